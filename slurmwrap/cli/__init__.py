@@ -1,0 +1,1 @@
+"""gsub and slurmwrap: flags in, one flow called, output."""

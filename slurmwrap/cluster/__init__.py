@@ -1,0 +1,1 @@
+"""The cluster at one moment: nodes, GPUs, partitions, topology, and intended changes to them. Pure."""

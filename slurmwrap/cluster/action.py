@@ -1,0 +1,33 @@
+"""SlurmAction: a change of Slurm that is intended, as a value. Shown, stored, applied and ticked off one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verb(Enum):
+    """scontrol's and scancel's verbs, nothing else."""
+
+    REQUEUE = "requeue"
+    REQUEUEHOLD = "requeuehold"
+    RELEASE = "release"
+    HOLD = "hold"
+    UPDATE_JOB = "update job"  # one key per action: a bad key aborts the rest of a call (facts/slurm.md 4)
+    CANCEL = "cancel"
+    DRAIN = "drain"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmAction:
+    """`verb` on `target` (a job id, array task address "77_2", or a node name)."""
+
+    verb: Verb
+    target: str
+    key: str = ""  # for UPDATE_JOB: "ExcNodeList", "MinMemoryNode", "StartTime", ...
+    value: str = ""  # for UPDATE_JOB its value; for DRAIN the Reason
+    because: str = ""
+
+
+DRAIN_PREFIX = "slurmwrap:"  # a drain whose Reason starts so is ours; no other is ever touched

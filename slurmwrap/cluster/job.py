@@ -1,0 +1,78 @@
+"""JobRecord: Slurm's own word on one job, from `scontrol show job -o`. Record only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One run of a job as Slurm tells it. Times in Unix seconds, None when Unknown; exit codes already split."""
+
+    job_id: int  # raw id: the key together with cluster and submit_time
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    name: str = ""  # user text
+    user: str = ""
+    uid: int = -1
+    account: str = ""
+    partition: str = ""
+    state: str = ""  # base state, "COMPLETING" while hooks run
+    reason: str = ""
+    requeue: bool = False
+    restarts: int = 0
+    exit_code: int = 0
+    signal: int = 0
+    derived_exit_code: int = 0
+    derived_signal: int = 0
+    submit_time: int = 0
+    eligible_time: int | None = None
+    start_time: int | None = None
+    end_time: int | None = None
+    time_limit_s: int | None = None
+    nodes: tuple[str, ...] = ()  # allocated, in Slurm's order
+    req_nodes: str = ""
+    exc_nodes: str = ""
+    num_nodes: int = 0
+    cpus: int = 0
+    gpus: int = 0
+    mem_mib_per_node: int | None = None
+    mem_mib_per_cpu: int | None = None
+    work_dir: str = ""  # user text from here on
+    std_out: str = ""
+    std_err: str = ""
+    comment: str = ""
+    command: str = ""
+
+    @property
+    def address(self) -> str:
+        """What scontrol must be given: a bare array master id would mean every task (facts/slurm.md 3)."""
+        if self.array_job_id is not None and self.array_task_id is not None:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        return str(self.job_id)
+
+    @property
+    def pending(self) -> bool:
+        """Not started, or already requeued."""
+        return self.state == "PENDING"
+
+    @property
+    def ended(self) -> bool:
+        """True in a final state; COMPLETING and PENDING are none."""
+        return self.state in FINAL_STATES
+
+
+FINAL_STATES = frozenset(
+    (
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+        "TIMEOUT",
+        "OUT_OF_MEMORY",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "REVOKED",
+    )
+)

@@ -1,0 +1,200 @@
+"""One configuration: defaults < site file < user file < SLURMWRAP_* variables. Pure but for reading the two files.
+
+Site file: $SLURMWRAP_CONFIG, else /etc/slurmwrap/config.toml. User file: $XDG_CONFIG_HOME/slurmwrap/config.toml.
+A key `section.name` is the variable SLURMWRAP_SECTION_NAME. An unknown key is an error that suggests the nearest one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.errors import ConfigError
+
+RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "cancel_after_prerun")
+MODES = ("observe", "advise", "act")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prerun:
+    """The single-GPU trial."""
+
+    mode: str = "auto"  # auto | wait | gate | off | only
+    partition: str = ""  # "" = the job's own partition
+    grace_s: int = 600  # how long the real job waits for its pre-run at most (design 4, "without a dependency")
+    time_limit_s: int = 900
+    steps: int = 3  # optimizer steps that count as a pass
+    min_gpus: int = 1  # smaller jobs are not pre-run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where jobs go."""
+
+    enabled: bool = True
+    switch_wait_s: int = 300  # --switches=N@this; Slurm clamps to max_switch_wait
+    exclude_cap: float = 0.1  # at most this share of a partition's nodes is excluded or drained by us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """CPU and memory from profiles."""
+
+    enabled: bool = True
+    memory_margin: float = 1.2  # of peak anonymous + shared memory (facts/gpu.md C3)
+    memory_floor_mib: int = 1024
+    runs_before_shrink: int = 3  # complete runs of a key before memory goes below the user's explicit request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """What may be done about a failure."""
+
+    default: bool = False  # retry gsub's jobs that did not say --retry or --no-retry
+    per_root_cause: int = 3
+    confirmations: int = 1
+    resize_memory_factor: float = 1.5
+    backoff_s: int = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What the administrator installed. Empty paths: user mode only."""
+
+    spool: str = ""  # shared by nodes and controller, mode 1733
+    published: str = ""  # world-readable: node health, sealed diagnoses
+    state_dir: str = ""  # SlurmUser's own: the site database, the controller's local records
+    munge_socket: str = ""  # "" = MUNGE's default
+    slurm_user: str = ""  # "" = as Slurm says; who, beside root, is believed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set; every field has a default that works without any file."""
+
+    prerun: Prerun = field(default_factory=Prerun)
+    placement: Placement = field(default_factory=Placement)
+    tuning: Tuning = field(default_factory=Tuning)
+    retry: Retry = field(default_factory=Retry)
+    site: Site = field(default_factory=Site)
+    rules: Mapping[str, str] = field(default_factory=dict)  # rule -> observe | advise | act
+    slurm_timeout_s: float = 10.0
+
+    def mode_of(self, rule: str) -> str:
+        """`observe`, `advise` (the default) or `act` for one of RULES."""
+        return self.rules.get(rule, "advise")
+
+
+def site_file(environ: Mapping[str, str]) -> Path:
+    """The site's configuration file, which need not exist."""
+    return Path(environ.get("SLURMWRAP_CONFIG") or "/etc/slurmwrap/config.toml")
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """The user's configuration file, which need not exist."""
+    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or "/nonexistent") / ".config")
+    return Path(home) / "slurmwrap" / "config.toml"
+
+
+def user_state_dir(environ: Mapping[str, str]) -> Path:
+    """The user's own state: database, spool, rendered scripts ($XDG_STATE_HOME/slurmwrap)."""
+    home = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "/nonexistent") / ".local" / "state")
+    return Path(home) / "slurmwrap"
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in force. ConfigError names file and key."""
+    config = Config()
+    for path in (site_file(environ), user_file(environ)):
+        config = merge(config, _read(path), str(path))
+    return merge(config, _from_environment(environ), "environment")
+
+
+def merge(config: Config, tables: Mapping[str, Any], origin: str) -> Config:
+    """`tables` laid over `config`; `origin` names the culprit in errors."""
+    for section, value in tables.items():
+        current = getattr(config, section, None) if section in _names(config) else None
+        if current is None:
+            raise ConfigError(f"{origin}: unknown key '{section}'{_nearest(section, _names(config))}")
+        if section == "rules":
+            config = replace(config, rules={**config.rules, **_rules(value, origin)})
+        elif isinstance(current, float):
+            config = replace(config, **{section: _convert(current, value, f"{origin}: {section}")})
+        else:
+            config = replace(config, **{section: _section(current, value, f"{origin}: {section}")})
+    return config
+
+
+def _section(current: Any, table: Any, where: str) -> Any:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} must be a table")
+    known = _names(current)
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where}.{key}: unknown key{_nearest(key, known)}")
+    return replace(current, **{k: _convert(getattr(current, k), v, f"{where}.{k}") for k, v in table.items()})
+
+
+def _rules(table: Any, origin: str) -> dict[str, str]:
+    for rule, mode in dict(table).items():
+        if rule not in RULES:
+            raise ConfigError(f"{origin}: rules.{rule}: unknown rule{_nearest(rule, RULES)}")
+        if mode not in MODES:
+            raise ConfigError(f"{origin}: rules.{rule} must be one of {', '.join(MODES)}, not '{mode}'")
+    return dict(table)
+
+
+def _convert(current: Any, value: Any, where: str) -> Any:
+    kind = type(current)
+    try:
+        if kind is bool:
+            return value if isinstance(value, bool) else _BOOLEANS[str(value).lower()]
+        if isinstance(value, bool):
+            raise ValueError
+        return kind(value)
+    except (KeyError, ValueError, TypeError):
+        noun = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
+        raise ConfigError(f"{where}: '{value}' is not {noun}") from None
+
+
+_BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    sections = ("prerun", "placement", "tuning", "retry", "site")
+    tables: dict[str, dict[str, str]] = {}
+    for section in sections:
+        for key in _names(getattr(Config(), section)):
+            value = environ.get(f"SLURMWRAP_{section}_{key}".upper())
+            if value is not None:
+                tables.setdefault(section, {})[key] = value
+    return tables
+
+
+def _names(record: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(record))
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""

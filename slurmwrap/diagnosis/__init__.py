@@ -1,0 +1,1 @@
+"""Why a job failed: observations, evidence, taxonomy, signatures, classifier. Pure."""

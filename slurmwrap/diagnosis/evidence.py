@@ -1,0 +1,118 @@
+"""What is known of an attempt: Observation (one dated fact) and Evidence (all of them). Records only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Voucher(Enum):
+    """Who vouches for a fact. What only a user vouches for is never believed about a node or another user."""
+
+    KERNEL = "kernel"
+    SLURM = "slurm"
+    ROOT = "root"
+    USER = "user"
+
+
+class Context(Enum):
+    """Which part of ours made an observation."""
+
+    PROLOG = "prolog"
+    EPILOG = "epilog"
+    EPILOG_SLURMCTLD = "epilog_slurmctld"
+    SUBMIT = "submit"
+    PRERUN = "prerun"
+    SLURM = "slurm"  # the reconciler's own read of Slurm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One file of the spool, unsealed. `nonce` is its key: ingesting it twice does nothing."""
+
+    nonce: str
+    cluster: str
+    job_id: int
+    context: Context
+    at: float  # Unix seconds, the observer's clock
+    node: str = ""  # "" for the controller and for users
+    uid: int = -1  # of the encoding process, by MUNGE; -1 when the seal is directory ownership
+    facts: Mapping[str, Any] = field(default_factory=dict)  # see docs/records.md for the keys of each context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTail:
+    """The end of one output file. Text has had invalid UTF-8 replaced; nothing else is changed."""
+
+    name: str  # path, or "stdout"
+    text: str
+    first_line: int = 1  # line number of the text's first line in the file, 1 when unknown
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLine:
+    """A line of a node's kernel log within the job's window."""
+
+    text: str
+    node: str = ""
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The key of one run of a job."""
+
+    cluster: str
+    job_id: int
+    submit_time: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All facts of one attempt, joined. Everything but the log tails is Slurm's, the kernel's or root's word."""
+
+    attempt: Attempt | None = None
+    state: str = ""  # final Slurm state, "" when unknown
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    derived_exit_code: int | None = None  # highest exit code of a step, where Slurm says it
+    derived_signal: int | None = None
+    logs: tuple[LogTail, ...] = ()
+    kernel: tuple[KernelLine, ...] = ()
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    run_s: float | None = None
+    time_limit_s: int | None = None
+    mem_limit_mib: int | None = None
+    mem_peak_mib: int | None = None
+    oom_kills: int | None = None
+    hooks: tuple[str, ...] = ()  # "prolog failed on n3: ..." in one line each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """A line that the diagnosis rests on."""
+
+    source: str  # LogTail.name, "kernel:n3", "slurm"
+    line: int  # 1-based; 0 where lines have no numbers
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Category with its evidence. `category` is an id of taxonomy.py, "success", or "no_signature"."""
+
+    category: str
+    domain: str  # "U" | "AE" | "IF" | "RS" | ""
+    decision: str  # an id of the taxonomy's decisions
+    confidence: float  # 0..1
+    signature: str  # id of the signature that decided, "" for none
+    evidence: tuple[Citation, ...] = ()
+    advice: str = ""  # one sentence to the researcher
+    node: str = ""  # the node that kernel, Slurm or NVML blame, "" for none
+    conclusive: bool = False  # the fault drains the node by itself (Xid table)
+    input_path: str = ""  # the file named by the evidence (the user's word), for incorrect_inputs

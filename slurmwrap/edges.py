@@ -1,0 +1,204 @@
+"""The edges as Protocols: what submit and reconcile are handed, and what tests swap whole.
+
+Real ones: slurm/commands.py, host/clock.py, store/database.py, store/spool.py. Fakes: tests/fakes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slurmwrap.cluster.action import SlurmAction
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.node import NodeHealth, Snapshot
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, LogTail, Observation
+from slurmwrap.prerun.verdict import Measurement
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SbatchCall:
+    """One call of sbatch: `sbatch *options SCRIPT *args`."""
+
+    options: tuple[str, ...]
+    script_path: str | None  # None: `stdin` is piped in, or --wrap is among the options
+    args: tuple[str, ...] = ()
+    stdin: bytes | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)  # the whole environment of the call
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SbatchResult:
+    """What sbatch said. `job_id` None: it refused or (with `timed_out`) nobody knows."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    job_id: int | None
+    timed_out: bool = False
+
+
+class Slurm(Protocol):
+    """Everything we ask of Slurm. Raises SlurmUnreachable when it does not answer, SlurmError when it refuses."""
+
+    def cluster_name(self) -> str:
+        """ClusterName of slurm.conf."""
+
+    def snapshot(self) -> Snapshot:
+        """Nodes and topology; two Slurm calls at most."""
+
+    def sbatch(self, call: SbatchCall) -> SbatchResult:
+        """Submits once; never again after an ambiguous error."""
+
+    def job(self, address: str) -> JobRecord | None:
+        """Slurm's word on one job or array task; None when Slurm has forgotten it (MinJobAge)."""
+
+    def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
+        """All jobs that Slurm still knows, of one user or all."""
+
+    def apply(self, action: SlurmAction) -> None:
+        """Carries out one action. SlurmError when Slurm refuses."""
+
+
+class Clock(Protocol):
+    """Time, so that tests need not wait."""
+
+    def now(self) -> float:
+        """Unix seconds."""
+
+    def sleep(self, seconds: float) -> None:
+        """Waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """A spool file that was not believed, and why. It is kept apart and counted."""
+
+    name: str
+    reason: str
+    uid: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """One spool file read; `name` is handed back to `Spool.discard` once it is stored."""
+
+    name: str
+    item: Observation | SetAside
+
+
+class Spool(Protocol):
+    """Where observations arrive."""
+
+    def collect(self, limit: int = 1000) -> Iterable[Collected]:
+        """Files that are complete, oldest first; nothing is removed."""
+
+    def discard(self, collected: Sequence[Collected]) -> None:
+        """Removes files that are stored; SetAside ones move to the rejected folder."""
+
+
+class Logs(Protocol):
+    """Reads the output of a job where we may read it (user mode, or root dropped to the user)."""
+
+    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+        """The ends of stdout and stderr; empty when they cannot be read."""
+
+
+class Store(Protocol):
+    """The database: the site's or the user's own, one schema. StoreError when it cannot be used."""
+
+    def ingest(self, observation: Observation) -> bool:
+        """Keeps it; False when its nonce is known (then nothing changed)."""
+
+    def set_aside(self, item: SetAside, at: float) -> None:
+        """Counts a refused spool file."""
+
+    def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:
+        """All of one raw job id, oldest first."""
+
+    def save_attempt(self, record: AttemptRecord) -> None:
+        """Inserts or replaces by key."""
+
+    def attempt(self, attempt: Attempt) -> AttemptRecord | None:
+        """One attempt."""
+
+    def attempts(
+        self,
+        *,
+        cluster: str | None = None,
+        job_id: int | None = None,
+        user: str | None = None,
+        since: float | None = None,
+        unreconciled: bool = False,
+    ) -> tuple[AttemptRecord, ...]:
+        """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
+
+    def save_diagnosis(self, attempt: Attempt, diagnosis: Diagnosis, decision: RetryDecision, at: float) -> None:
+        """Stores both with strikes and blocked inputs, in one transaction."""
+
+    def intend(self, attempt: Attempt | None, ruled: Ruled, mode: str, at: float) -> int:
+        """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id."""
+
+    def done(self, action_id: int, at: float, error: str = "") -> None:
+        """Ticks an action off."""
+
+    def actions(self, attempt: Attempt | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
+        """In the order they were intended."""
+
+    def strikes(self, *, since: float, node: str | None = None) -> tuple[StrikeRecord, ...]:
+        """Strikes, oldest first."""
+
+    def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
+        """One more (save_diagnosis does it for a decision's own)."""
+
+    def block_input(self, blocked: BlockedInput) -> None:
+        """Blocks an input."""
+
+    def blocked_inputs(self, uid: int | None = None) -> tuple[BlockedInput, ...]:
+        """Inputs in force for `uid` (its own and the site's), or all."""
+
+    def clear_input(self, digest: str) -> bool:
+        """Frees an input; False when it was not blocked."""
+
+    def save_submission(self, submission: Submission) -> None:
+        """Inserts or replaces by (cluster, job_id, at)."""
+
+    def submission(self, cluster: str, job_id: int) -> Submission | None:
+        """The newest of this job id."""
+
+    def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
+        """Oldest first."""
+
+    def save_prerun(self, record: PrerunRecord) -> None:
+        """Inserts or replaces by (cluster, prerun_job_id, at)."""
+
+    def preruns(
+        self, *, job_id: int | None = None, fingerprint: str | None = None, since: float | None = None
+    ) -> tuple[PrerunRecord, ...]:
+        """Oldest first."""
+
+    def profile(self, key: str) -> ResourceProfile | None:
+        """What is known under `key`."""
+
+    def profiles(self) -> tuple[ResourceProfile, ...]:
+        """All of them."""
+
+    def save_profile(self, profile: ResourceProfile) -> None:
+        """Inserts or replaces."""
+
+    def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
+        """Keeps a raw measurement beside the profile it went into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What the site publishes for everyone: believed only if root or SlurmUser owns it."""
+
+    at: float = 0.0
+    health: tuple[NodeHealth, ...] = ()
+    blocked: tuple[BlockedInput, ...] = ()
+    profiles: tuple[ResourceProfile, ...] = ()

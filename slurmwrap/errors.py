@@ -1,0 +1,83 @@
+"""The one tree of errors. Each says what is wrong, names the culprit, and carries the way out.
+
+    SlurmwrapError            1
+    ├─ UsageError           255   a flag or #GSUB line we cannot take (sbatch's own code for a bad option)
+    ├─ ConfigError           78   a configuration file or key
+    ├─ ScriptError            1   the batch script itself (sbatch's own code)
+    ├─ SlurmError             1   Slurm refused; carries sbatch's/scontrol's own text and exit code
+    │  └─ SlurmUnreachable    1   no slurm.conf, no controller, a time-out
+    ├─ RefusedError           5   we refuse: blocked input, the same failure twice (--force overrides)
+    ├─ PrerunFailed           3   --prerun=wait|only|gate: the pre-run found a failure
+    ├─ PrerunInconclusive     4   --prerun=only: nothing proven
+    ├─ StoreError             6   database or spool: locked, corrupt, newer, full
+    └─ LabError               7   the lab cannot start or stop
+Unexpected errors end with 70 (EX_SOFTWARE).
+"""
+
+from __future__ import annotations
+
+
+class SlurmwrapError(Exception):
+    """Something expected went wrong. `hint` is one sentence that tells the way out; empty when there is none."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+
+class UsageError(SlurmwrapError):
+    """A command-line flag, `#GSUB` line or `GSUB_*` variable that cannot be taken."""
+
+    exit_code = 255
+
+
+class ConfigError(SlurmwrapError):
+    """A configuration file that cannot be read, or a key that does not exist."""
+
+    exit_code = 78
+
+
+class ScriptError(SlurmwrapError):
+    """The batch script is missing, unreadable, empty, or not a script."""
+
+
+class SlurmError(SlurmwrapError):
+    """A Slurm command ended with an error; the message is Slurm's own, `exit_code` too."""
+
+
+class SlurmUnreachable(SlurmError):
+    """No slurm.conf, no controller, or no answer in time. For a submission it means: unknown whether it took."""
+
+
+class RefusedError(SlurmwrapError):
+    """We decline to submit; `--force` overrides."""
+
+    exit_code = 5
+
+
+class PrerunFailed(SlurmwrapError):
+    """A pre-run that was waited for ended with the verdict `fail`."""
+
+    exit_code = 3
+
+
+class PrerunInconclusive(SlurmwrapError):
+    """A pre-run that was asked for alone proved nothing."""
+
+    exit_code = 4
+
+
+class StoreError(SlurmwrapError):
+    """The database or the spool cannot be used: locked, corrupt, from a newer version, full."""
+
+    exit_code = 6
+
+
+class LabError(SlurmwrapError):
+    """The lab cluster cannot be started, stopped or found."""
+
+    exit_code = 7

@@ -1,0 +1,148 @@
+"""JobRequest: everything that was asked for, after sbatch's precedence. Records only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Origin(Enum):
+    """Where a value was set; later members win (sbatch(1), "command line > environment > script")."""
+
+    SCRIPT = "script"
+    ENVIRONMENT = "environment"
+    COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One sbatch option as the user gave it."""
+
+    option: str  # canonical long name without dashes, e.g. "mem-per-gpu"
+    value: str | None  # None for a flag, or an optional argument left out
+    origin: Origin
+    where: str  # "train.sbatch:3", "SBATCH_PARTITION", "command line"
+    line: int | None = None  # 1-based, for Origin.SCRIPT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The batch script, byte for byte. `path` is None for stdin and --wrap."""
+
+    path: str | None
+    name: str  # what sbatch would make the job's name: base name, "sbatch" (stdin) or "wrap"
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """gsub's own options, after `#GSUB` lines < GSUB_* variables < flags."""
+
+    prerun: str = "auto"  # auto | wait | gate | off | only
+    resource_profile: str | None = None
+    retry: bool | None = None  # None: the site's default
+    tune: bool = True
+    place: bool = True
+    dry_run: bool = False
+    explain: bool = False
+    force: bool = False
+    json: bool = False
+
+
+class GpuUnit(Enum):
+    """How the user asked for GPUs."""
+
+    NONE = "none"
+    GRES = "gres"  # per node
+    GPUS = "gpus"  # per job
+    PER_NODE = "gpus-per-node"
+    PER_TASK = "gpus-per-task"
+    PER_SOCKET = "gpus-per-socket"
+
+
+class CpuUnit(Enum):
+    """How the user asked for CPUs."""
+
+    NONE = "none"
+    PER_TASK = "cpus-per-task"
+    PER_GPU = "cpus-per-gpu"
+
+
+class MemUnit(Enum):
+    """How the user asked for memory. Mixing units is fatal to later sruns (facts/slurm.md 3, design 4)."""
+
+    NONE = "none"
+    PER_NODE = "mem"
+    PER_CPU = "mem-per-cpu"
+    PER_GPU = "mem-per-gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceShape:
+    """The request in numbers. None: not said, Slurm's default holds. Memory in MiB, in the unit `mem_unit`."""
+
+    nodes: int | None = None  # minimum
+    max_nodes: int | None = None
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    gpus: int = 0  # whole job; 0 for a job without GPU
+    gpus_per_node: int | None = None  # when the request fixes it
+    gpu_type: str | None = None
+    gpu_unit: GpuUnit = GpuUnit.NONE
+    cpus: int | None = None  # in cpu_unit
+    cpu_unit: CpuUnit = CpuUnit.NONE
+    mem_mib: int | None = None  # in mem_unit; 0 = all of the node, as in sbatch
+    mem_unit: MemUnit = MemUnit.NONE
+    time_limit_s: int | None = None
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What one call of gsub asks for. `settings` in rising precedence: of two for one option the later wins."""
+
+    script: Script
+    args: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    own: Own = field(default_factory=Own)
+    shape: ResourceShape = field(default_factory=ResourceShape)
+    chdir: str = "/"  # absolute: --chdir, else where gsub was called
+    environ: Mapping[str, str] = field(default_factory=dict)  # SBATCH_*, SLURM_CONF and the like that sbatch will see
+    hetjob: bool = False
+
+    def setting(self, option: str) -> Setting | None:
+        """The setting in force for `option` (canonical long name), or None."""
+        return next((s for s in reversed(self.settings) if s.option == option), None)
+
+    def value(self, option: str) -> str | None:
+        """Its value, or None when unset or a flag."""
+        found = self.setting(option)
+        return found.value if found else None
+
+    @property
+    def job_name(self) -> str:
+        """As sbatch would name the job."""
+        return self.value("job-name") or self.script.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing the rewrite does to the request, with its reason in one sentence."""
+
+    option: str
+    old: str | None  # None: was not set
+    new: str | None  # None: removed
+    where: str  # Setting.where of what is changed, or "added"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchScript:
+    """The rewritten job, ready for sbatch: `sbatch *options SCRIPT *args` with `environ` laid over the environment."""
+
+    content: bytes  # the script: the user's own but for directive lines
+    options: tuple[str, ...]  # the user's command line, changed in place, then what we add; spelled --name=value
+    args: tuple[str, ...]
+    environ: Mapping[str, str]  # SBATCH_* variables that must change
+    changes: tuple[Change, ...]

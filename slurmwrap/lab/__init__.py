@@ -1,0 +1,1 @@
+"""A real Slurm with many nodes and GPUs on one machine."""

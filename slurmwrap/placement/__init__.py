@@ -1,0 +1,1 @@
+"""Where a job should run and with how much: the PlacementPlan. Pure."""

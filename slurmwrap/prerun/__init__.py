@@ -1,0 +1,1 @@
+"""The single-GPU trial of a job: static checks, launch shims, supervisor, Verdict."""

@@ -1,0 +1,1 @@
+"""What a job needs: resource profiles, their keys and how measurements merge. Pure."""

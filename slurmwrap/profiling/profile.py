@@ -1,0 +1,22 @@
+"""ResourceProfile: what a job needs, how sure we are and since when. Record only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceProfile:
+    """Expected need of one job key, per GPU. Memory in MiB; None: unknown."""
+
+    key: str  # --resource-profile NAME, or profiling.key.derive()
+    cpus_per_gpu: float | None = None  # least CPUs within 5 % of the best throughput, or mean cores busy
+    mem_mib_per_gpu: int | None = None  # peak anonymous + shared memory
+    steps_per_s: float | None = None  # per GPU
+    gpu_type: str = ""
+    gpus_per_node: int = 0
+    runs: int = 0  # complete successful runs that went into it
+    preruns: int = 0  # pre-runs that went into it
+    confidence: float = 0.0  # 0..1
+    source: str = ""  # "prerun" | "epilog" | "user"
+    measured_at: float = 0.0  # Unix seconds, the newest

@@ -1,0 +1,1 @@
+"""The night report: from stored records to text. Pure."""

@@ -1,0 +1,133 @@
+"""AttemptRecord and Submission: what is remembered of each run and of each gsub call. Records only.
+
+Times in Unix seconds. The key of an attempt is (cluster, raw job id, SubmitTime): SubmitTime changes on requeue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.prerun.verdict import Measurement, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One run of a job: Slurm's word, what was measured, the diagnosis and what was decided."""
+
+    attempt: Attempt
+    address: str = ""  # what scontrol is given: "81" or "77_2"
+    restarts: int = 0
+    name: str = ""
+    user: str = ""
+    uid: int = -1
+    account: str = ""
+    partition: str = ""
+    state: str = ""  # final state; "" while it runs
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    derived_exit_code: int | None = None
+    nodes: tuple[str, ...] = ()
+    gpus: int = 0
+    cpus: int = 0
+    eligible_time: int | None = None
+    start_time: int | None = None
+    end_time: int | None = None
+    time_limit_s: int | None = None
+    std_out: str = ""
+    std_err: str = ""
+    measurement: Measurement | None = None
+    diagnosis: Diagnosis | None = None  # None: not judged yet
+    decision: str = ""  # after ledger and consent; "" while undecided
+    decision_reason: str = ""
+    reconciled: bool = False  # every intended action is done or given up
+
+    @property
+    def run_s(self) -> float:
+        """Seconds it ran; 0 when it never started or still runs."""
+        if self.start_time is None or self.end_time is None:
+            return 0.0
+        return float(max(0, self.end_time - self.start_time))
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours held."""
+        return self.gpus * self.run_s / 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One successful gsub call, as its user reports it; it speaks for that user's own job only."""
+
+    cluster: str
+    job_id: int
+    uid: int
+    user: str
+    at: float
+    name: str = ""
+    script_path: str = ""
+    script_sha256: str = ""
+    work_dir: str = ""
+    gpus: int = 0
+    nodes: int = 0
+    retry: bool = False
+    profile_key: str = ""
+    prerun_mode: str = "off"
+    prerun_job_id: int | None = None
+    fingerprint: str = ""  # script + arguments + code + environment, for "passed already"
+    inputs: tuple[str, ...] = ()  # files the job names
+    output_appends: bool = False  # a retry may share the output file
+    plan: Mapping[str, Any] = field(default_factory=dict)  # PlacementPlan as JSON
+    changes: tuple[Mapping[str, Any], ...] = ()  # Change as JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrerunRecord:
+    """One ended pre-run, as its user reports it."""
+
+    cluster: str
+    job_id: int | None  # the real job; None for --prerun=wait|only
+    prerun_job_id: int
+    uid: int
+    at: float
+    verdict: Verdict
+    fingerprint: str = ""
+    profile_key: str = ""
+    gpus: int = 0  # of the real job
+    plan: Mapping[str, Any] = field(default_factory=dict)  # the second plan, on what was measured
+    changes: tuple[Mapping[str, Any], ...] = ()  # what was applied to the waiting job
+    released: bool = False  # StartTime=now was accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRecord:
+    """One intended change of Slurm and what became of it."""
+
+    action_id: int
+    attempt: Attempt | None
+    rule: str
+    mode: str  # observe | advise | act
+    verb: str
+    target: str
+    key: str
+    value: str
+    because: str
+    intended_at: float
+    done_at: float | None = None
+    error: str = ""  # "" when it worked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrikeRecord:
+    """One strike against a node."""
+
+    node: str
+    cause: str
+    conclusive: bool
+    text: str
+    at: float
+    job_id: int = 0
+    uid: int = -1

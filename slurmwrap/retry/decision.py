@@ -1,0 +1,48 @@
+"""RetryDecision: what follows from a diagnosis. Records only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurmwrap.cluster.action import SlurmAction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruled:
+    """One intended action under one rule of config.RULES. Applied only when the rule's mode is `act`."""
+
+    rule: str
+    action: SlurmAction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """A count against a node, from kernel, NVML or Slurm evidence only."""
+
+    node: str
+    cause: str  # category
+    conclusive: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockedInput:
+    """An input that made jobs fail; `digest` is of its size and first and last MiB."""
+
+    digest: str
+    path: str
+    uid: int  # whom it binds; -1: the whole site
+    reason: str
+    at: float
+    job_id: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDecision:
+    """The outcome of one attempt. `decision` is the taxonomy's id after ledger and consent had their say."""
+
+    decision: str
+    reason: str
+    actions: tuple[Ruled, ...] = ()
+    strikes: tuple[Strike, ...] = ()
+    blocked: tuple[BlockedInput, ...] = ()

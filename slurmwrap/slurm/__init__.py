@@ -1,0 +1,1 @@
+"""Edge: the only room that speaks to Slurm."""

@@ -1,0 +1,1 @@
+"""Edge: what is kept. SQLite, the observation spool, the published files."""
