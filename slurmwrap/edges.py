@@ -202,3 +202,13 @@ class Published:
     health: tuple[NodeHealth, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
     profiles: tuple[ResourceProfile, ...] = ()
+
+
+class Publisher(Protocol):
+    """What users get back from the site."""
+
+    def publish(self, published: Published) -> None:
+        """Replaces the world-readable state in one step."""
+
+    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+        """Seals one judged attempt for its owner's uid (`munge -u`); only he can open it."""

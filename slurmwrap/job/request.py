@@ -127,6 +127,15 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """One option that a later stage wants set, and why. `value` None: leave it as asked; the reason says why."""
+
+    option: str  # canonical long name: "mem", "cpus-per-task", "exclude", "switches", ...
+    value: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One thing the rewrite does to the request, with its reason in one sentence."""
 

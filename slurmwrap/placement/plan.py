@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reasoned:
-    """One option that the plan sets, and why. `value` None: the plan leaves it as asked, and says why."""
-
-    option: str  # sbatch's canonical long name: "mem", "cpus-per-task", "exclude", "switches", ...
-    value: str | None
-    reason: str
+from slurmwrap.job.request import Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +19,7 @@ class Level:
 class PlacementPlan:
     """What to ask Slurm for. Everything the render step needs is in `lines`; the rest is for people and the store."""
 
-    lines: tuple[Reasoned, ...] = ()
+    lines: tuple[Wish, ...] = ()
     node_count: int | None = None
     gpus_per_node: int | None = None
     candidates: tuple[str, ...] = ()  # nodes that looked free and best, for information
