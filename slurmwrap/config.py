@@ -14,7 +14,7 @@ from typing import Any
 
 from slurmwrap.errors import ConfigError
 
-RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "cancel_after_prerun")
+RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input")
 MODES = ("observe", "advise", "act")
 
 

@@ -1,0 +1,37 @@
+# Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast lint format bench clean
+PY := .venv/bin/python
+# The lab with several users, and the two users made for the tests, need root.
+ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## Debian's packages that are missing, and .venv
+	@.ci/setup
+
+demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each (as root or with sudo)
+	@$(ROOT) $(PY) .ci/demo.py
+
+test: setup ## every test, on a real Slurm as root and as two ordinary users (under 10 minutes)
+	@$(ROOT) $(PY) -m pytest -q -m "not slow"
+
+test-fast: setup ## what needs neither Slurm nor PyTorch
+	@$(PY) -m pytest -q -m "not slow and not lab and not torch"
+
+lint: setup ## ruff, mypy --strict, import-linter, and Python 3.6 syntax where it is promised
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@.venv/bin/lint-imports
+	@$(PY) .ci/lint36.py slurmwrap/inject slurmwrap/observe
+
+format: setup ## ruff's formatter and safe fixes
+	@$(PY) -m ruff check --fix -q . ; $(PY) -m ruff format -q .
+
+bench: setup ## the benchmarks: ratios against a peer, in one run
+	@for b in bench/*.py; do echo "== $$b"; $(ROOT) $(PY) $$b || exit 1; done
+
+clean: ## what the tools left
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
