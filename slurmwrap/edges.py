@@ -194,6 +194,34 @@ class Store(Protocol):
         """Keeps a raw measurement beside the profile it went into."""
 
 
+class Memory(Protocol):
+    """The user's own state, as gsub and a pre-run see it: light reads, and one file per thing to remember."""
+
+    def profile(self, key: str) -> ResourceProfile | None:
+        """What is known under `key`."""
+
+    def blocked_inputs(self) -> tuple[BlockedInput, ...]:
+        """Inputs blocked for this user."""
+
+    def passed(self, fingerprint: str) -> bool:
+        """This very script, code and environment passed its pre-run before."""
+
+    def failed(self, fingerprint: str) -> tuple[PrerunRecord, ...]:
+        """Failed pre-runs of this very script, code and environment, oldest first."""
+
+    def remember_submission(self, submission: Submission) -> None:
+        """Keeps it, and tells the site where there is one."""
+
+    def remember_prerun(self, record: PrerunRecord) -> None:
+        """Keeps it, and tells the site where there is one."""
+
+    def keep_script(self, name: str, content: bytes) -> str:
+        """Stores a rewritten script under its own name; returns the path. OSError when it cannot."""
+
+    def trial_dir(self) -> str:
+        """A fresh private directory for one pre-run's files. OSError when it cannot."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """What the site publishes for everyone: believed only if root or SlurmUser owns it."""

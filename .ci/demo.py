@@ -1,0 +1,271 @@
+"""One job, all the way, on a real Slurm: what `make demo` shows. As root; everything it makes it takes down again.
+
+(a) a bug in the training step is caught on one GPU, (b) the mended 16-GPU job is tuned, placed and runs, (c) a GPU falls off
+the bus: the job goes elsewhere and the node is drained, (d) a corrupt input is blocked, (e) the night report tells the story.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+USER = "swdemo"
+COLOUR = sys.stdout.isatty()
+
+
+class DemoFailed(Exception):
+    """A step did not do what the demo promises."""
+
+
+def heading(text: str) -> None:
+    bar = "─" * 78
+    print(f"\n{_bold(bar)}\n{_bold(text)}\n{_bold(bar)}", flush=True)
+
+
+def note(text: str) -> None:
+    print(f"   {text}", flush=True)
+
+
+def _bold(text: str) -> str:
+    return f"\033[1m{text}\033[0m" if COLOUR else text
+
+
+def expect(true: object, what: str) -> None:
+    """One promise of the demo, checked."""
+    if not true:
+        raise DemoFailed(what)
+    mark = "\033[32m✓\033[0m" if COLOUR else "✓"
+    print(f" {mark} {what}", flush=True)
+
+
+class Demo:
+    """The lab, the ordinary user, and how to run things as either."""
+
+    def __init__(self, directory: Path) -> None:
+        self.lab = directory / "lab"
+        self.home = directory / USER
+        self.environ = {
+            "PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONWARNINGS": "ignore",
+            **({"TERM": os.environ.get("TERM", "dumb")} if COLOUR else {}),
+        }
+
+    def root(self, *argv: str, quiet: bool = False) -> str:
+        return self._run(list(argv), "#", user=None, quiet=quiet)
+
+    def user(self, *argv: str, quiet: bool = False, code: int = 0) -> str:
+        return self._run(list(argv), "$", user=USER, quiet=quiet, code=code)
+
+    def _run(self, argv: list[str], prompt: str, *, user: str | None, quiet: bool, code: int = 0) -> str:
+        if not quiet:
+            print(f"\n{_bold(prompt + ' ' + shlex.join(argv))}", flush=True)
+        home = str(self.home) if user else "/root"
+        done = subprocess.run(
+            argv,
+            env={**self.environ, "HOME": home, "USER": user or "root", "LOGNAME": user or "root"},
+            cwd=self.home if user else "/",
+            user=user,
+            group=user,
+            extra_groups=[] if user else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=240,
+        )
+        if not quiet:
+            print("".join(f"  {line}\n" for line in done.stdout.splitlines()), end="", flush=True)
+        if done.returncode != code:
+            raise DemoFailed(f"{shlex.join(argv)} ended with {done.returncode}, not {code}\n{done.stdout}")
+        return done.stdout
+
+    def up(self) -> None:
+        self.root("slurmwrap", "lab", "up", "--nodes", "8", "--gpus", "8", "--dir", str(self.lab))
+        for line in self.root("slurmwrap", "lab", "env", "--dir", str(self.lab), quiet=True).splitlines():
+            if found := re.fullmatch(r"export (\w+)=(.*)", line):
+                value = shlex.split(found[2])[0].replace("$PATH", self.environ["PATH"])
+                self.environ[found[1]] = value.replace("${PATH}", self.environ["PATH"])
+        subprocess.run(["useradd", "-m", "-d", str(self.home), "-s", "/bin/bash", USER], check=True)
+        shutil.copytree(HERE / "examples", self.home / "examples", dirs_exist_ok=True)
+        account = pwd.getpwnam(USER)
+        for path in (self.home, *self.home.rglob("*")):
+            os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
+
+    def down(self) -> None:
+        heading("All is taken down")
+        with contextlib.suppress(DemoFailed):
+            self.root("slurmwrap", "lab", "down", "--dir", str(self.lab))
+        for pid in _processes_of(USER):
+            os.kill(pid, signal.SIGKILL)
+        subprocess.run(["userdel", "-r", USER], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def submit(self, *argv: str) -> int:
+        out = self.user("gsub", *argv)
+        found = re.search(r"^Submitted batch job (\d+)$", out, re.MULTILINE)
+        if not found:
+            raise DemoFailed(f"gsub printed no job id:\n{out}")
+        return int(found[1])
+
+    def field(self, job: int, name: str) -> str:
+        out = self.user("scontrol", "show", "job", "-o", str(job), quiet=True)
+        found = re.search(rf"(?:^| ){name}=(\S*)", out)
+        return found[1] if found else ""
+
+    def wait(self, job: int, *states: str, within: float = 120, restarts: int = 0) -> str:
+        """Waits until the job is in one of `states` (after `restarts` requeues at least); shows each change."""
+        shown, until = "", time.monotonic() + within
+        while time.monotonic() < until:
+            state, count = self.field(job, "JobState"), int(self.field(job, "Restarts") or 0)
+            line = f"job {job}: {state} {self.field(job, 'NodeList')}"
+            if line != shown:
+                note(line)
+                shown = line
+            if state in states and count >= restarts:
+                return state
+            time.sleep(0.5)
+        raise DemoFailed(f"job {job} is {shown}, not {' or '.join(states)}, after {within:.0f} s")
+
+
+def _processes_of(user: str) -> list[int]:
+    uid = pwd.getpwnam(user).pw_uid if _exists(user) else -1
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == uid:
+                found.append(int(entry.name))
+    return found
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def bug(demo: Demo) -> None:
+    heading("(a) A bug in the training step: caught on one GPU, the 16-GPU job never starts")
+    job = demo.submit("examples/buggy/train.sbatch")
+    demo.wait(job, "CANCELLED")
+    expect(demo.field(job, "RunTime") == "00:00:00", "the 16-GPU job never started")
+    why = demo.user("slurmwrap", "why", str(job))
+    expect(re.search(r"train\.py:\d+|train\.py\", line \d+", why), "the reason names the line")
+
+
+def good(demo: Demo) -> None:
+    heading("(b) The mended job: passes, is tuned by its own pre-run, runs on two nodes of one switch")
+    job = demo.submit("--explain", "examples/ddp/train.sbatch")
+    demo.wait(job, "RUNNING", "COMPLETED")
+    nodes = demo.user("scontrol", "show", "hostnames", demo.field(job, "NodeList"), quiet=True).split()
+    topology = demo.user("scontrol", "show", "topology", quiet=True)
+    leaves = [leaf for leaf in topology.splitlines() if "Level=0" in leaf]
+    expect(len(nodes) == 2, f"it runs on two nodes: {', '.join(nodes)}")
+    expect(any(_holds(demo, leaf, nodes) for leaf in leaves), "of one switch")
+    demo.wait(job, "COMPLETED")
+    why = demo.user("slurmwrap", "why", str(job))
+    expect("pass" in why, "its pre-run passed")
+
+
+def _holds(demo: Demo, leaf: str, nodes: list[str]) -> bool:
+    names = re.search(r"Nodes=(\S+)", leaf)
+    members = demo.user("scontrol", "show", "hostnames", names[1], quiet=True).split() if names else []
+    return set(nodes) <= set(members)
+
+
+def hardware(demo: Demo) -> None:
+    heading("(c) A GPU falls off the bus: classified, requeued elsewhere, the node drained")
+    note("the kernel line is supplied (the lab's GPUs are not real); all that follows from it is real")
+    job = demo.submit("--retry", "examples/gpu_fault/train.sbatch")
+    demo.wait(job, "RUNNING")
+    node = demo.field(job, "NodeList")
+    index = re.search(r"GRES=gpu\S*\(IDX:(\d+)", demo.user("scontrol", "-d", "show", "job", "-o", str(job), quiet=True))
+    bus = _bus_id(demo, node, int(index[1]) if index else 0)
+    line = f"NVRM: Xid (PCI:{bus}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    demo.root("slurmwrap", "lab", "kernel", "--dir", str(demo.lab), node, line)
+    demo.wait(job, "COMPLETED", restarts=1)
+    second = demo.field(job, "NodeList")
+    expect(second != node, f"it ran again elsewhere: {node} → {second}")
+    reason = demo.root("sinfo", "-R", "-o", "%N %E")
+    expect(re.search(rf"{node} slurmwrap:", reason), f"{node} is drained with an owned Reason")
+    why = demo.user("slurmwrap", "why", str(job))
+    expect("gpu_hardware" in why, "classified as gpu_hardware")
+
+
+def _bus_id(demo: Demo, node: str, index: int) -> str:
+    for information in (demo.lab / "nodes" / node / "nvidia" / "gpus").glob("*/information"):
+        if re.search(rf"Device Minor:\s*{index}\b", information.read_text()):
+            return information.parent.name.rsplit(".", 1)[0]
+    raise DemoFailed(f"no PCI bus id for GPU {index} of {node}")
+
+
+def corrupt(demo: Demo) -> None:
+    heading("(d) A corrupt input: found, blocked, and refused to the next job that names it")
+    demo.user("python", "examples/corrupt_input/make_data.py", "data", quiet=True)
+    job = demo.submit("examples/corrupt_input/train.sbatch", "--data", "data/truncated.pt")
+    demo.wait(job, "CANCELLED")
+    expect("incorrect_inputs" in demo.user("slurmwrap", "why", str(job)), "classified as incorrect_inputs")
+    demo.user("gsub", "examples/ddp/train.sbatch", "--data", "data/truncated.pt", code=5)
+    expect(True, "a second job that names it is refused (exit code 5)")
+
+
+def report(demo: Demo) -> None:
+    heading("(e) The night report")
+    out = demo.root("slurmwrap", "report", "--since", "1h")
+    for word in ("gpu_hardware", "incorrect_inputs"):
+        expect(word in out, f"the report knows {word}")
+
+
+def nothing_left(demo: Demo) -> None:
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(demo.lab) in line]
+    marks = [p.name for p in Path("/proc").iterdir() if p.name.isdigit() and _mentions(p, str(demo.lab))]
+    expect(not mounts and not marks and not _exists(USER), "no process, mount or user is left")
+
+
+def _mentions(process: Path, text: str) -> bool:
+    with contextlib.suppress(OSError):
+        return text.encode() in (process / "cmdline").read_bytes()
+    return False
+
+
+def main() -> int:
+    if os.geteuid() != 0:
+        print("demo: must be root (the lab serves an ordinary user made for it); run it with sudo", file=sys.stderr)
+        return 1
+    if _exists(USER):
+        print(f"demo: user {USER} exists; remove it first (userdel -r {USER})", file=sys.stderr)
+        return 1
+    began, failed = time.monotonic(), ""
+    directory = Path(tempfile.mkdtemp(prefix="slurmwrap-demo-", dir="/var/tmp"))
+    directory.chmod(0o755)
+    demo = Demo(directory)
+    try:
+        heading("A real Slurm: 8 nodes with 8 GPUs each, two switches, slurmwrap's hooks and reconciler")
+        demo.up()
+        for step in (bug, good, hardware, corrupt, report):
+            step(demo)
+    except (DemoFailed, subprocess.SubprocessError) as error:
+        failed = str(error)
+        print(f"\n ✗ {failed}", file=sys.stderr, flush=True)
+    finally:
+        demo.down()
+        shutil.rmtree(directory, ignore_errors=True)
+    nothing_left(demo)
+    print(f"\n{'failed' if failed else 'done'} in {time.monotonic() - began:.0f} s", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
