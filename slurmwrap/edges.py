@@ -206,8 +206,8 @@ class Memory(Protocol):
     def passed(self, fingerprint: str) -> bool:
         """This very script, code and environment passed its pre-run before."""
 
-    def failed(self, fingerprint: str) -> tuple[PrerunRecord, ...]:
-        """Failed pre-runs of this very script, code and environment, oldest first."""
+    def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
+        """Reasons of the deterministic failures of this very script, code and arguments since its last success."""
 
     def remember_submission(self, submission: Submission) -> None:
         """Keeps it, and tells the site where there is one."""

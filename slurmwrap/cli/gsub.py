@@ -1,0 +1,143 @@
+"""gsub: sbatch's own options in, the job's loop started, sbatch's own words out.
+
+On the fast path: standard library only (no Typer, Jinja2, sqlite-utils, psutil). stdout carries what sbatch prints there and nothing
+else; what gsub itself has to say goes to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from slurmwrap import config as configuration
+from slurmwrap.cli.voice import Voice
+from slurmwrap.errors import PrerunFailed, RefusedError, ScriptError, SlurmwrapError, UsageError
+from slurmwrap.job.getopt import names_for, scan
+from slurmwrap.job.parse import parse_request
+from slurmwrap.job.request import JobRequest
+from slurmwrap.job.shape import passthrough_reason
+
+HELP = """\
+gsub submits a GPU job as sbatch does, and looks after it: a bug is caught on one GPU before the cluster pays for it, CPUs and
+memory are tuned to what the job needs, nodes are chosen close together, and a failure is diagnosed (and retried, if you wish).
+
+Usage: gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
+
+  gsub train.sbatch                     submit; a pre-run on one GPU goes first and lets the job go when it passes
+  gsub --dry-run -G 16 train.sbatch     print the whole rewritten script with a reason for each change; submit nothing
+  gsub --explain train.sbatch           show old → new with the reasons, then submit
+  gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
+  gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
+
+gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
+  --prerun=auto|wait|gate|off|only      auto: the job waits for its pre-run, 10 minutes at most; wait: pre-run first, live;
+                                        gate: the job waits without bound; off: none; only: pre-run and nothing else
+  --resource-profile NAME               keep what is learnt of this job under NAME, and use it
+  --retry, --no-retry                   may this job be requeued after a failure that is not its own?
+  --no-tune, --no-place                 leave CPUs and memory, or nodes and switches, as asked
+  --dry-run, --explain                  see above
+  --force                               submit although a check refuses
+  --json                                with --prerun=only: the verdict as JSON
+
+Afterwards: slurmwrap why JOBID tells what was changed, what happened and what to do. All of sbatch's options follow.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    voice = Voice.of_terminal("gsub")
+    try:
+        return _main(words, voice)
+    except SlurmwrapError as error:
+        voice.error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(words: list[str], voice: Voice) -> int:
+    if words[:1] == ["--help"]:
+        sys.stdout.write(HELP + "\n")
+        sys.stdout.flush()
+        return _exec_sbatch(words)
+    environ = dict(os.environ)
+    try:
+        request = parse_request(
+            words, environ=environ, cwd=os.getcwd(), read_script=_read_script, read_stdin=_read_stdin
+        )
+    except UsageError as error:
+        if error.hint:  # it looks like one of ours: say so; else sbatch's own words are enough
+            raise
+        return _exec_sbatch(words)
+    reason = passthrough_reason(request, request.own)
+    if reason is not None:
+        if reason and not request.setting("quiet"):
+            voice.say(f"{reason}: submitted unchanged")
+        return _unchanged(words, request)
+    return _submit(words, request, environ, voice)
+
+
+def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Voice) -> int:
+    """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
+    from slurmwrap.cli import flow
+
+    try:
+        config = configuration.load(environ)
+        desk = flow.open_desk(config, environ, voice)
+        prepared = flow.prepare(request, desk, voice)
+    except (RefusedError, PrerunFailed, ScriptError, UsageError):
+        raise
+    except Exception as error:
+        voice.fault(error)
+        if request.own.dry_run or request.own.prerun == "only":
+            raise SlurmwrapError("nothing was submitted") from error
+        voice.say("the job is submitted unchanged")
+        return _unchanged(words, request)
+    return flow.run(prepared, desk, voice)
+
+
+def plain_words(words: Sequence[str]) -> list[str]:
+    """The command line without gsub's own options: what sbatch would have been given."""
+    given = scan(words, names_for()).given
+    ours = {index for one in given if one.own for index in (one.word, one.value_word)}
+    return [word for index, word in enumerate(words) if index not in ours]
+
+
+def _unchanged(words: Sequence[str], request: JobRequest) -> int:
+    """Hands the call to sbatch as it came. A script read from stdin is handed on, since it can be read only once."""
+    if request.script.path is None and request.value("wrap") is None and request.script.content:
+        return _exec_sbatch(plain_words(words), request.script.content)
+    return _exec_sbatch(plain_words(words))
+
+
+def _exec_sbatch(words: Sequence[str], stdin: bytes | None = None) -> int:
+    """Becomes sbatch: its output, signals and exit code are the user's."""
+    if stdin is not None:
+        reader = os.memfd_create("script")
+        os.write(reader, stdin)
+        os.lseek(reader, 0, os.SEEK_SET)
+        os.dup2(reader, 0)
+    sys.stderr.flush()
+    try:
+        os.execvp("sbatch", ["sbatch", *words])
+    except FileNotFoundError:
+        raise SlurmwrapError(
+            "sbatch is not on PATH",
+            hint="install Slurm's client commands, or load the site's slurm module",
+            exit_code=127,
+        ) from None
+
+
+def _read_script(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def _read_stdin() -> bytes:
+    return sys.stdin.buffer.read()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The user's own state behind edges.Memory: light reads by store/userstate, one file per thing to remember."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.errors import StoreError
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import PrerunRecord, Submission
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.store.plain import to_plain
+from slurmwrap.store.spool import write_plain, write_sealed
+from slurmwrap.store.userstate import UserState
+
+
+@dataclass(frozen=True, slots=True)
+class HomeMemory:
+    """edges.Memory in the user's state directory; what concerns the site's reconciler also goes to the site's spool."""
+
+    state: UserState
+    uid: int
+    config: Config
+
+    def profile(self, key: str) -> ResourceProfile | None:
+        """What is known under `key`."""
+        return self.state.profile(key)
+
+    def blocked_inputs(self) -> tuple[BlockedInput, ...]:
+        """Inputs blocked for this user."""
+        return self.state.blocked_inputs(self.uid)
+
+    def passed(self, fingerprint: str) -> bool:
+        """The newest pre-run of this fingerprint passed."""
+        return self.state.passed(fingerprint) is not None
+
+    def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
+        """Reasons, newest first, of failures whose fingerprint is this one too."""
+        past = self.state.failed_before(script_sha256)
+        return tuple(failure.reason for failure in past if failure.fingerprint == fingerprint)
+
+    def remember_submission(self, submission: Submission) -> None:
+        """One file in the user's spool, one in the site's."""
+        facts = {"submission": to_plain(submission)}
+        self._remember(Context.SUBMIT, submission.cluster, submission.job_id, submission.at, facts)
+
+    def remember_prerun(self, record: PrerunRecord) -> None:
+        """One file in the user's spool, one in the site's where a job waits for it."""
+        facts = {"prerun": to_plain(record)}
+        self._remember(Context.PRERUN, record.cluster, record.job_id or record.prerun_job_id, record.at, facts)
+
+    def keep_script(self, name: str, content: bytes) -> str:
+        """scripts/<sha256>/<name>: Slurm names the job after the file, and shows its path."""
+        directory = self._private("scripts", sha256(content).hexdigest()[:16])
+        path, aside = directory / Path(name).name, directory / f".{uuid.uuid4().hex}"
+        aside.write_bytes(content)
+        aside.chmod(0o700)
+        aside.replace(path)
+        return str(path)
+
+    def trial_dir(self) -> str:
+        """prerun/<uuid>, mode 0700."""
+        return str(self._private("prerun", uuid.uuid4().hex[:12]))
+
+    def _private(self, *parts: str) -> Path:
+        path = self.state.directory.joinpath(*parts)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
+
+    def _remember(self, context: Context, cluster: str, job_id: int, at: float, facts: Mapping[str, Any]) -> None:
+        note = Observation(
+            nonce=uuid.uuid4().hex, cluster=cluster, job_id=job_id, context=context, at=at, uid=self.uid, facts=facts
+        )
+        self._private("spool")
+        write_plain(self.state.spool, note)
+        site = self.config.site.spool
+        if site and os.access(site, os.W_OK | os.X_OK):
+            with suppress(OSError, StoreError):  # the site's copy is a courtesy: the user's own is kept already
+                write_sealed(Path(site), note, socket=self.config.site.munge_socket)

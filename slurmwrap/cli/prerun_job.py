@@ -1,0 +1,120 @@
+"""The pre-run job's program, started by templates/prerun/wrapper.sh on the node: trial → verdict → the real job.
+
+`python -I -m slurmwrap.cli.prerun_job TRIAL_DIR`. Whatever of ours fails here lets the real job go; nothing here can hold it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from slurmwrap import config as configuration
+from slurmwrap import submit
+from slurmwrap.cli.flow import open_desk
+from slurmwrap.cli.voice import Voice
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.job.request import JobRequest
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.prerun.judge import judge
+from slurmwrap.prerun.supervisor import Progress, run_trial
+from slurmwrap.prerun.trial import TrialSpec, spec_from_json
+from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.store.plain import from_plain
+
+
+class Stopped(BaseException):
+    """scancel, preemption or the time limit ends this job: what is left to do is to let the real one go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What gsub left in the trial's directory."""
+
+    directory: Path
+    spec: TrialSpec
+    request: JobRequest
+    plan: PlacementPlan
+    release_at: str
+
+    @classmethod
+    def read(cls, directory: Path) -> Trial:
+        """OSError, ValueError, TypeError or KeyError when it is not what gsub writes."""
+        waiting = json.loads((directory / "waiting.json").read_bytes())
+        return cls(
+            directory,
+            spec_from_json(json.loads((directory / "spec.json").read_bytes())),
+            from_plain(JobRequest, waiting["request"]),
+            from_plain(PlacementPlan, waiting["plan"]),
+            waiting["release_at"],
+        )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 once the verdict is acted upon; 1 when ours failed (the wrapper then lets the real job go)."""
+    directory = Path((sys.argv[1:] if argv is None else argv)[0])
+    signal.signal(signal.SIGTERM, _stop)
+    trial = Trial.read(directory)
+    voice = Voice.of_terminal("slurmwrap")
+    verdict = _verdict(trial)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last act takes milliseconds, KillWait leaves seconds
+    desk = open_desk(configuration.load(), os.environ, voice)
+    record = submit.conclude(_waiting(trial), verdict, desk)
+    _publish(directory / "verdict.json", verdict_to_json(verdict))
+    voice.say(f"{verdict.outcome.value}: {verdict.reason}")
+    for change in record.changes:
+        voice.say(f"  {change['verb']} {change['target']} {change['option']} {change['new']} {change['error'] or ''}")
+    return 0
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _verdict(trial: Trial) -> Verdict:
+    try:
+        result = run_trial(trial.spec, environ=os.environ, on_progress=_Reporter(trial.directory))
+        return judge(trial.spec, result, classify)
+    except Stopped:
+        reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
+        return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason)
+
+
+def _waiting(trial: Trial) -> submit.Waiting:
+    spec = trial.spec
+    return submit.Waiting(
+        request=trial.request,
+        plan=trial.plan,
+        job_id=int(spec.real_job) if spec.real_job else None,
+        prerun_job_id=int(os.environ.get("SLURM_JOB_ID", "0")),
+        release_at=trial.release_at,
+        profile_key=spec.profile_key,
+        fingerprint=spec.fingerprint,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reporter:
+    """Leaves progress.json for who follows."""
+
+    directory: Path
+
+    def __call__(self, progress: Progress) -> None:
+        shown = {"steps": progress.steps, "seconds": progress.seconds, "last_line": progress.last_line}
+        _publish(self.directory / "progress.json", shown)
+
+
+def _publish(path: Path, plain: dict[str, Any]) -> None:
+    """Replaced whole, so that a reader never sees half of it."""
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(plain), encoding="utf-8")
+    aside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

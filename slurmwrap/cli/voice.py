@@ -1,0 +1,104 @@
+"""What gsub says on stderr: short lines, colour only on a terminal, user text made harmless. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import TextIO
+
+from slurmwrap.errors import SlurmwrapError
+
+_STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+
+
+def harmless(text: str) -> str:
+    """Control and escape characters made visible: text of a job or a log must not speak to the terminal."""
+    return "".join(c if c == "\t" or (c.isprintable() or c == "\n") else f"\\x{ord(c):02x}" for c in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """Where the program speaks. `tty`: a progress line may be rewritten in place; `colour`: styles may be used."""
+
+    program: str
+    stream: TextIO
+    tty: bool = False
+    colour: bool = False
+
+    @classmethod
+    def of_terminal(cls, program: str) -> Voice:
+        """stderr as it is; NO_COLOR and TERM=dumb are respected."""
+        tty = sys.stderr.isatty()
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        return cls(program, sys.stderr, tty, tty and not plain)
+
+    def style(self, text: str, *names: str) -> str:
+        """`text` in colour where that is wanted."""
+        codes = ";".join(_STYLES[name] for name in names)
+        return f"\033[{codes}m{text}\033[0m" if self.colour and codes else text
+
+    def say(self, text: str) -> None:
+        """One line, with the program's name."""
+        self._line(f"{self.program}: {harmless(text)}")
+
+    def block(self, text: str) -> None:
+        """Text as it is (already harmless), for --explain."""
+        self._line(text.rstrip("\n"))
+
+    def error(self, error: SlurmwrapError) -> None:
+        """What is wrong, and the way out."""
+        for line in harmless(str(error)).splitlines() or [type(error).__name__]:
+            self._line(self.style(f"{self.program}: error: {line}", "red"))
+        if error.hint:
+            self._line(f"{self.program}: {harmless(error.hint)}")
+
+    def fault(self, error: Exception) -> None:
+        """Something of ours failed: one line, and the traceback in a file where one can be written."""
+        where = "" if isinstance(error, SlurmwrapError) else _keep_traceback(error)
+        hint = getattr(error, "hint", "")
+        self._line(self.style(f"{self.program}: {type(error).__name__}: {harmless(str(error))}", "yellow") + where)
+        if hint:
+            self._line(f"{self.program}: {harmless(hint)}")
+
+    def progress(self, text: str) -> None:
+        """Rewrites one line on a terminal; elsewhere says nothing."""
+        if self.tty:
+            self.stream.write(f"\r\033[K{harmless(text)[: _columns()]}")
+            self.stream.flush()
+
+    def progress_done(self) -> None:
+        """Clears the progress line."""
+        if self.tty:
+            self.stream.write("\r\033[K")
+            self.stream.flush()
+
+    def _line(self, text: str) -> None:
+        try:
+            self.stream.write(text + "\n")
+            self.stream.flush()
+        except (OSError, ValueError):  # stderr closed or full: nothing to be done, and no reason to fail a submission
+            pass
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns - 1
+    except OSError:
+        return 79
+
+
+def _keep_traceback(error: Exception) -> str:
+    import traceback
+
+    from slurmwrap.config import user_state_dir
+
+    try:
+        directory = user_state_dir(os.environ)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = directory / f"fault-{int(time.time())}-{os.getpid()}.log"
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError:
+        return ""
+    return f" (details: {path})"
