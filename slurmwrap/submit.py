@@ -4,7 +4,8 @@
     send      Prepared                            → Sent       the real job first, then its pre-run
     conclude  the pre-run's Verdict, on the node  → PrerunRecord: plan again, apply, let the job go; or cancel it
 
-Edges are handed in as a Desk. Whatever of ours fails in `prepare` leaves the user's job unharmed: the caller submits it unchanged.
+Edges are handed in as a Desk. Whatever of ours fails in `prepare` leaves the user's job unharmed: the caller submits
+it unchanged.
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ def send(prepared: Prepared, desk: Desk, make_trial: MakeTrial) -> Sent:
 
 
 def sbatch_call(request: JobRequest, batch: BatchScript, desk: Desk, extra: tuple[str, ...] = ()) -> SbatchCall:
-    """The call that submits `batch`: the user's own file while its bytes are untouched, else a kept copy of its name."""
+    """The call that submits `batch`: the user's own file while its bytes are untouched, else a copy of its name."""
     environ = {**desk.environ, **batch.environ}
     script = request.script
     if request.value("wrap") is not None:

@@ -1,7 +1,7 @@
 """gsub: sbatch's own options in, the job's loop started, sbatch's own words out.
 
-On the fast path: standard library only (no Typer, Jinja2, sqlite-utils, psutil). stdout carries what sbatch prints there and nothing
-else; what gsub itself has to say goes to stderr.
+On the fast path: standard library only (no Typer, Jinja2, sqlite-utils, psutil). stdout carries what sbatch prints
+there and nothing else; what gsub itself has to say goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from slurmwrap.job.request import JobRequest
 from slurmwrap.job.shape import passthrough_reason
 
 HELP = """\
-gsub submits a GPU job as sbatch does, and looks after it: a bug is caught on one GPU before the cluster pays for it, CPUs and
-memory are tuned to what the job needs, nodes are chosen close together, and a failure is diagnosed (and retried, if you wish).
+gsub submits a GPU job as sbatch does, and looks after it: a bug is caught on one GPU before the cluster pays for it,
+CPUs and memory are tuned to what the job needs, nodes are chosen close together, and a failure is diagnosed (and
+retried, if you wish).
 
 Usage: gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
 
@@ -32,14 +33,14 @@ Usage: gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
 
 gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
-  --prerun=auto|wait|gate|off|only      auto: the job waits for its pre-run, 10 minutes at most; wait: pre-run first, live;
-                                        gate: the job waits without bound; off: none; only: pre-run and nothing else
-  --resource-profile NAME               keep what is learnt of this job under NAME, and use it
-  --retry, --no-retry                   may this job be requeued after a failure that is not its own?
-  --no-tune, --no-place                 leave CPUs and memory, or nodes and switches, as asked
-  --dry-run, --explain                  see above
-  --force                               submit although a check refuses
-  --json                                with --prerun=only: the verdict as JSON
+  --prerun=MODE            auto: the job waits for its pre-run, 10 minutes at most; wait: the pre-run first, live;
+                           gate: the job waits without bound; off: no pre-run; only: the pre-run and nothing else
+  --resource-profile NAME  keep what is learnt of this job under NAME, and use it
+  --retry, --no-retry      may this job be requeued after a failure that is not its own?
+  --no-tune, --no-place    leave CPUs and memory, or nodes and switches, as asked
+  --dry-run, --explain     see above
+  --force                  submit although a check refuses
+  --json                   with --prerun=only: the verdict as JSON
 
 Afterwards: slurmwrap why JOBID tells what was changed, what happened and what to do. All of sbatch's options follow.
 """
@@ -66,7 +67,7 @@ def _main(words: list[str], voice: Voice) -> int:
     environ = dict(os.environ)
     try:
         request = parse_request(
-            words, environ=environ, cwd=os.getcwd(), read_script=_read_script, read_stdin=_read_stdin
+            words, environ=environ, cwd=str(Path.cwd()), read_script=_read_script, read_stdin=_read_stdin
         )
     except UsageError as error:
         if error.hint:  # it looks like one of ours: say so; else sbatch's own words are enough

@@ -1,6 +1,7 @@
 """The pre-run job's program, started by templates/prerun/wrapper.sh on the node: trial → verdict → the real job.
 
-`python -I -m slurmwrap.cli.prerun_job TRIAL_DIR`. Whatever of ours fails here lets the real job go; nothing here can hold it.
+`python -I -m slurmwrap.cli.prerun_job TRIAL_DIR`. Whatever of ours fails here lets the real job go; nothing here can
+hold it.
 """
 
 from __future__ import annotations

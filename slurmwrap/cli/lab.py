@@ -1,0 +1,139 @@
+"""slurmwrap lab: flags in, one function of slurmwrap.lab called, output. Mounted by cli/slurmwrap.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.lab.bringup import up as bring_up
+from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.machine import default_directory
+from slurmwrap.lab.spec import DEFAULT_BASE_PORT, LabSpec
+from slurmwrap.lab.status import append_kernel_line, environment_lines, text
+from slurmwrap.lab.status import status as read_status
+from slurmwrap.lab.teardown import down as take_down
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="A real Slurm with many nodes and GPUs on this machine, to try jobs and hooks before the cluster sees them.",
+)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", help="Where the lab lives.  [default: /var/lib/slurmwrap-lab as root, else ~/.local/share/…]"
+    ),
+]
+
+
+@app.command()
+def up(
+    directory: Directory = None,
+    nodes: Annotated[int, typer.Option(help="How many nodes.")] = 8,
+    gpus: Annotated[int, typer.Option(help="GPUs per node.")] = 8,
+    cpus: Annotated[int, typer.Option(help="CPUs per node (invented).")] = 32,
+    mem_mib: Annotated[int, typer.Option(help="Memory per node in MiB (invented).")] = 256_000,
+    switches: Annotated[int, typer.Option(help="Leaf switches under one core switch.")] = 2,
+    slurm_user: Annotated[str | None, typer.Option(help="Who runs slurmctld.  [default: you]")] = None,
+    base_port: Annotated[int, typer.Option(help="slurmctld's port; the nodes take those above.")] = DEFAULT_BASE_PORT,
+    reconcile: Annotated[bool, typer.Option("--reconcile/--no-reconcile", help="Run slurmwrap's reconciler.")] = True,
+    hooks: Annotated[bool, typer.Option("--hooks/--no-hooks", hidden=True)] = True,
+) -> None:
+    """Start a lab and wait until every node is idle.
+
+    Examples:  slurmwrap lab up  ·  slurmwrap lab up --nodes 2 --gpus 4 --dir /tmp/lab --base-port 27000
+    """
+    spec = LabSpec(
+        directory=_resolved(directory), nodes=nodes, gpus=gpus, cpus=cpus, mem_mib=mem_mib, switches=switches,
+        slurm_user=slurm_user or _own_name(), base_port=base_port,
+    )  # fmt: skip
+    began = time.monotonic()
+    _or_exit(lambda: bring_up(spec, _say, hooks=hooks, reconcile=reconcile))
+    _say(f"Up after {time.monotonic() - began:.1f} s")
+    typer.echo(_or_exit(lambda: text(read_status(Layout(spec.directory)))))
+    flag = "" if directory is None else f" --dir {spec.directory}"
+    _say(f'Use it:  eval "$(slurmwrap lab env{flag})"      End it:  slurmwrap lab down{flag}')
+
+
+@app.command()
+def status(
+    directory: Directory = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show whether the lab runs, its nodes, and what is enforced. Exit code 7 when it does not run.
+
+    Examples:  slurmwrap lab status  ·  slurmwrap lab status --json | jq .nodes
+    """
+    found = _or_exit(lambda: read_status(Layout(_resolved(directory))))
+    typer.echo(json.dumps(found.to_plain(), indent=2) if as_json else text(found))
+    if not (found.state.running and found.state.ready):
+        raise typer.Exit(7)
+
+
+@app.command()
+def down(directory: Directory = None) -> None:
+    """End the lab, its jobs included; nothing of it stays on the machine.
+
+    Example:  slurmwrap lab down
+    """
+    layout = Layout(_resolved(directory))
+    ended = _or_exit(lambda: take_down(layout))
+    _say(f"Lab in {layout.root} is gone ({ended} processes ended)")
+
+
+@app.command()
+def env(directory: Directory = None) -> None:
+    """Print the variables that make Slurm's commands and slurmwrap use the lab.
+
+    Example:  eval "$(slurmwrap lab env)" && sinfo
+    """
+    layout = Layout(_resolved(directory))
+    _or_exit(lambda: read_status(layout))
+    for line in environment_lines(layout, os.environ.get("PATH", os.defpath)):
+        typer.echo(line)
+
+
+@app.command()
+def kernel(node: str, line: str, directory: Directory = None) -> None:
+    """Append a line to a node's simulated kernel log, as if the node's kernel had said it.
+
+    Example:  slurmwrap lab kernel n3 'NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus.'
+    """
+    _or_exit(lambda: append_kernel_line(Layout(_resolved(directory)), node, line))
+
+
+def _resolved(directory: Path | None) -> Path:
+    return (default_directory() if directory is None else directory).resolve()
+
+
+def _own_name() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _or_exit(action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except SlurmwrapError as error:
+        _say(f"slurmwrap lab: {error}" + (f"\n  {error.hint}" if error.hint else ""))
+        raise typer.Exit(error.exit_code) from error
+
+
+if __name__ == "__main__":
+    app()
