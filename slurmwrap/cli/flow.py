@@ -18,8 +18,8 @@ from slurmwrap.config import Config, user_state_dir
 from slurmwrap.edges import Published, SbatchCall, SbatchResult
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive, SlurmError, SlurmwrapError
 from slurmwrap.host.clock import SystemClock
-from slurmwrap.job.render import equivalent_script, explain
-from slurmwrap.job.request import JobRequest, Script
+from slurmwrap.job.request import JobRequest
+from slurmwrap.job.show import equivalent_script, explain
 from slurmwrap.prerun.trial import (
     TrialSpec,
     mem_shrunk,
@@ -145,7 +145,7 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
         mem_shrunk=mem_shrunk(request, mem_mib),
         inputs=prepared.inputs,
     )
-    _write(directory / "script", _body(request.script))
+    _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)
     _write_json(directory / "spec.json", spec_to_json(spec))
     plain = {"request": to_plain(request), "plan": to_plain(prepared.plan), "release_at": release_at}
@@ -168,11 +168,6 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
     wrapper = shipped.shipped("templates") / "prerun" / "wrapper.sh"
     call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
     return TrialJob(call=call, directory=str(directory))
-
-
-def _body(script: Script) -> bytes:
-    """What Slurm would run; for --wrap the script that sbatch makes of it (Slurm 22.05)."""
-    return script.content
 
 
 def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice) -> Verdict:

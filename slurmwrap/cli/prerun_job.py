@@ -20,12 +20,14 @@ from slurmwrap import submit
 from slurmwrap.cli.flow import open_desk
 from slurmwrap.cli.voice import Voice
 from slurmwrap.diagnosis.classify import classify
+from slurmwrap.errors import SlurmError
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.judge import judge
 from slurmwrap.prerun.supervisor import Progress, run_trial
 from slurmwrap.prerun.trial import TrialSpec, spec_from_json
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import from_plain
 
 
@@ -59,9 +61,17 @@ class Trial:
 def main(argv: list[str] | None = None) -> int:
     """0 once the verdict is acted upon; 1 when ours failed (the wrapper then lets the real job go)."""
     directory = Path((sys.argv[1:] if argv is None else argv)[0])
-    signal.signal(signal.SIGTERM, _stop)
-    trial = Trial.read(directory)
     voice = Voice.of_terminal("slurmwrap")
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        return _main(directory, voice)
+    except (Exception, Stopped) as error:
+        voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
+        return _let_go(voice)
+
+
+def _main(directory: Path, voice: Voice) -> int:
+    trial = Trial.read(directory)
     verdict = _verdict(trial)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last act takes milliseconds, KillWait leaves seconds
     desk = open_desk(configuration.load(), os.environ, voice)
@@ -71,6 +81,20 @@ def main(argv: list[str] | None = None) -> int:
     for change in record.changes:
         voice.say(f"  {change['verb']} {change['target']} {change['option']} {change['new']} {change['error'] or ''}")
     return 0
+
+
+def _let_go(voice: Voice) -> int:
+    """Ours failed: the real job must not wait for it. Needs nothing but the environment and scontrol."""
+    real_job = os.environ.get("SLURMWRAP_REAL_JOB")
+    if real_job:
+        start = submit.start_action(
+            real_job, os.environ.get("SLURMWRAP_RELEASE_AT", "now"), "the pre-run failed to run"
+        )
+        try:
+            SlurmCommands(timeout_s=30, environ=os.environ).apply(start)
+        except SlurmError as error:
+            voice.say(f"job {real_job} starts after its grace time: {error}")
+    return 1
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

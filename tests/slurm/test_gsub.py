@@ -1,0 +1,242 @@
+"""gsub on a real Slurm, as ordinary users: the loop, and what bad input gets."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+GOOD = """\
+#!/bin/bash
+#SBATCH --job-name=good
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:8
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=64000
+#SBATCH --time=5
+# a comment that stays
+echo "running $0 with $* restart=${SLURM_RESTART_COUNT:-none}"
+srun hostname
+"""
+
+
+def write(home: Path, name: str, text: str) -> str:
+    path = home / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return name
+
+
+def submitted(done: Any) -> int:
+    """The job id; stdout holds sbatch's line and nothing else."""
+    assert done.returncode == 0, done.stderr
+    found = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
+    assert found, done.stdout
+    return int(found[1])
+
+
+def field(lab: Any, job: int, name: str) -> str:
+    text = lab.run(["scontrol", "show", "job", "-o", str(job)]).stdout
+    found = re.search(rf"(?:^| ){name}=(\S*)", text)
+    return found[1] if found else ""
+
+
+@pytest.fixture
+def home(lab: Any, request: pytest.FixtureRequest) -> Path:
+    """A fresh directory of alice's."""
+    name = re.sub(r"\W", "_", request.node.name)[:60] + f"_{time.monotonic_ns()}"
+    path = Path(lab.home("alice")) / name
+    lab.run(["mkdir", "-p", str(path)], user="alice")
+    return path
+
+
+def gsub(lab: Any, home: Path, *words: str, user: str = "alice", **more: Any) -> Any:
+    return lab.run(["gsub", *words], user=user, cwd=home, **more)
+
+
+def test_a_good_job_is_let_go_by_its_pre_run_and_ends_well(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    job = submitted(gsub(lab, home, script, "--lr", "3"))
+    assert field(lab, job, "JobState") == "PENDING"
+    lab.wait_job(job, {"COMPLETED"}, timeout=120)
+    output = (home / f"slurm-{job}.out").read_text()
+    assert "with --lr 3 restart=none" in output
+    nodes = [line for line in output.splitlines() if re.fullmatch(r"n\d+", line)]
+    assert len(set(nodes)) == 2
+
+
+def test_the_stored_script_differs_only_in_directive_lines(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    job = submitted(gsub(lab, home, "--hold", script))
+    stored = lab.run(["scontrol", "write", "batch_script", str(job), "-"], user="alice").stdout.splitlines()
+    lab.run(["scancel", str(job)], user="alice")
+    mine = GOOD.splitlines()
+    assert len(stored) == len(mine)
+    assert all(a == b or b.startswith("#SBATCH") for a, b in zip(stored, mine, strict=True))
+
+
+def test_a_failing_job_never_starts_and_its_comment_names_the_line(lab: Any, home: Path) -> None:
+    write(home, "bad.py", "import sys\n\nvalues = {}\nprint(values['learning_rate'])\n")
+    script = write(home, "bad.sbatch", GOOD.replace("srun hostname", "srun python3 bad.py"))
+    job = submitted(gsub(lab, home, script))
+    lab.wait_job(job, {"CANCELLED"}, timeout=120)
+    assert field(lab, job, "RunTime") == "00:00:00"
+    comment = re.search(r"Comment=(.*?)(?: \w+=|$)", lab.run(["scontrol", "show", "job", "-o", str(job)]).stdout)
+    assert comment and "pre-run failed" in comment[1]
+    why = lab.run(["slurmwrap", "why", str(job)], user="alice", cwd=home).stdout
+    assert "bad.py" in why and "KeyError" in why
+
+
+def test_waiting_for_a_failing_pre_run_ends_with_3_and_submits_nothing(lab: Any, home: Path) -> None:
+    script = write(home, "bad.sbatch", GOOD.replace("srun hostname", "srun python3 -c 'raise SystemExit(1/0)'"))
+    done = gsub(lab, home, "--prerun=wait", script, timeout=120)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_waiting_for_a_passing_pre_run_submits_at_once(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    job = submitted(gsub(lab, home, "--prerun=wait", script, timeout=120))
+    lab.wait_job(job, {"COMPLETED"}, timeout=60)
+
+
+def test_a_cancelled_pre_run_lets_the_job_go(lab: Any, home: Path) -> None:
+    script = write(home, "slow.sbatch", GOOD.replace("srun hostname", "sleep ${SLURMWRAP_PRERUN:+100}\nsrun hostname"))
+    done = gsub(lab, home, script)
+    job = submitted(done)
+    trial = int(re.search(r"on one GPU, job (\d+)", done.stderr)[1])
+    lab.wait_job(trial, {"RUNNING"}, timeout=60)
+    time.sleep(2)  # its supervisor is up
+    lab.run(["scancel", str(trial)], user="alice")
+    lab.wait_job(job, {"COMPLETED"}, timeout=90)
+
+
+def test_a_refused_pre_run_leaves_a_plain_job(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    done = gsub(lab, home, script, environ={"SLURMWRAP_PRERUN_PARTITION": "nosuch"})
+    job = submitted(done)
+    assert "no pre-run: " in done.stderr and "starts without" in done.stderr
+    lab.wait_job(job, {"COMPLETED"}, timeout=60)
+
+
+def test_the_same_script_is_not_pre_run_twice(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD + f"# {time.time()}\n")
+    first = submitted(gsub(lab, home, script))
+    lab.wait_job(first, {"COMPLETED"}, timeout=120)
+    done = gsub(lab, home, script)
+    lab.wait_job(submitted(done), {"COMPLETED"}, timeout=60)
+    assert "pre-run" not in done.stderr
+
+
+def test_dry_run_prints_a_script_that_plain_sbatch_accepts_and_submits_nothing(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    before = lab.run(["squeue", "-h", "-a", "-t", "all", "-u", lab.user("alice"), "-o", "%i"]).stdout
+    done = gsub(lab, home, "--dry-run", "--mem=32000", script)
+    assert done.returncode == 0, done.stderr
+    assert lab.run(["squeue", "-h", "-a", "-t", "all", "-u", lab.user("alice"), "-o", "%i"]).stdout == before
+    write(home, "rendered.sbatch", done.stdout)
+    assert lab.run(["sbatch", "--test-only", "rendered.sbatch"], user="alice", cwd=home).returncode == 0
+    program = GOOD[GOOD.index("# a comment that stays") :]
+    assert done.stdout.endswith(program)
+
+
+def test_explain_shows_changes_with_reasons_on_stderr_and_submits(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    done = gsub(lab, home, "--explain", "--prerun=off", script)
+    lab.run(["scancel", str(submitted(done))], user="alice")
+    assert "switch" in done.stderr and "\033[" not in done.stderr
+
+
+def test_a_corrupt_input_is_blocked_and_the_next_job_that_names_it_refused(lab: Any, home: Path) -> None:
+    (home / "data.npy").write_bytes(b"\x93NUMPY\x01\x00" + b"\x00" * 10)
+    load = "import numpy, sys\nnumpy.load(sys.argv[1])\n"
+    write(home, "load.py", load)
+    script = write(home, "load.sbatch", GOOD.replace("srun hostname", "srun python load.py data.npy"))
+    job = submitted(gsub(lab, home, script))
+    lab.wait_job(job, {"CANCELLED"}, timeout=120)
+    other = write(home, "other.sbatch", GOOD.replace("srun hostname", "srun cat data.npy"))
+    done = gsub(lab, home, other)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "data.npy is blocked" in done.stderr and "--force" in done.stderr
+    forced = submitted(gsub(lab, home, "--force", "--prerun=off", "--hold", other))
+    lab.run(["scancel", str(forced)], user="alice")
+    (home / "data.npy").write_bytes(b"mended")
+    free = submitted(gsub(lab, home, "--prerun=off", "--hold", other))
+    lab.run(["scancel", str(free)], user="alice")
+
+
+# --- what bad input gets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["nosuch.sbatch"], 1, "Unable to open file nosuch.sbatch"),
+        (["--bogus", "good.sbatch"], 255, "unrecognized option '--bogus'"),
+        (["--prerun=maybe", "good.sbatch"], 255, "maybe"),
+        (["--dryrun", "good.sbatch"], 255, "--dry-run"),
+        (["crlf.sbatch"], 1, "DOS line breaks"),
+        (["empty.sbatch"], 1, "empty"),
+        (["-p", "nopart", "good.sbatch"], 1, "invalid partition specified: nopart"),
+        (["--gres=gpu:99", "good.sbatch"], 1, "Requested node configuration is not available"),
+    ],
+)
+def test_bad_input_gets_one_clear_error_and_sbatchs_exit_code(
+    lab: Any, home: Path, words: list[str], code: int, message: str
+) -> None:
+    write(home, "good.sbatch", GOOD)
+    write(home, "crlf.sbatch", GOOD.replace("\n", "\r\n"))
+    write(home, "empty.sbatch", "")
+    done = gsub(lab, home, *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    plain = lab.run(["sbatch", *words], user="alice", cwd=home)
+    if not words[0].startswith(("--prerun", "--dryrun")):
+        assert plain.returncode == code
+
+
+def test_a_job_without_gpu_is_passed_on_unchanged(lab: Any, home: Path) -> None:
+    script = write(home, "cpu.sbatch", "#!/bin/sh\n#SBATCH -n1\n#SBATCH --mem=100\nhostname\n")
+    done = gsub(lab, home, script)
+    lab.wait_job(submitted(done), {"COMPLETED"}, timeout=60)
+    assert "submitted unchanged" in done.stderr
+
+
+def test_without_slurm_conf_the_error_names_it_at_once(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    began = time.monotonic()
+    done = gsub(lab, home, script, environ={"SLURM_CONF": "/nonexistent/slurm.conf"})
+    assert done.returncode == 1 and done.stdout == ""
+    assert "/nonexistent/slurm.conf" in done.stderr
+    assert time.monotonic() - began < 10
+
+
+def test_a_state_directory_that_cannot_be_written_still_submits(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    done = gsub(lab, home, script, environ={"XDG_STATE_HOME": "/proc/nosuch"})
+    lab.wait_job(submitted(done), {"COMPLETED"}, timeout=60)
+    assert "gsub: " in done.stderr
+
+
+def test_a_broken_configuration_is_named_and_the_job_submitted_unchanged(lab: Any, home: Path) -> None:
+    config = home / "broken.toml"
+    config.write_text("[prerum]\n")
+    config.chmod(0o644)
+    script = write(home, "good.sbatch", GOOD)
+    done = gsub(lab, home, script, environ={"SLURMWRAP_CONFIG": str(config)})
+    lab.wait_job(submitted(done), {"COMPLETED"}, timeout=60)
+    assert "unknown key 'prerum'" in done.stderr and "submitted unchanged" in done.stderr
+
+
+def test_two_users_do_not_see_each_others_records(lab: Any, home: Path) -> None:
+    script = write(home, "good.sbatch", GOOD)
+    job = submitted(gsub(lab, home, "--hold", script))
+    other = lab.run(["slurmwrap", "why", str(job)], user="bob")
+    lab.run(["scancel", str(job)], user="alice")
+    assert other.returncode != 0 and "good.sbatch" not in other.stdout + other.stderr
