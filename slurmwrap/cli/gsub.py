@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurmwrap import config as configuration
 from slurmwrap.cli.voice import Voice
-from slurmwrap.errors import PrerunFailed, RefusedError, ScriptError, SlurmwrapError, UsageError
+from slurmwrap.errors import PrerunFailed, PrerunInconclusive, RefusedError, ScriptError, SlurmwrapError, UsageError
 from slurmwrap.job.getopt import names_for, scan
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
@@ -46,6 +46,9 @@ Afterwards: slurmwrap why JOBID tells what was changed, what happened and what t
 """
 
 
+_SILENT = ("quiet", "help", "usage", "version", "autocomplete", "test-only")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -64,24 +67,30 @@ def _main(words: list[str], voice: Voice) -> int:
         sys.stdout.write(HELP + "\n")
         sys.stdout.flush()
         return _exec_sbatch(words)
-    environ = dict(os.environ)
+    environ, stdin = dict(os.environ), _Stdin()
     try:
         request = parse_request(
-            words, environ=environ, cwd=str(Path.cwd()), read_script=_read_script, read_stdin=_read_stdin
+            words, environ=environ, cwd=str(Path.cwd()), read_script=_read_script, read_stdin=stdin.read
         )
     except UsageError as error:
-        if error.hint:  # it looks like one of ours: say so; else sbatch's own words are enough
+        if error.hint:  # one of our own options is concerned; else sbatch says it best itself
             raise
-        return _exec_sbatch(words)
-    reason = passthrough_reason(request, request.own)
-    if reason is not None:
-        if reason and not request.setting("quiet"):
-            voice.say(f"{reason}: submitted unchanged")
-        return _unchanged(words, request)
-    return _submit(words, request, environ, voice)
+        return _exec_sbatch(words, stdin.content)
+    reason = passthrough_reason(request)
+    if reason is None:
+        return _submit(words, request, environ, voice, stdin)
+    if request.own.dry_run:
+        sys.stdout.buffer.write(request.script.content)
+        voice.say(f"{reason} Nothing is changed, nothing submitted.")
+        return 0
+    if request.own.prerun == "only":
+        raise PrerunInconclusive(f"no pre-run: {reason}")
+    if not any(request.setting(option) for option in _SILENT):
+        voice.say(f"{reason} Submitted unchanged.")
+    return _unchanged(words, stdin)
 
 
-def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Voice) -> int:
+def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Voice, stdin: _Stdin) -> int:
     """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
     from slurmwrap.cli import flow
 
@@ -96,22 +105,13 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
         if request.own.dry_run or request.own.prerun == "only":
             raise SlurmwrapError("nothing was submitted") from error
         voice.say("the job is submitted unchanged")
-        return _unchanged(words, request)
+        return _unchanged(words, stdin)
     return flow.run(prepared, desk, voice)
 
 
-def plain_words(words: Sequence[str]) -> list[str]:
-    """The command line without gsub's own options: what sbatch would have been given."""
-    given = scan(words, names_for()).given
-    ours = {index for one in given if one.own for index in (one.word, one.value_word)}
-    return [word for index, word in enumerate(words) if index not in ours]
-
-
-def _unchanged(words: Sequence[str], request: JobRequest) -> int:
-    """Hands the call to sbatch as it came. A script read from stdin is handed on, since it can be read only once."""
-    if request.script.path is None and request.value("wrap") is None and request.script.content:
-        return _exec_sbatch(plain_words(words), request.script.content)
-    return _exec_sbatch(plain_words(words))
+def _unchanged(words: Sequence[str], stdin: _Stdin) -> int:
+    """Hands the call to sbatch as it came, without gsub's own options."""
+    return _exec_sbatch(split_command_line(words).without_own, stdin.content)
 
 
 def _exec_sbatch(words: Sequence[str], stdin: bytes | None = None) -> int:
@@ -136,8 +136,15 @@ def _read_script(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def _read_stdin() -> bytes:
-    return sys.stdin.buffer.read()
+class _Stdin:
+    """The script on standard input: it can be read only once, so it is kept for a plain submission."""
+
+    content: bytes | None = None
+
+    def read(self) -> bytes:
+        """All of it."""
+        self.content = sys.stdin.buffer.read()
+        return self.content
 
 
 if __name__ == "__main__":

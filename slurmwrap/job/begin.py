@@ -1,6 +1,7 @@
 """Turns sbatch's --begin into a time, and two times into the later one. Pure.
 
-The forms are those of sbatch(1) "--begin", Slurm 22.05; the clock and its time zone are those of the submitting host, as with sbatch.
+The forms are those of sbatch(1) "--begin", Slurm 22.05; the clock and its time zone are those of the submitting host,
+as with sbatch.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ class Setting:
     origin: Origin
     where: str  # "train.sbatch:3", "SBATCH_PARTITION", "command line"
     line: int | None = None  # 1-based, for Origin.SCRIPT
+    span: tuple[int, int] | None = None  # for Origin.SCRIPT: the bytes of the script's word that holds the value,
+    prefix: str = ""  # and what stands before the value in that word: "--gres=", "-N" or nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,8 @@ class Script:
 
     path: str | None
     name: str  # what sbatch would make the job's name: base name, "sbatch" (stdin) or "wrap"
-    content: bytes
+    content: bytes  # b"" where it was not read: --help and the like, and heterogeneous jobs with `:`
+    from_stdin: bool = False  # standard input was read to its end: whoever calls sbatch must hand `content` on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +131,10 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """One option that a later stage wants set, and why. `value` None: leave it as asked; the reason says why."""
+    """One option that a later stage wants set, and why. `value` None: leave it as asked; the reason says why.
+
+    A flag (`requeue`, `hold`) is wished with the value "".
+    """
 
     option: str  # canonical long name: "mem", "cpus-per-task", "exclude", "switches", ...
     value: str | None
@@ -137,7 +143,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing the rewrite does to the request, with its reason in one sentence."""
+    """One thing the rewrite does to the request, with its reason in one sentence. `old` == `new`: left as asked."""
 
     option: str
     old: str | None  # None: was not set

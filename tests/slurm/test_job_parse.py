@@ -1,0 +1,134 @@
+"""What `slurmwrap.job` reads out of command lines and scripts, against the sbatch that is installed.
+
+`sbatch -v --test-only` prints the options it read, before anything is scheduled.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.job.getopt import BadOption, names_for, scan
+from slurmwrap.job.options import BASE, SBATCH
+from slurmwrap.job.parse import parse_request
+
+pytestmark = pytest.mark.lab
+
+# Options whose values sbatch prints as they were given.
+VERBATIM = ("account", "comment", "constraint", "exclude", "job-name", "licenses", "partition", "qos", "wckey")
+
+CASES: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
+    # (lines of the script, words before its name, environment)
+    ("#SBATCH -N2 --comment=a#b -J x", (), {}),
+    ('#SBATCH --comment="" -J x', (), {}),
+    ('#SBATCH --comment "" -J x\n#SBATCH -N3', (), {}),
+    (r"#SBATCH -J a\ b", (), {}),
+    (r'#SBATCH -J "a\\ b\"c"', (), {}),
+    ("""#SBATCH --comment='q"x'd"e f" """, (), {}),
+    ("#SBATCH -J\n#SBATCH name", (), {}),
+    ("#SBATCH--nodes=2\n#SBATCHX", (), {}),
+    ("#SBATCH foo", (), {}),
+    ("#SBATCH -N2 foo -J x", (), {}),
+    ("#SBATCH -N2 -- foo", (), {}),
+    ("#SBATCH -N2 --\n#SBATCH -J x", (), {}),
+    (" #SBATCH -N2\n##SBATCH -n5\n#SLURM -J x", (), {}),
+    ('#SBATCH "--comment=a', (), {}),
+    ("#SBATCH -N2 : -J x", (), {}),
+    ("#SBATCH --bogus", (), {}),
+    ("#SBATCH --exc=n1", (), {}),
+    (r"#SBATCH -J x\#y", (), {}),
+    ("#SBATCH -J trail\\\\\n#SBATCH -N2", (), {}),
+    ("#SBATCH --help --wrap=foo -J x", (), {}),
+    ("#SBATCH -N2\n\t  # c\n\n#SBATCH -n4\nset -e\n#SBATCH -c3", (), {}),
+    ("#SBATCH -N2 hetjob -n2 -J x", (), {}),
+    ('#SBATCH -J "hetjob" -N2', (), {}),
+    (r"#SBATCH --comment=\ -n4", (), {}),
+    (r"#SBATCH --comment \ x -n4", (), {}),
+    ("#SBATCH -n4 \\\n#SBATCH -N2", (), {}),
+    ("#SBATCH\t-N2\f-n\v4\r-J\rz", (), {}),
+    ("#GSUB --prerun=off\n#SBATCH -J x", (), {}),
+    ("", ("-HN2", "-qfoo", "--part", "gpu", "-koff", "--exclusive=user"), {}),
+    ("", ("--tas=2", "--cluster-c=x", "--wck", "a b", "-s"), {}),
+    ("", ("-y",), {}),
+    ("", ("--hold=3",), {}),
+    ("", ("--clus=a",), {}),
+    ("", ("--n=1",), {}),
+    ("", ("--time=1:2:3:4",), {}),
+    ("", ("--time= 3",), {}),
+    ("", ("--mem=1x",), {}),
+    ("", ("--mem=3gb", "--nodes= 3 ", "--ntasks=+4"), {}),
+    ("", ("-c", "0"), {}),
+    ("", ("-N", "4-2"), {}),
+    ("", ("-N", "x"), {}),
+    ("", ("--wrap=x",), {}),
+    ("#SBATCH -p script --wait", ("-p", "line"), {"SBATCH_PARTITION": "env", "SBATCH_WAIT": "0"}),
+    ("#SBATCH -p script --wait", (), {"SBATCH_PARTITION": "env", "SBATCH_WAIT": "2"}),
+    ("#SBATCH --requeue", (), {"SBATCH_NO_REQUEUE": "1"}),
+    ("", (), {"SBATCH_EXCLUSIVE": "", "SBATCH_QOS": "", "SBATCH_JOB_NAME": "e n"}),
+    ("#SBATCH --mem=1G", (), {"SBATCH_MEM_PER_NODE": "3G"}),
+]  # fmt: skip
+
+
+def sbatchs_options(stderr: str) -> dict[str, str] | None:
+    """The table of options that sbatch -v prints; None when it gave up before."""
+    table = re.search(r"-{20} -{20}\n(.*?)sbatch: -{20} -{20}\n", stderr, re.DOTALL)
+    return dict(re.findall(r"^sbatch: ([a-z-]+) *: (.*)$", table[1], re.MULTILINE)) if table else None
+
+
+def test_the_table_is_that_of_the_installed_sbatch(lab) -> None:
+    listed = re.findall(r"'--([a-z-]+)'", lab.run(["sbatch", "--=x"]).stderr)
+    version = lab.run(["sbatch", "--version"]).stdout
+    major, minor = map(int, re.findall(r"\d+", version)[:2])
+    ours = [option.name for option in SBATCH if option.known_to((major, minor))]
+    assert listed == ours
+    assert (major, minor) >= BASE
+
+
+@pytest.mark.parametrize(("lines", "argv", "environ"), CASES)
+def test_every_option_is_read_as_sbatch_reads_it(lab, tmp_path: Path, lines: str, argv, environ) -> None:
+    script = tmp_path / "a.sh"
+    script.write_text(f"#!/bin/sh\n{lines}\ntrue\n")
+    said = lab.run(["sbatch", "-v", "--test-only", *argv, script], cwd=tmp_path, env=environ)
+    theirs = sbatchs_options(said.stderr)
+    try:
+        ours = parse_request(
+            [*argv, str(script)],
+            environ=environ,
+            cwd=str(tmp_path),
+            read_script=lambda path: Path(path).read_bytes(),
+            read_stdin=lambda: b"",
+        )
+    except SlurmwrapError as error:
+        told = re.sub(r"^a\.sh(:\d+)?: (?!line)", "", str(error)).partition(" (")[0]
+        assert theirs is None
+        assert (said.returncode, told in said.stderr) == (error.exit_code, True), (str(error), said.stderr)
+        return
+    assert theirs is not None, said.stderr
+    assert {name: ours.value(name) for name in VERBATIM if ours.setting(name)} == {
+        name: value for name, value in theirs.items() if name in VERBATIM
+    }
+    unset = {name for name, value in theirs.items() if value == "unset"}
+    flags = {"hold", "wait", "exclusive", "nodes", "ntasks", "mem"} & (set(theirs) - unset)
+    assert flags == {name for name in ("hold", "wait", "exclusive", "nodes", "ntasks", "mem") if ours.setting(name)}
+
+
+def refusal(word: str) -> str | None:
+    """What we say to one word alone on the command line."""
+    try:
+        scan([word], names_for(BASE))
+    except BadOption as bad:
+        return str(bad)
+    return None
+
+
+def test_every_short_abbreviation_means_what_it_means_to_sbatch(lab) -> None:
+    """Without a value (then an option that needs one is named) and with one (then a flag is)."""
+    prefixes = sorted({option.name[:length] for option in SBATCH if option.known_to(BASE) for length in (1, 2, 3)})
+    ours = {word: refusal(word) for prefix in prefixes for word in (f"--{prefix}", f"--{prefix}=x")}
+    told = {word: text for word, text in ours.items() if text is not None}
+    said = {word: lab.run(["sbatch", word]).stderr for word in told}
+    assert {word: text for word, text in told.items() if text not in said[word]} == {}
+    assert len(told) > 200

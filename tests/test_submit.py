@@ -1,0 +1,361 @@
+"""submit: the order of steps, with every edge swapped whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.node import Node, Snapshot, Switch, Topology
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.evidence import Citation
+from slurmwrap.edges import SbatchCall, SbatchResult
+from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError
+from slurmwrap.job.parse import parse_request
+from slurmwrap.job.request import JobRequest
+from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import PrerunRecord, Submission
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.submit import Desk, TrialJob, Trials, Waiting, conclude, prepare, send
+
+NOW = 1_800_000_000.0
+SCRIPT = b"""#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --gres=gpu:8
+#SBATCH --cpus-per-task=2
+#SBATCH --mem=200000
+srun python train.py
+"""
+NODES = tuple(
+    Node(name=f"n{i}", state="IDLE", cpus=32, mem_mib=256000, gpus=8, gpu_type="a100", partitions=("gpu",))
+    for i in range(8)
+)
+TREE = Topology(
+    switches=(
+        Switch(name="ib0", level=0, nodes=tuple(f"n{i}" for i in range(4))),
+        Switch(name="ib1", level=0, nodes=tuple(f"n{i}" for i in range(4, 8))),
+        Switch(name="core", level=1, nodes=tuple(f"n{i}" for i in range(8)), children=("ib0", "ib1")),
+    )
+)
+
+
+@dataclass
+class FakeSlurm:
+    """Takes every job but those that a test refuses."""
+
+    refuse: Callable[[SbatchCall], SbatchResult | None] = lambda call: None
+    refuse_keys: frozenset[str] = frozenset()
+    jobs_by_address: dict[str, JobRecord] = field(default_factory=dict)
+    calls: list[SbatchCall] = field(default_factory=list)
+    applied: list[SlurmAction] = field(default_factory=list)
+    next_id: int = 100
+
+    def cluster_name(self) -> str:
+        return "lab"
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(taken_at=NOW, nodes=NODES, topology=TREE, default_partition="gpu")
+
+    def sbatch(self, call: SbatchCall) -> SbatchResult:
+        self.calls.append(call)
+        refused = self.refuse(call)
+        if refused is not None:
+            return refused
+        self.next_id += 1
+        line = f"Submitted batch job {self.next_id}\n"
+        return SbatchResult(exit_code=0, stdout=line, stderr="", job_id=self.next_id)
+
+    def job(self, address: str) -> JobRecord | None:
+        return self.jobs_by_address.get(address)
+
+    def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
+        return tuple(self.jobs_by_address.values())
+
+    def apply(self, action: SlurmAction) -> None:
+        if action.key in self.refuse_keys:
+            raise SlurmError("Access/permission denied")
+        self.applied.append(action)
+
+
+@dataclass
+class FakeMemory:
+    profiles: dict[str, ResourceProfile] = field(default_factory=dict)
+    blocked: tuple[BlockedInput, ...] = ()
+    known_good: frozenset[str] = frozenset()
+    past_failures: tuple[str, ...] = ()
+    submissions: list[Submission] = field(default_factory=list)
+    preruns: list[PrerunRecord] = field(default_factory=list)
+    scripts: dict[str, bytes] = field(default_factory=dict)
+
+    def profile(self, key: str) -> ResourceProfile | None:
+        return self.profiles.get(key)
+
+    def blocked_inputs(self) -> tuple[BlockedInput, ...]:
+        return self.blocked
+
+    def passed(self, fingerprint: str) -> bool:
+        return "*" in self.known_good
+
+    def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
+        return self.past_failures
+
+    def remember_submission(self, submission: Submission) -> None:
+        self.submissions.append(submission)
+
+    def remember_prerun(self, record: PrerunRecord) -> None:
+        self.preruns.append(record)
+
+    def keep_script(self, name: str, content: bytes) -> str:
+        self.scripts[name] = content
+        return f"/kept/{name}"
+
+    def trial_dir(self) -> str:
+        return "/trial"
+
+
+class FakeClock:
+    def now(self) -> float:
+        return NOW
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing here waits")
+
+
+def request(*words: str, script: bytes = SCRIPT) -> JobRequest:
+    return parse_request(
+        [*words, "train.sbatch"], environ={}, cwd="/home/alice", read_script=lambda path: script, read_stdin=lambda: b""
+    )
+
+
+def desk(slurm: FakeSlurm, memory: FakeMemory, *, trials: Mapping[str, object] | None = None, **more: object) -> Desk:
+    functions: dict[str, object] = {
+        "check": lambda request: (),
+        "named_files": lambda request: (),
+        "digest": lambda path: None,
+        "entry_files": lambda request: {"/home/alice/train.py": b"print(1)\n"},
+    }
+    return Desk(
+        slurm=slurm,
+        clock=FakeClock(),
+        memory=memory,
+        config=Config(),
+        trials=Trials(**{**functions, **(trials or {})}),  # type: ignore[arg-type]
+        cluster="lab",
+        uid=1001,
+        user="alice",
+        environ={"HOME": "/home/alice"},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def trial(prepared: object, job_id: int | None, release_at: str) -> TrialJob:
+    call = SbatchCall(options=(f"--comment=pre-run of {job_id}, then {release_at}",), script_path="/wrapper.sh")
+    return TrialJob(call=call, directory="/trial")
+
+
+def submitted(
+    *words: str, slurm: FakeSlurm | None = None, memory: FakeMemory | None = None
+) -> tuple[FakeSlurm, FakeMemory]:
+    slurm, memory = slurm or FakeSlurm(), memory or FakeMemory()
+    at = desk(slurm, memory)
+    send(prepare(request(*words), at), at, trial)
+    return slurm, memory
+
+
+# --- what goes to Slurm, and in which order --------------------------------------------------------------------------
+
+
+def test_the_real_job_goes_first_and_waits_then_its_pre_run() -> None:
+    slurm, memory = submitted()
+    real, pre_run = slurm.calls
+    assert "--begin=now+600" in real.options
+    assert pre_run.options == ("--comment=pre-run of 101, then now",)
+    (told,) = memory.submissions
+    assert (told.job_id, told.prerun_job_id, told.prerun_mode, told.gpus) == (101, 102, "auto", 16)
+    assert [c["option"] for c in told.changes if c["option"] == "begin"] == ["begin"]
+
+
+def test_without_a_pre_run_nothing_waits() -> None:
+    slurm, memory = submitted("--prerun=off")
+    (real,) = slurm.calls
+    assert not [option for option in real.options if option.startswith("--begin")]
+    assert memory.submissions[0].prerun_job_id is None
+
+
+def test_a_gate_waits_without_bound() -> None:
+    slurm, _ = submitted("--prerun=gate")
+    assert f"--begin=now+{365 * 86400}" in slurm.calls[0].options
+
+
+def test_the_users_own_begin_is_what_the_release_restores() -> None:
+    slurm, _ = submitted("--begin=2099-01-01T00:00:00")
+    assert "--begin=2099-01-01T00:00:00" in slurm.calls[0].options
+    assert slurm.calls[1].options == ("--comment=pre-run of 101, then 2099-01-01T00:00:00",)
+
+
+def test_what_passed_before_is_not_pre_run_again() -> None:
+    slurm, _ = submitted(memory=FakeMemory(known_good=frozenset("*")))
+    assert len(slurm.calls) == 1
+
+
+def test_a_one_gpu_job_that_can_start_now_is_its_own_pre_run() -> None:
+    at = desk(FakeSlurm(), FakeMemory())
+    prepared = prepare(request(script=b"#!/bin/sh\n#SBATCH --gres=gpu:1\npython train.py\n"), at)
+    assert (prepared.prerun, prepared.prerun_reason) == ("off", "a 1-GPU job that can start now is its own pre-run")
+
+
+def test_an_untouched_script_is_submitted_from_where_it_lies() -> None:
+    slurm, memory = submitted("--no-tune")
+    assert (slurm.calls[0].script_path, memory.scripts) == ("/home/alice/train.sbatch", {})
+
+
+def test_a_refused_job_is_not_followed_by_a_pre_run() -> None:
+    refusal = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: Invalid partition\n", job_id=None)
+    slurm, memory = submitted(slurm=FakeSlurm(refuse=lambda call: refusal))
+    assert (len(slurm.calls), memory.submissions, slurm.applied) == (1, [], [])
+
+
+def test_an_ambiguous_answer_is_never_followed_by_a_second_submission() -> None:
+    silence = SbatchResult(exit_code=1, stdout="", stderr="Socket timed out", job_id=None, timed_out=True)
+    slurm, memory = submitted(slurm=FakeSlurm(refuse=lambda call: silence))
+    assert (len(slurm.calls), memory.submissions) == (1, [])
+
+
+def test_a_refused_pre_run_lets_the_job_go_at_once() -> None:
+    no = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: invalid partition specified: x\n", job_id=None)
+    slurm, memory = submitted(slurm=FakeSlurm(refuse=lambda call: no if call.script_path == "/wrapper.sh" else None))
+    assert [(a.verb, a.target, a.key, a.value) for a in slurm.applied] == [(Verb.UPDATE_JOB, "101", "StartTime", "now")]
+    assert memory.submissions[0].prerun_job_id is None
+
+
+def test_retry_makes_the_job_requeueable_and_its_output_kept() -> None:
+    slurm, memory = submitted("--retry", "--prerun=off")
+    assert {"--requeue", "--open-mode=append"} <= set(slurm.calls[0].options)
+    assert (memory.submissions[0].retry, memory.submissions[0].output_appends) == (True, True)
+
+
+def test_retry_leaves_a_shared_output_file_as_it_is() -> None:
+    slurm, memory = submitted("--retry", "--prerun=off", "--output=train.log")
+    assert "--open-mode=append" not in slurm.calls[0].options
+    assert memory.submissions[0].output_appends is False
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
+    blocked = BlockedInput(digest="d1", path="/data/a.pt", uid=1001, reason="not a zip archive", at=NOW, job_id=7)
+    memory = FakeMemory(blocked=(blocked,))
+    trials = {"named_files": lambda request: ("/data/copy.pt",), "digest": lambda path: "d1"}
+    at = desk(FakeSlurm(), memory, trials=trials)
+    with pytest.raises(RefusedError, match=r"input /data/copy.pt is blocked: not a zip archive \(it made job 7 fail\)"):
+        prepare(request(), at)
+    assert prepare(request("--force"), at).inputs == ("/data/copy.pt",)
+
+
+def test_a_file_with_other_content_under_a_blocked_path_is_free() -> None:
+    blocked = BlockedInput(digest="d1", path="/data/a.pt", uid=1001, reason="truncated", at=NOW)
+    trials = {"named_files": lambda request: ("/data/a.pt",), "digest": lambda path: "d2"}
+    assert prepare(request(), desk(FakeSlurm(), FakeMemory(blocked=(blocked,)), trials=trials)).inputs == (
+        "/data/a.pt",
+    )
+
+
+@pytest.mark.parametrize(("failures", "refused"), [((), False), (("x",), False), (("KeyError 'lr'", "x"), True)])
+def test_a_script_that_failed_twice_unchanged_is_refused(failures: tuple[str, ...], refused: bool) -> None:
+    at = desk(FakeSlurm(), FakeMemory(past_failures=failures))
+    if not refused:
+        prepare(request(), at)
+        return
+    with pytest.raises(RefusedError, match="failed 2 times, unchanged: KeyError 'lr'"):
+        prepare(request(), at)
+
+
+def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_not() -> None:
+    error = Finding(severity=Severity.ERROR, message="invalid syntax", file="train.py", line=3, fix="close the bracket")
+    at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (error,)})
+    with pytest.raises(PrerunFailed, match=r"train.py:3: invalid syntax \(close the bracket\)"):
+        prepare(request(), at)
+    warning = replace(error, severity=Severity.WARNING)
+    at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (warning,)})
+    assert prepare(request(), at).warnings == (warning,)
+
+
+# --- the pre-run's last act ------------------------------------------------------------------------------------------
+
+
+def waiting(at: Desk, job_id: int | None = 101) -> Waiting:
+    prepared = prepare(request(), at)
+    return Waiting(
+        request=prepared.request,
+        plan=prepared.plan,
+        job_id=job_id,
+        prerun_job_id=102,
+        release_at="now",
+        profile_key=prepared.profile_key,
+        fingerprint=prepared.fingerprint,
+    )
+
+
+def pending(comment: str = "") -> JobRecord:
+    return JobRecord(job_id=101, state="PENDING", user="alice", uid=1001, comment=comment, num_nodes=2)
+
+
+PASSED = Verdict(outcome=Outcome.PASS, layer="step", reason="3 optimizer steps", steps=3)
+FAILED = Verdict(
+    outcome=Outcome.FAIL,
+    layer="exit",
+    reason="train.py:9: KeyError",
+    evidence=(Citation(source="o", line=9, text="K"),),
+)
+
+
+def test_a_failed_pre_run_leaves_its_reason_and_cancels() -> None:
+    slurm = FakeSlurm(jobs_by_address={"101": pending("mine")})
+    memory = FakeMemory()
+    at = desk(slurm, memory)
+    record = conclude(waiting(at), FAILED, at)
+    assert [(a.verb, a.key, a.value) for a in slurm.applied] == [
+        (Verb.UPDATE_JOB, "Comment", "mine | slurmwrap: pre-run failed: train.py:9: KeyError"),
+        (Verb.CANCEL, "", ""),
+    ]
+    assert memory.preruns == [record]
+    assert not record.released
+
+
+def test_a_job_that_started_meanwhile_is_not_cancelled() -> None:
+    slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), state="RUNNING")})
+    at = desk(slurm, FakeMemory())
+    conclude(waiting(at), FAILED, at)
+    assert slurm.applied == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PASS, Outcome.INCONCLUSIVE])
+def test_a_job_whose_pre_run_found_nothing_is_let_go_last(outcome: Outcome) -> None:
+    slurm = FakeSlurm(jobs_by_address={"101": pending()})
+    at = desk(slurm, FakeMemory())
+    record = conclude(waiting(at), replace(PASSED, outcome=outcome), at)
+    assert (slurm.applied[-1].key, slurm.applied[-1].value, record.released) == ("StartTime", "now", True)
+
+
+def test_a_refused_update_is_recorded_and_the_job_still_let_go() -> None:
+    measured = Measurement(seconds=5, steps=3, cpus_used=1.0, mem_peak_mib=300, gpus=1, mem_source="cgroup")
+    slurm = FakeSlurm(
+        jobs_by_address={"101": pending()}, refuse_keys=frozenset({"MinMemoryNode", "NumCPUs", "Switches"})
+    )
+    at = desk(slurm, FakeMemory())
+    record = conclude(waiting(at), replace(PASSED, measurement=measured), at)
+    assert slurm.applied[-1].key == "StartTime"
+    assert record.released
+
+
+def test_a_pre_run_that_speaks_for_no_job_touches_nothing() -> None:
+    slurm = FakeSlurm()
+    at = desk(slurm, FakeMemory())
+    record = conclude(waiting(at, job_id=None), FAILED, at)
+    assert (slurm.applied, record.job_id, record.released) == ([], None, False)
