@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -59,6 +60,7 @@ def up(
         slurm_user=slurm_user or _own_name(), base_port=base_port,
     )  # fmt: skip
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then, too, nothing half-started is left
     _or_exit(lambda: bring_up(spec, _say, hooks=hooks, reconcile=reconcile))
     _say(f"Up after {time.monotonic() - began:.1f} s")
     typer.echo(_or_exit(lambda: text(read_status(Layout(spec.directory)))))
@@ -99,7 +101,9 @@ def env(directory: Directory = None) -> None:
     Example:  eval "$(slurmwrap lab env)" && sinfo
     """
     layout = Layout(_resolved(directory))
-    _or_exit(lambda: read_status(layout))
+    if not _or_exit(lambda: read_status(layout)).state.running:
+        _say(f"slurmwrap lab: the lab in {layout.root} is not running\n  `slurmwrap lab up` starts it again")
+        raise typer.Exit(7)
     for line in environment_lines(layout, os.environ.get("PATH", os.defpath)):
         typer.echo(line)
 

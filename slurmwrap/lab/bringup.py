@@ -1,0 +1,238 @@
+"""Brings a lab up: LabSpec -> running daemons with every node IDLE -> LabState. A failure leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurmwrap.errors import LabError
+from slurmwrap.lab import cgroups, machine, processes, site
+from slurmwrap.lab.blame import cause, described
+from slurmwrap.lab.layout import Layout, exports
+from slurmwrap.lab.render import Means
+from slurmwrap.lab.spec import LabSpec, checked
+from slurmwrap.lab.state import LabState, locked, read_state, with_daemon, write_state
+from slurmwrap.lab.teardown import sweep
+
+Say = Callable[[str], None]
+_CONTROLLER_PATIENCE_S, _NODES_PATIENCE_S, _MUNGE_PATIENCE_S = 30.0, 60.0, 10.0
+
+
+@dataclass(slots=True)
+class _Bringup:
+    """One attempt: the state so far and the children still watched."""
+
+    layout: Layout
+    state: LabState
+    say: Say
+    children: dict[str, subprocess.Popen[bytes]]
+
+    def start(self, name: str, argv: list[str], user: str | None = None, environ: dict[str, str] | None = None) -> None:
+        daemon, process = processes.start(name, argv, self.layout, user=user, environ=environ)
+        self.children[name] = process
+        self.state = with_daemon(self.layout, self.state, daemon)
+
+    def wait(self, what: str, patience_s: float, done: Callable[[], bool], watched: tuple[str, ...]) -> None:
+        """Until done(). LabError with the telling log line when a watched daemon ends or patience does."""
+        deadline = time.monotonic() + patience_s
+        while not done():
+            for name in watched:
+                if self.children[name].poll() is not None:
+                    raise LabError(f"{described(name)} ended while starting{cause(self.layout, (name,))}")
+            if time.monotonic() > deadline:
+                raise LabError(f"{what} not ready after {patience_s:.0f} s{cause(self.layout, watched)}")
+            time.sleep(0.05)
+
+
+def up(spec: LabSpec, say: Say, *, hooks: bool = True, reconcile: bool = True) -> LabState:
+    """Starts the lab and returns when all nodes are idle. LabError when it runs already, ports are taken, the directory
+    holds something else, or Slurm does not come up (then the cause is Slurm's own log line)."""
+    checked(spec)
+    layout = Layout(spec.directory)
+    owner = machine.check_user(spec.slurm_user)
+    for name in ("munged", "mungekey", "slurmctld", "slurmd", "sinfo"):
+        machine.program(name)
+    _refuse_running(layout)
+    with _root_directory(layout), locked(layout), _traversable(), _disk_errors():
+        if _refuse_running(layout) is not None or processes.owned(layout):
+            say(f"Clearing what a crash left in {layout.root}")
+            sweep(layout, keep_root=True)
+        machine.check_place(layout.root)
+        machine.check_ports((spec.controller_port, *spec.node_ports))
+        with _nothing_left_on_failure(layout):
+            return _first_that_works(spec, layout, owner, say, hooks=hooks, reconcile=reconcile)
+
+
+def _first_that_works(
+    spec: LabSpec, layout: Layout, owner: pwd.struct_passwd, say: Say, *, hooks: bool, reconcile: bool
+) -> LabState:
+    """With cgroups where they can be had; without, when Slurm's own plugin then refuses them."""
+    means = _prepared(spec, layout)
+    try:
+        return _attempt(spec, layout, means, owner, say, hooks=hooks, reconcile=reconcile)
+    except LabError as error:
+        if means.no_cgroups or "cgroup" not in str(error):
+            raise
+        say("Slurm refused cgroups; trying without")
+        sweep(layout, keep_root=True)
+        means = replace(_prepared(spec, layout), no_cgroups=f"Slurm's plugin refused: {error}")
+        return _attempt(spec, layout, means, owner, say, hooks=hooks, reconcile=reconcile)
+
+
+def _prepared(spec: LabSpec, layout: Layout) -> Means:
+    """Marks the empty directory as a lab's and asks the machine what can be had in it."""
+    write_state(layout, LabState(spec=spec, means=Means(release=(0, 0), root=os.geteuid() == 0)))
+    site.make_skeleton(layout)
+    return machine.probe(layout, spec.gpus)
+
+
+def _attempt(
+    spec: LabSpec, layout: Layout, means: Means, owner: pwd.struct_passwd, say: Say, *, hooks: bool, reconcile: bool
+) -> LabState:
+    paths = site.install_hooks(spec, layout, owner) if hooks else None
+    site.fill(spec, layout, means, owner, paths)
+    state = LabState(spec=spec, means=means, notes=_notes(means, hooks=hooks))
+    run = _Bringup(layout, state, say, {})
+    _start_munged(run)
+    _start_controller(run)
+    _start_nodes(run)
+    if reconcile:
+        _start_reconciler(run)
+    run.state = replace(run.state, ready=True)
+    write_state(layout, run.state)
+    for process in run.children.values():
+        process.returncode = process.returncode or 0  # they live on without us: Popen need not warn of it
+    return run.state
+
+
+def _start_munged(run: _Bringup) -> None:
+    layout, key = run.layout, run.layout.munge_key
+    run.say("Starting munged")
+    # The origin is what credentials name as their encoding host: it must equal the nodes' NodeAddr.
+    argv = [machine.program("munged"), "--foreground", f"--key-file={key}", f"--socket={layout.munge_socket}",
+            f"--pid-file={layout.munge_socket.parent}/munged.pid", f"--log-file={layout.log('munged')}",
+            f"--seed-file={key.parent}/munged.seed", "--origin=127.0.0.1"]  # fmt: skip
+    if not run.state.means.root:
+        argv.append("--force")  # munged wants its socket reachable for all; a home that is closed need not be opened
+    run.start("munged", argv)
+    run.wait("MUNGE", _MUNGE_PATIENCE_S, layout.munge_socket.is_socket, ("munged",))
+
+
+def _start_controller(run: _Bringup) -> None:
+    layout, spec = run.layout, run.state.spec
+    run.say(f"Starting slurmctld as {spec.slurm_user}")
+    user = spec.slurm_user if run.state.means.root and spec.slurm_user != "root" else None
+    run.start("slurmctld", [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)], user)
+    run.wait("slurmctld", _CONTROLLER_PATIENCE_S, lambda: "is UP" in _ask(layout, "scontrol", "ping"), ("slurmctld",))
+
+
+def _start_nodes(run: _Bringup) -> None:
+    layout, spec, means = run.layout, run.state.spec, run.state.means
+    run.say(f"Starting {spec.nodes} nodes")
+    groups = {} if means.no_cgroups else cgroups.lab_groups(layout.cgroup_name)
+    if groups:
+        cgroups.create(layout.cgroup_name)
+    for name in spec.node_names:
+        node = [] if means.no_namespaces else machine.launcher(name, layout.node(name) / "hosts", groups)
+        run.start(name, [*node, machine.program("slurmd"), "-D", "-N", name, "-f", str(layout.slurm_conf)])
+    run.wait("the nodes are", _NODES_PATIENCE_S, lambda: _all_idle(layout, spec), ("slurmctld", *spec.node_names))
+
+
+def _start_reconciler(run: _Bringup) -> None:
+    """Never fatal: a lab without it is still a lab, and `status` says so."""
+    spec, package_root = run.state.spec, Path(__file__).resolve().parents[2]
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch"]
+    user = spec.slurm_user if run.state.means.root and spec.slurm_user != "root" else None
+    commands = str(Path(machine.program("scontrol")).parent)
+    environ = {
+        **exports(run.layout),
+        "PATH": f"{commands}:{processes.PATH}",
+        "PYTHONPATH": str(package_root),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    run.start("reconcile", argv, user, environ)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        code = run.children["reconcile"].wait(timeout=0.5)
+        reason = cause(run.layout, ("reconcile",)) or f": it ended with exit code {code}"
+        run.state = replace(run.state, notes=(*run.state.notes, f"the reconciler does not run{reason}"))
+
+
+def _refuse_running(layout: Layout) -> LabState | None:
+    state = read_state(layout)
+    if state is not None and state.running:
+        raise LabError(
+            f"a lab is already running in {layout.root}",
+            hint=f"`slurmwrap lab status --dir {layout.root}` shows it, `lab down` ends it; "
+            "another --dir and --base-port start a second one",
+        )
+    return state
+
+
+@contextlib.contextmanager
+def _root_directory(layout: Layout) -> Iterator[None]:
+    """Makes the directory; when nothing comes to live in it, it goes away again."""
+    try:
+        layout.root.mkdir(parents=True, exist_ok=True)
+        layout.root.chmod(0o755)
+    except OSError as error:
+        raise LabError(f"{layout.root}: {error.strerror}", hint="choose another --dir") from error
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            layout.root.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _nothing_left_on_failure(layout: Layout) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        sweep(layout)
+        raise
+
+
+@contextlib.contextmanager
+def _traversable() -> Iterator[None]:
+    """Whatever the caller's umask, ordinary users can read what is not closed on purpose."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LabError(f"cannot write {error.filename or 'the lab'}: {error.strerror}") from error
+
+
+def _notes(means: Means, *, hooks: bool) -> tuple[str, ...]:
+    notes = [] if hooks else ["no hooks"]
+    if not means.root:
+        notes.append("single user: only you can run jobs here (root's lab serves everybody)")
+    if means.no_namespaces:
+        notes.append(f"nodes share this machine's host name and /etc/hosts: {means.no_namespaces}")
+    if means.no_devices:
+        notes.append(f"GPUs: {means.no_devices}")
+    return tuple(notes)
+
+
+def _all_idle(layout: Layout, spec: LabSpec) -> bool:
+    words = _ask(layout, "sinfo", "-h", "-N", "-p", "gpu", "-o", "%T").split()
+    return len(words) == spec.nodes and set(words) == {"idle"}
+
+
+def _ask(layout: Layout, command: str, *arguments: str) -> str:
+    return machine.output([machine.program(command), *arguments], environ=exports(layout))

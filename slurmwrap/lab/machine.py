@@ -1,0 +1,166 @@
+"""Edge: asks this machine what a lab can have here: programs, ports, namespaces, cgroups, device files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from slurmwrap.errors import LabError, UsageError
+from slurmwrap.lab import cgroups, node_launcher
+from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.render import Means, parse_release
+
+NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt: NVIDIA's character devices
+_SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
+_PACKAGES = {
+    "munged": "munge",
+    "mungekey": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sinfo": "slurm-client",
+}
+
+
+def program(name: str) -> str:
+    """Absolute path of a daemon or command; PATH first, then the usual places. LabError names the Debian package."""
+    path = shutil.which(name) or shutil.which(name, path=_SEARCH)
+    if path is None:
+        package = _PACKAGES.get(name, name)
+        raise LabError(f"'{name}' is not installed", hint=f"apt-get install {package} (Debian's name)")
+    return path
+
+
+def missing_programs() -> tuple[str, ...]:
+    """Programs that a lab needs and this machine lacks."""
+    return tuple(name for name in _PACKAGES if not (shutil.which(name) or shutil.which(name, path=_SEARCH)))
+
+
+def output(argv: list[str], *, environ: dict[str, str] | None = None, timeout_s: float = 10.0) -> str:
+    """stdout of a command; "" when it fails or takes too long."""
+    env = {**os.environ, "LC_ALL": "C", **(environ or {})}
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, timeout=timeout_s, env=env, stdin=subprocess.DEVNULL, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def default_directory() -> Path:
+    """/var/lib/slurmwrap-lab as root, else ~/.local/share/slurmwrap-lab."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/slurmwrap-lab")
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "slurmwrap-lab"
+
+
+def probe(layout: Layout, gpus: int) -> Means:
+    """What a lab in this (existing) directory can have."""
+    root = os.geteuid() == 0
+    no_namespaces = _no_namespaces(layout)
+    no_cgroups = no_namespaces or cgroups.why_not(layout.cgroup_name)
+    return Means(
+        release=parse_release(output([program("slurmctld"), "-V"])),
+        root=root,
+        no_namespaces=no_namespaces,
+        no_cgroups=no_cgroups,
+        no_devices=make_devices(layout, gpus),
+    )
+
+
+def make_devices(layout: Layout, gpus: int) -> str:
+    """Makes D/dev/nvidiaN: character devices, or links to /dev/null. Returns why mknod was refused, "" when it was not.
+
+    Slurm numbers GPUs by the digits of the file's name, but only where stat() shows a character device: a plain file
+    leaves CUDA_VISIBLE_DEVICES unset (Slurm 22.05).
+    """
+    refused = ""
+    for index in range(gpus):
+        path = layout.devices / f"nvidia{index}"
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(NVIDIA_MAJOR, index))
+            path.chmod(0o666)
+        except PermissionError as error:
+            refused = f"mknod is not permitted ({error.strerror}); their files are links to /dev/null"
+            path.symlink_to("/dev/null")
+    return refused
+
+
+def check_user(user: str) -> pwd.struct_passwd:
+    """SlurmUser's account. UsageError when it does not exist, or is another than ours and we are not root."""
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        raise UsageError(f"--slurm-user: there is no user '{user}'") from None
+    if os.geteuid() not in (0, entry.pw_uid):
+        raise UsageError(f"--slurm-user {user}: only root may start a lab for someone else")
+    return entry
+
+
+def check_ports(ports: Iterable[int]) -> None:
+    """LabError names the first port that is in use, by whom if that can be seen, and the way out."""
+    for port in ports:
+        with socket.socket() as probe_socket:
+            probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe_socket.bind(("0.0.0.0", port))  # all addresses, as Slurm's daemons do
+            except OSError as error:
+                raise LabError(
+                    f"port {port} is in use{_holder(port)}", hint="choose free ports with --base-port"
+                ) from error
+
+
+def check_place(directory: Path) -> None:
+    """LabError when the nodes could not run anything below `directory`, or users could not reach a lab of root's."""
+    if os.statvfs(directory).f_flag & os.ST_NOEXEC:
+        raise LabError(f"{directory} is on a file system mounted noexec", hint="choose another --dir")
+    blocked = unreachable_for_others(directory) if os.geteuid() == 0 else ""
+    if blocked:
+        raise LabError(
+            f"users cannot reach {directory}: {blocked} does not let them through", hint="choose another --dir"
+        )
+
+
+def unreachable_for_others(directory: Path) -> str:
+    """The first parent that other users cannot pass, with its mode; "" when all can."""
+    for parent in reversed((directory, *directory.parents)):
+        mode = parent.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            return f"{parent} ({stat.S_IMODE(mode):04o})"
+    return ""
+
+
+def launcher(name: str, hosts: Path, groups: dict[Path, Path]) -> list[str]:
+    """argv that makes a process the node `name`; append the program to become."""
+    pairs = [f"{mount}={group}" for mount, group in groups.items()]
+    return [sys.executable, "-I", "-S", str(Path(node_launcher.__file__)), name, str(hosts), *pairs, "--"]
+
+
+def _no_namespaces(layout: Layout) -> str:
+    if os.geteuid() != 0:
+        return "only root can give nodes namespaces of their own"
+    with tempfile.NamedTemporaryFile(dir=layout.root, prefix=".hosts-") as hosts:
+        argv = [*launcher("probe", Path(hosts.name), {}), program("true")]
+        done = subprocess.run(argv, capture_output=True, timeout=30, check=False)
+    last = done.stderr.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1].rpartition("] ")[2]
+    return "" if done.returncode == 0 else f"namespaces are not permitted here: {last}"
+
+
+def _holder(port: int) -> str:
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return ""

@@ -1,0 +1,41 @@
+"""Takes a lab down: no process, mount, cgroup or file of it is left, whatever state it was in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from slurmwrap.errors import LabError
+from slurmwrap.lab import cgroups, processes
+from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.state import locked, read_state
+
+
+def down(layout: Layout) -> int:
+    """Ends every process of the lab (running jobs too) and removes its directory; returns how many processes ended.
+    LabError when there is no lab here, or it is another account's."""
+    state = read_state(layout)
+    if state is None:
+        raise LabError(f"there is no lab in {layout.root}", hint="--dir names the directory given to `lab up`")
+    if layout.state_file.stat().st_uid != os.geteuid() != 0:
+        raise LabError(f"the lab in {layout.root} belongs to another account", hint="use the one that started it")
+    with locked(layout):
+        return sweep(layout)
+
+
+def sweep(layout: Layout, *, keep_root: bool = False) -> int:
+    """Ends and removes everything of this lab. The directory must be known to be a lab."""
+    ended = processes.kill_all(layout)
+    try:
+        cgroups.remove(layout.cgroup_name)
+        for entry in list(layout.root.iterdir()):
+            if entry != layout.state_file:  # last: without it the rest could no longer be told from foreign files
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        layout.state_file.unlink(missing_ok=True)
+        if not keep_root:
+            layout.root.rmdir()
+    except OSError as error:
+        raise LabError(
+            f"cannot remove {error.filename}: {error.strerror}", hint="remove the cause, then again"
+        ) from error
+    return ended

@@ -1,0 +1,151 @@
+"""The configuration of a lab, per Slurm release and per what the machine gives."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap import config
+from slurmwrap.errors import LabError
+from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.render import HookPaths, Means, enforcement, parse_release, render
+from slurmwrap.lab.spec import LabSpec
+
+SPEC = LabSpec(directory=Path("/srv/lab"), nodes=4, gpus=2)
+LAYOUT = Layout(SPEC.directory)
+FULL = Means(release=(22, 5), root=True)
+BARE = replace(FULL, no_cgroups="no cgroup v1", no_namespaces="not permitted", no_devices="no mknod")
+RELEASES = [(22, 5), (24, 11), (26, 5)]
+
+
+def settings(text: str) -> dict[str, str]:
+    """Key -> value of the plain lines of a Slurm configuration."""
+    lines = [line for line in text.splitlines() if "=" in line and not line.startswith(("#", "NodeName", "Partition"))]
+    return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_slurm_conf_is_the_same_for_every_release(release: tuple[int, int]) -> None:
+    here = render(SPEC, LAYOUT, replace(FULL, release=release), None)
+    assert here["slurm.conf"] == render(SPEC, LAYOUT, FULL, None)["slurm.conf"]
+
+
+@pytest.mark.parametrize(
+    ("release", "cgroup_conf"),
+    [((22, 5), None), ((24, 11), "CgroupPlugin=disabled\n"), ((26, 5), "CgroupPlugin=disabled\n")],
+)
+def test_without_cgroups_only_newer_releases_get_a_cgroup_conf(
+    release: tuple[int, int], cgroup_conf: str | None
+) -> None:
+    files = render(SPEC, LAYOUT, replace(BARE, release=release), None)
+    assert files.get("cgroup.conf") == cgroup_conf
+    plugins = settings(files["slurm.conf"])
+    assert (plugins["ProctrackType"], plugins["TaskPlugin"]) == ("proctrack/linuxproc", "task/none")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_with_cgroups_memory_and_devices_are_constrained_and_cores_are_not(release: tuple[int, int]) -> None:
+    files = render(SPEC, LAYOUT, replace(FULL, release=release), None)
+    assert settings(files["cgroup.conf"]) == {
+        "CgroupPlugin": "cgroup/v1", "ConstrainRAMSpace": "yes", "ConstrainDevices": "yes", "ConstrainCores": "no",
+    }  # fmt: skip
+    plugins = settings(files["slurm.conf"])
+    assert (plugins["ProctrackType"], plugins["TaskPlugin"]) == ("proctrack/cgroup", "task/cgroup")
+
+
+def test_devices_are_not_constrained_where_they_are_not_devices() -> None:
+    files = render(SPEC, LAYOUT, replace(FULL, no_devices="no mknod"), None)
+    assert settings(files["cgroup.conf"])["ConstrainDevices"] == "no"
+
+
+def test_no_settings_that_need_an_accounting_database() -> None:
+    # slurmctld 22.05: "fatal: slurmdbd is required to run with TRES gres/gpu"
+    assert "AccountingStorage" not in render(SPEC, LAYOUT, FULL, None)["slurm.conf"]
+
+
+def test_hooks_are_named_only_when_there_are_any() -> None:
+    hooks = HookPaths(prolog="/h/prolog", epilog="/h/epilog", epilog_slurmctld="/h/epilog_slurmctld")
+    with_hooks = settings(render(SPEC, LAYOUT, FULL, hooks)["slurm.conf"])
+    without = settings(render(SPEC, LAYOUT, FULL, None)["slurm.conf"])
+    assert {key: with_hooks[key] for key in with_hooks if key not in without} == {
+        "Prolog": "/h/prolog", "Epilog": "/h/epilog", "EpilogSlurmctld": "/h/epilog_slurmctld",
+        "PrologEpilogTimeout": "60",
+    }  # fmt: skip
+
+
+def test_nodes_answer_to_their_own_names_only_where_they_have_them() -> None:
+    def host_names(means: Means) -> list[str]:
+        lines = render(SPEC, LAYOUT, means, None)["slurm.conf"].splitlines()
+        return [line.split()[2] for line in lines if line.startswith("NodeName=")]
+
+    assert host_names(FULL) == [f"NodeHostname=n{index}" for index in range(4)]
+    assert host_names(BARE) == ["NodeHostname=localhost"] * 4
+
+
+def test_node_line_holds_the_invented_hardware() -> None:
+    odd = replace(SPEC, nodes=1, switches=1, cpus=7, gpus=0, mem_mib=1000)
+    files = render(odd, LAYOUT, FULL, None)
+    assert (
+        "NodeName=n0 NodeAddr=127.0.0.1 NodeHostname=n0 Port=26801 CPUs=7 Boards=1 SocketsPerBoard=1 CoresPerSocket=7 "
+        "ThreadsPerCore=1 RealMemory=1000 State=UNKNOWN\n"
+    ) in files["slurm.conf"]
+    assert files["gres.conf"] == "AutoDetect=off\n"
+    assert "GresTypes" not in files["slurm.conf"]
+    assert settings(files["slurm.conf"])["DefMemPerCPU"] == "142"
+
+
+def test_gpus_and_topology_name_all_nodes() -> None:
+    files = render(SPEC, LAYOUT, FULL, None)
+    assert files["gres.conf"] == "AutoDetect=off\nNodeName=n[0-3] Name=gpu Type=a100 File=/srv/lab/dev/nvidia[0-1]\n"
+    assert files["topology.conf"].split("\n") == [
+        "SwitchName=ib0 Nodes=n0,n1", "SwitchName=ib1 Nodes=n2,n3", "SwitchName=core Switches=ib0,ib1", "",
+    ]  # fmt: skip
+
+
+def test_single_user_lab_runs_every_daemon_as_that_user() -> None:
+    mine = settings(render(replace(SPEC, slurm_user="ada"), LAYOUT, replace(BARE, root=False), None)["slurm.conf"])
+    sites = settings(render(replace(SPEC, slurm_user="slurm"), LAYOUT, FULL, None)["slurm.conf"])
+    assert (mine["SlurmUser"], mine["SlurmdUser"]) == ("ada", "ada")
+    assert (sites["SlurmUser"], sites["SlurmdUser"]) == ("slurm", "root")
+
+
+def test_site_configuration_is_one_that_slurmwrap_takes() -> None:
+    text = render(SPEC, LAYOUT, FULL, None)["slurmwrap/config.toml"]
+    merged = config.merge(config.Config(), tomllib.loads(text), "lab")
+    assert merged.site == config.Site(
+        spool="/srv/lab/spool", published="/srv/lab/published", state_dir="/srv/lab/state",
+        munge_socket="/srv/lab/run/munge/munge.socket", slurm_user="root",
+    )  # fmt: skip
+    assert merged.prerun.partition == "prerun"
+    assert {rule: merged.mode_of(rule) for rule in config.RULES} == dict.fromkeys(config.RULES, "act")
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8, 64])
+def test_cap_on_drained_nodes_allows_at_least_one(nodes: int) -> None:
+    text = render(replace(SPEC, nodes=nodes), LAYOUT, FULL, None)["slurmwrap/config.toml"]
+    assert 1 <= int(tomllib.loads(text)["placement"]["exclude_cap"] * nodes) < nodes
+
+
+@pytest.mark.parametrize(
+    ("said", "release"),
+    [("slurm-wlm 22.05.8\n", (22, 5)), ("slurm 24.11.5", (24, 11)), ("slurm-wlm 26.05.0-rc1", (26, 5))],
+)
+def test_release_is_read_from_what_slurmctld_says(said: str, release: tuple[int, int]) -> None:
+    assert parse_release(said) == release
+
+
+@pytest.mark.parametrize("said", ["", "slurm unknown", "slurm 20.11.9"])
+def test_release_that_is_unknown_or_too_old_is_refused(said: str) -> None:
+    with pytest.raises(LabError):
+        parse_release(said)
+
+
+def test_what_is_enforced_says_how_or_why_not() -> None:
+    assert enforcement(FULL) == {
+        "memory": "yes: cgroup v1", "devices": "yes: cgroup v1", "cores": "no: the nodes' CPUs are invented",
+    }  # fmt: skip
+    assert enforcement(replace(FULL, no_devices="no mknod"))["devices"] == "no: no mknod"
+    assert enforcement(BARE)["memory"] == "no: no cgroup v1"

@@ -1,0 +1,160 @@
+"""A real Slurm for the tests marked `lab`: fixtures `lab` (slurmctld as root) and `lab_as_slurm` (as user slurm).
+
+Both skip, with the reason, where they cannot be had: not root, Slurm's packages missing, or a Python that ordinary
+users cannot execute. Nothing is left behind, and what a killed earlier session left is removed first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, run_as, start_lab, started
+
+from slurmwrap.errors import LabError
+from slurmwrap.lab import machine
+from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.teardown import down
+
+_SCRATCH = Path("/var/tmp")  # not /tmp: pytest's own directories there are closed to other users
+_LOCK = Path("/run/slurmwrap-test.lock")
+
+
+@pytest.fixture(scope="session")
+def lab_scratch(lab_users: tuple[str, str]) -> Iterator[Path]:
+    """A directory that every user can pass; every lab below it is taken down at the end."""
+    del lab_users
+    scratch = _SCRATCH / f"slurmwrap-test-{os.getpid()}"
+    scratch.mkdir()
+    scratch.chmod(0o755)
+    yield scratch
+    _remove_scratch(scratch)
+
+
+@pytest.fixture(scope="session")
+def lab_users() -> Iterator[tuple[str, str]]:
+    """Two ordinary accounts with homes. Sessions side by side share them; the last one removes them."""
+    if reason := _why_no_lab():
+        pytest.skip(reason)
+    with _only_or_shared() as lock:
+        if lock.alone:
+            _remove_leftovers()
+        for user in USERS:
+            _make_user(user)
+        lock.share()
+        if reason := _why_users_cannot_run():
+            pytest.skip(reason)
+        yield USERS
+        if lock.alone_now():
+            _remove_leftovers()
+            _LOCK.unlink()
+
+
+@pytest.fixture(scope="session")
+def lab(lab_scratch: Path) -> Lab:
+    """Eight nodes with eight GPUs each, slurmctld as root, no reconciler running (call reconcile_once)."""
+    return start_lab(lab_scratch / "lab")
+
+
+@pytest.fixture(scope="module")
+def lab_as_slurm(lab_scratch: Path) -> Iterator[Lab]:
+    """The same with slurmctld, controller hooks and reconciler as user `slurm`."""
+    if not _exists("slurm"):
+        pytest.skip("there is no user 'slurm' on this machine")
+    with started(lab_scratch / "lab-as-slurm", "--slurm-user", "slurm", slurm_user="slurm") as running:
+        yield running
+
+
+@dataclass(slots=True)
+class _Lock:
+    """The sessions' lock on the two accounts. `alone`: no other session used them when we came."""
+
+    handle: int
+    alone: bool
+
+    def share(self) -> None:
+        fcntl.flock(self.handle, fcntl.LOCK_SH)
+
+    def alone_now(self) -> bool:
+        try:
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def _only_or_shared() -> Iterator[_Lock]:
+    lock = _Lock(-1, False)
+    while True:
+        lock.handle = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock.alone = lock.alone_now()
+        if not lock.alone:
+            lock.share()
+        if os.fstat(lock.handle).st_nlink:
+            break
+        os.close(lock.handle)  # the last session removed it while we waited
+    try:
+        yield lock
+    finally:
+        os.close(lock.handle)
+
+
+def _why_no_lab() -> str:
+    if os.geteuid() != 0:
+        return "a lab for several users needs root"
+    missing = machine.missing_programs()
+    return (
+        f"not installed: {', '.join(missing)} (apt-get install slurmctld slurmd slurm-client munge)" if missing else ""
+    )
+
+
+def _why_users_cannot_run() -> str:
+    try:
+        done = run_as(USERS[0], [sys.executable, "-c", "import slurmwrap"])
+    except PermissionError:
+        return f"ordinary users cannot execute {sys.executable}: open the directories above it (chmod o+x)"
+    return f"ordinary users cannot import slurmwrap with {sys.executable}: {done.stderr}" if done.returncode else ""
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _make_user(user: str) -> None:
+    if not _exists(user):
+        argv = ["useradd", "--create-home", "--home-dir", str(_SCRATCH / user), "--shell", "/bin/bash", user]
+        subprocess.run(argv, check=True, capture_output=True, timeout=30)
+        (_SCRATCH / user).chmod(0o711)
+
+
+def _remove_leftovers() -> None:
+    """Labs, directories and accounts of sessions that are no longer there."""
+    for scratch in _SCRATCH.glob("slurmwrap-test-*"):
+        if not Path(f"/proc/{scratch.name.rpartition('-')[2]}").exists():
+            _remove_scratch(scratch)
+    for user in USERS:
+        if _exists(user):
+            # -f: also while a process of the account is dying; -r: with its home.
+            subprocess.run(["userdel", "-f", "-r", user], check=False, capture_output=True, timeout=30)
+        shutil.rmtree(_SCRATCH / user, ignore_errors=True)
+
+
+def _remove_scratch(scratch: Path) -> None:
+    for directory in scratch.iterdir():
+        with contextlib.suppress(LabError):
+            down(Layout(directory))
+    shutil.rmtree(scratch, ignore_errors=True)

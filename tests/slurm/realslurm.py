@@ -1,0 +1,168 @@
+"""A running lab as tests hold it, and what they do with it. Fixtures are in conftest.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+
+from slurmwrap.errors import LabError
+from slurmwrap.lab import machine
+from slurmwrap.lab.layout import Layout, exports
+from slurmwrap.lab.status import append_kernel_line
+from slurmwrap.lab.teardown import down
+
+USERS = ("swtest-alice", "swtest-bob")  # two ordinary accounts, made by the fixture lab_users
+T = TypeVar("T")
+_PATH = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """A running lab. `env` holds SLURM_CONF and SLURMWRAP_CONFIG."""
+
+    dir: Path
+    env: dict[str, str]
+    slurm_user: str
+    base_port: int
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        user: str | None = None,
+        cwd: str | Path | None = None,
+        timeout: float = 60.0,
+        env: dict[str, str] | None = None,
+        stdin: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command against this lab as `user` (None: root), by default in the user's home. Nothing is checked."""
+        return run_as(user, argv, {**self.env, **(env or {})}, cwd, timeout, stdin)
+
+    def slurmwrap(
+        self, *arguments: str, user: str | None = None, timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """`slurmwrap ARGUMENTS...` out of this checkout."""
+        return self.run([sys.executable, "-m", "slurmwrap.cli.slurmwrap", *arguments], user, timeout=timeout)
+
+    def reconcile_once(self, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """The site's reconciler, once, as SlurmUser. An exit code other than 0 fails the test."""
+        done = self.slurmwrap("reconcile", "--once", user=self.slurm_user, timeout=timeout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def submit(self, *arguments: str | Path, user: str, script: str = "", cwd: str | Path | None = None) -> str:
+        """Plain sbatch; `script` goes to its stdin. Returns the job id."""
+        done = self.run(["sbatch", "--parsable", *arguments], user, cwd, stdin=script)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def states(self, job_id: str | int) -> list[str]:
+        """Slurm's word for each task of a job: ["RUNNING"]; none when Slurm does not know it."""
+        return self.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", str(job_id)]).stdout.split()
+
+    def wait_job(self, job_id: str | int, states: Collection[str] = ("COMPLETED",), timeout: float = 30.0) -> str:
+        """Until all tasks of a job are in one of `states`; returns the first one's. Fails after `timeout` s."""
+        wanted = {states} if isinstance(states, str) else set(states)
+        seen = wait_for(lambda: self.states(job_id), lambda now: bool(now) and set(now) <= wanted, timeout)
+        if not seen or not set(seen) <= wanted:
+            record = self.run(["scontrol", "show", "job", str(job_id)]).stdout
+            pytest.fail(f"job {job_id} is {seen}, not {sorted(wanted)}, after {timeout:.0f} s\n{record}")
+        return seen[0]
+
+    def kernel(self, node: str, line: str) -> None:
+        """What the node's kernel says next."""
+        append_kernel_line(Layout(self.dir), node, line)
+
+    def log(self, name: str) -> str:
+        """The log of `slurmctld`, `munged`, `reconcile` or a node's slurmd."""
+        return Layout(self.dir).log(name).read_text(encoding="utf-8", errors="replace")
+
+
+def run_as(
+    user: str | None,
+    argv: Sequence[str | Path],
+    env: dict[str, str] | None = None,
+    cwd: str | Path | None = None,
+    timeout: float = 60.0,
+    stdin: str = "",
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command with a fresh environment as `user` (None: ourselves)."""
+    account = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
+    home = account.pw_dir if Path(account.pw_dir).is_dir() else "/"
+    fresh = {
+        "PATH": _PATH, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name,
+        "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if user else {}
+    return subprocess.run(
+        [str(word) for word in argv], input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout,
+        cwd=cwd or home, env={**fresh, **(env or {})}, check=False, **identity,
+    )  # fmt: skip
+
+
+def wait_for(look: Callable[[], T], good: Callable[[T], bool], timeout: float, pause: float = 0.1) -> T:
+    """Looks until what is seen is good or the time is over; returns what was seen last."""
+    deadline = time.monotonic() + timeout
+    while not good(seen := look()) and time.monotonic() < deadline:
+        time.sleep(pause)
+    return seen
+
+
+def living(text: str, user: str | None = None) -> list[str]:
+    """Command lines that contain `text`, of `user` or anyone; without zombies, which only wait for init."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline()) or process.name()
+            wanted = text in line and user in (None, process.username()) and process.status() != psutil.STATUS_ZOMBIE
+            found += [line] if wanted and process.pid != os.getpid() else []
+    return found
+
+
+def free_base_port(count: int = 40) -> int:
+    """A port with `count` free ones from there on, away from the default and from the ephemeral range."""
+    for _ in range(50):
+        base = random.randrange(20_000, 26_000, 50)
+        with contextlib.suppress(LabError):
+            machine.check_ports(range(base, base + count))
+            return base
+    pytest.skip("no free ports between 20000 and 26000")
+
+
+def lab_command(
+    *arguments: str | Path, user: str | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`slurmwrap lab ARGUMENTS...` as its own process, so that its daemons are nobody's children here."""
+    return run_as(user, [sys.executable, "-m", "slurmwrap.cli.lab", *arguments], env, timeout=120)
+
+
+def start_lab(directory: Path, *options: str, slurm_user: str = "root", env: dict[str, str] | None = None) -> Lab:
+    """`lab up` with these options on free ports. A failure fails the test with what it said."""
+    base = free_base_port()
+    done = lab_command("up", "--dir", directory, "--base-port", str(base), "--no-reconcile", *options, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Lab(dir=directory, env=exports(Layout(directory)), slurm_user=slurm_user, base_port=base)
+
+
+@contextlib.contextmanager
+def started(
+    directory: Path, *options: str, slurm_user: str = "root", env: dict[str, str] | None = None
+) -> Iterator[Lab]:
+    """A lab of a test's own, taken down afterwards."""
+    running = start_lab(directory, *options, slurm_user=slurm_user, env=env)
+    try:
+        yield running
+    finally:
+        if directory.exists():
+            down(Layout(directory))

@@ -1,0 +1,321 @@
+"""The lab itself, on a real Slurm: what `slurmwrap lab` promises to users, to administrators, and to the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, free_base_port, lab_command, living, run_as, start_lab, started, wait_for
+
+from slurmwrap.lab import cgroups
+from slurmwrap.lab.layout import Layout
+
+pytestmark = pytest.mark.lab
+ALICE, BOB = USERS
+ENDED = ("COMPLETED", "FAILED", "OUT_OF_MEMORY", "CANCELLED", "TIMEOUT")
+
+
+def daemons(directory: Path) -> dict[str, int]:
+    """Name -> pid, of what the lab started."""
+    listed = json.loads((directory / "lab.json").read_text(encoding="utf-8"))["daemons"]
+    return {daemon["name"]: daemon["pid"] for daemon in listed}
+
+
+def output_of(lab: Lab, script: str, *options: str, user: str = ALICE) -> str:
+    """The stdout of one small job, after it ended."""
+    home = pwd.getpwnam(user).pw_dir
+    job = lab.submit("--mem=200", "--output=%j.out", *options, user=user, script=f"#!/bin/bash\n{script}\n")
+    lab.wait_job(job, ENDED)
+    return Path(home, f"{job}.out").read_text(encoding="utf-8")
+
+
+def status_of(directory: Path) -> dict[str, object]:
+    done = lab_command("status", "--json", "--dir", directory)
+    status: dict[str, object] = json.loads(done.stdout)
+    return status
+
+
+def traces_of(directory: Path) -> dict[str, list[str]]:
+    """What of a lab is still on the machine: processes, mounts, cgroups, files."""
+    layout = Layout(directory)
+    return {
+        "processes": living(str(directory)),
+        "mounts": [
+            m for m in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines() if str(directory) in m
+        ],
+        "cgroups": [str(group) for group in cgroups.lab_groups(layout.cgroup_name).values() if group.exists()],
+        "files": [str(directory)] if directory.exists() else [],
+    }
+
+
+NOTHING: dict[str, list[str]] = {"processes": [], "mounts": [], "cgroups": [], "files": []}
+
+
+class TestUse:
+    def test_status_shows_every_node_idle_and_what_is_enforced(self, lab: Lab) -> None:
+        status = status_of(lab.dir)
+        assert status["running"] is True
+        assert [node["name"] for node in status["nodes"]] == [f"n{i}" for i in range(8)]  # type: ignore[attr-defined]
+        assert set(status["enforced"]) == {"memory", "devices", "cores"}  # type: ignore[call-overload]
+
+    def test_env_lines_make_a_shell_use_the_lab(self, lab: Lab) -> None:
+        program = f'eval "$({sys.executable} -m slurmwrap.cli.lab env --dir {lab.dir})" && sinfo -h -o "%P %D %l"'
+        done = run_as(ALICE, ["sh", "-c", program])
+        assert (done.stdout, done.stderr) == ("gpu* 8 infinite\nprerun 8 20:00\n", "")
+
+    def test_two_users_get_gpus_of_their_own_on_one_node(self, lab: Lab) -> None:
+        script = 'echo "$(id -un) $(hostname) $CUDA_VISIBLE_DEVICES $SLURM_JOB_GPUS"; sleep 1'
+        options = ("--gres=gpu:4", "--nodelist=n6", "--mem=100", "--output=two.out")
+        jobs = [lab.submit(*options, user=user, script=f"#!/bin/bash\n{script}\n") for user in USERS]
+        for job in jobs:
+            lab.wait_job(job, ENDED)
+        words = [Path(pwd.getpwnam(user).pw_dir, "two.out").read_text(encoding="utf-8").split() for user in USERS]
+        assert [(user, host) for user, host, *_ in words] == [(ALICE, "n6"), (BOB, "n6")]
+        assert sorted(word[3] for word in words) == ["0,1,2,3", "4,5,6,7"]
+        assert all(len(word[2].split(",")) == 4 for word in words)
+
+    def test_a_job_cannot_open_the_gpus_it_did_not_get(self, lab: Lab) -> None:
+        if "yes" not in status_of(lab.dir)["enforced"]["devices"]:  # type: ignore[index]
+            pytest.skip("devices are not enforced on this machine")
+        tries = f"for i in 0 1; do (exec 3<{lab.dir}/dev/nvidia$i) 2>&1 | sed 's/.*: //'; done"
+        said = output_of(lab, tries, "--gres=gpu:1", "--nodelist=n7").splitlines()
+        # The first is granted by the kernel and has no driver behind it; the second is refused.
+        assert said == ["No such device or address", "Operation not permitted"]
+
+    def test_a_job_over_its_memory_is_killed_by_the_kernel(self, lab: Lab) -> None:
+        if "yes" not in status_of(lab.dir)["enforced"]["memory"]:  # type: ignore[index]
+            pytest.skip("memory is not enforced on this machine")
+        script = "#!/bin/bash\npython3 -c 'print(len(bytearray(400 << 20)))'\n"
+        job = lab.submit("--mem=100", "--output=oom.out", user=ALICE, script=script)
+        assert lab.wait_job(job, ENDED) == "OUT_OF_MEMORY"
+
+    def test_nodes_have_their_own_names_and_find_each_other(self, lab: Lab) -> None:
+        script = "scontrol show hostnames | head -1; getent hosts n5; srun hostname | sort; head -1 /etc/hosts"
+        said = output_of(lab, script, "--nodes=2", "--ntasks-per-node=1", "--nodelist=n4,n5")
+        assert said == "n4\n127.0.0.1       n5\nn4\nn5\n127.0.0.1 n0\n"
+        assert socket.gethostname() not in ("n4", "n5")
+
+    def test_output_pattern_names_the_node(self, lab: Lab) -> None:
+        job = lab.submit("--output=on-%N-%j.out", "--nodelist=n2", "--mem=50", user=BOB, script="#!/bin/sh\ntrue\n")
+        lab.wait_job(job)
+        assert Path(pwd.getpwnam(BOB).pw_dir, f"on-n2-{job}.out").exists()
+
+    def test_topology_has_two_leaves_under_a_core(self, lab: Lab) -> None:
+        lines = lab.run(["scontrol", "show", "topology"], user=ALICE).stdout.splitlines()
+        rows = {field[0]: field[-1] for field in (line.split() for line in lines)}
+        assert rows["SwitchName=ib0"] == "Nodes=n0,n1,n2,n3"
+        assert rows["SwitchName=core"] == "Switches=ib0,ib1"
+
+    def test_job_that_names_no_memory_leaves_room_for_others(self, lab: Lab) -> None:
+        jobs = [lab.submit("--nodelist=n1", user=ALICE, script="#!/bin/sh\nsleep 2\n") for _ in range(2)]
+        assert [lab.wait_job(job, ("RUNNING",), timeout=5) for job in jobs] == ["RUNNING", "RUNNING"]
+        lab.run(["scancel", *jobs])
+
+    def test_job_leaves_completing_soon_after_its_end(self, lab: Lab) -> None:
+        job = lab.submit("--nodes=2", "--mem=50", user=BOB, script="#!/bin/sh\ntrue\n")
+        assert lab.wait_job(job, timeout=8) == "COMPLETED"
+
+    def test_kernel_line_lands_in_that_nodes_log_only(self, lab: Lab) -> None:
+        lab.kernel("n3", "a line of the test")
+        logs = {node: (lab.dir / "nodes" / node / "kmsg").read_text(encoding="utf-8") for node in ("n2", "n3")}
+        assert logs["n3"].endswith("a line of the test\n")
+        assert "a line of the test" not in logs["n2"]
+
+    def test_ordinary_user_can_neither_forge_kernel_lines_nor_end_the_lab(self, lab: Lab) -> None:
+        forged = lab_command("kernel", "n0", "NVRM: Xid", "--dir", lab.dir, user=ALICE)
+        ended = lab_command("down", "--dir", lab.dir, user=ALICE)
+        assert (forged.returncode, ended.returncode) == (7, 7)
+        assert status_of(lab.dir)["running"] is True
+
+    def test_munge_credentials_come_from_the_nodes_address(self, lab: Lab) -> None:
+        socket_option = f"--socket={Layout(lab.dir).munge_socket}"
+        sealed = lab.run(["munge", socket_option, "--string=x"], user=ALICE).stdout
+        opened = lab.run(["unmunge", socket_option], user=BOB, stdin=sealed).stdout
+        assert "(127.0.0.1)\n" in opened
+        assert f" {ALICE} ({pwd.getpwnam(ALICE).pw_uid})\n" in opened
+
+
+class TestRefusals:
+    def test_second_up_names_the_directory_and_leaves_the_first_alone(self, lab: Lab) -> None:
+        before = daemons(lab.dir)
+        done = lab_command("up", "--dir", lab.dir, "--base-port", str(free_base_port()))
+        assert done.returncode == 7
+        assert f"a lab is already running in {lab.dir}" in done.stderr
+        assert daemons(lab.dir) == before
+
+    def test_port_in_use_is_named_with_its_holder_and_nothing_is_left(self, lab: Lab, lab_scratch: Path) -> None:
+        directory = lab_scratch / "port"
+        done = lab_command("up", "--dir", directory, "--base-port", str(lab.base_port))
+        assert done.returncode == 7
+        assert f"port {lab.base_port} is in use by slurmctld" in done.stderr
+        assert "--base-port" in done.stderr
+        assert traces_of(directory) == NOTHING
+
+    def test_directory_with_foreign_files_is_not_touched(self, lab_scratch: Path) -> None:
+        directory = lab_scratch / "foreign"
+        directory.mkdir()
+        (directory / "thesis.tex").write_text("years", encoding="utf-8")
+        for verb in ("up", "down"):
+            done = lab_command(verb, "--dir", directory)
+            assert (done.returncode, "thesis.tex" in done.stderr) == (7, True)
+        assert (directory / "thesis.tex").read_text(encoding="utf-8") == "years"
+
+    def test_unknown_slurm_user_is_a_usage_error(self, lab_scratch: Path) -> None:
+        directory = lab_scratch / "nobody"
+        done = lab_command("up", "--dir", directory, "--slurm-user", "nobody-here")
+        assert (done.returncode, "there is no user 'nobody-here'" in done.stderr) == (255, True)
+        assert traces_of(directory) == NOTHING
+
+    def test_slurm_that_cannot_start_is_named_by_its_own_line_and_leaves_nothing(self, lab_scratch: Path) -> None:
+        directory, programs = lab_scratch / "fatal", lab_scratch / "programs"
+        programs.mkdir()
+        broken = programs / "slurmd"
+        broken.write_text("#!/bin/sh\necho 'slurmd: fatal: no such luck' >&2; exit 1\n", encoding="utf-8")
+        broken.chmod(0o755)
+        argv = [
+            sys.executable,
+            "-m",
+            "slurmwrap.cli.lab",
+            "up",
+            "--dir",
+            directory,
+            "--base-port",
+            str(free_base_port()),
+        ]
+        done = run_as(None, argv, {"PATH": f"{programs}:/usr/sbin:/usr/bin:/bin"})
+        assert done.returncode == 7
+        assert "slurmd of n0 ended while starting: slurmd of n0 said 'slurmd: fatal: no such luck'" in done.stderr
+        assert traces_of(directory) == NOTHING
+
+    def test_directory_closed_to_users_is_refused(self, lab_scratch: Path) -> None:
+        closed = lab_scratch / "closed"
+        closed.mkdir(mode=0o700)
+        done = lab_command("up", "--dir", closed / "lab", "--base-port", str(free_base_port()))
+        assert (done.returncode, f"{closed} (0700) does not let them through" in done.stderr) == (7, True)
+        assert traces_of(closed / "lab") == NOTHING
+
+    def test_slurm_that_refuses_cgroups_runs_without_them_and_says_so(self, lab_scratch: Path) -> None:
+        programs = lab_scratch / "picky"
+        programs.mkdir()
+        picky = programs / "slurmd"
+        picky.write_text(
+            "#!/bin/sh\nfor conf; do :; done\n"
+            'grep -q cgroup/v1 "$(dirname "$conf")/cgroup.conf" && { echo "fatal: no cgroup plugin" >&2; exit 1; }\n'
+            'exec /usr/sbin/slurmd "$@"\n',
+            encoding="utf-8",
+        )
+        picky.chmod(0o755)
+        env = {"PATH": f"{programs}:/usr/sbin:/usr/bin:/bin"}
+        with started(lab_scratch / "bare", "--nodes", "2", "--switches", "1", env=env) as bare:
+            assert "no cgroup plugin" in status_of(bare.dir)["enforced"]["memory"]  # type: ignore[index]
+            assert output_of(bare, "hostname; echo $CUDA_VISIBLE_DEVICES", "--gres=gpu:2") == "n0\n0,1\n"
+
+
+class TestEnd:
+    def test_down_ends_running_jobs_and_leaves_nothing(self, lab_scratch: Path) -> None:
+        lab = start_lab(lab_scratch / "ends", "--nodes", "2", "--switches", "1")
+        script = "#!/bin/bash\nsetsid sleep 98765 &\nsrun sleep 98765\n"
+        job = lab.submit("--nodes=2", "--mem=50", "--output=/dev/null", user=ALICE, script=script)
+        lab.wait_job(job, ("RUNNING",))
+        assert len(wait_for(lambda: living("sleep 98765", ALICE), lambda found: len(found) >= 4, 10)) >= 4
+        assert lab_command("down", "--dir", lab.dir).returncode == 0
+        assert living("sleep 98765") == []
+        assert traces_of(lab.dir) == NOTHING
+        assert lab_command("status", "--dir", lab.dir).returncode == 7
+
+    def test_crash_of_controller_and_a_node_is_cleaned_up_by_the_next_up(self, lab_scratch: Path) -> None:
+        with started(lab_scratch / "crash", "--nodes", "3", "--switches", "1") as lab:
+            job = lab.submit("--nodes=3", "--output=/dev/null", user=BOB, script="#!/bin/sh\nsrun sleep 87654\n")
+            lab.wait_job(job, ("RUNNING",))
+            before = daemons(lab.dir)
+            for name in ("slurmctld", "n1"):
+                os.kill(before[name], signal.SIGKILL)
+            wait_for(lambda: status_of(lab.dir)["running"], lambda running: not running, 5)
+            base = ("--base-port", str(lab.base_port))
+            done = lab_command("up", "--dir", lab.dir, *base, "--nodes", "3", "--switches", "1", "--no-reconcile")
+            assert done.returncode == 0, done.stderr
+            assert "Clearing what a crash left" in done.stderr
+            assert set(before.values()) & set(daemons(lab.dir).values()) == set()
+            assert len(living(f"slurmd -D -N n2 -f {lab.env['SLURM_CONF']}")) == 1
+            assert living("sleep 87654") == []
+            assert lab.states(job) == []
+
+    def test_two_labs_with_the_same_node_names_do_not_meet(self, lab: Lab, lab_scratch: Path) -> None:
+        with started(lab_scratch / "other", "--nodes", "2", "--switches", "1") as other:
+            jobs = [(one, one.submit("--mem=50", user=ALICE, script="#!/bin/sh\nsleep 30\n")) for one in (lab, other)]
+            for one, job in jobs:
+                one.wait_job(job, ("RUNNING",))
+        assert lab.states(jobs[0][1]) == ["RUNNING"]
+        lab.run(["scancel", jobs[0][1]])
+
+    def test_eight_nodes_are_up_in_a_few_seconds_and_gone_in_fewer(self, lab_scratch: Path) -> None:
+        began = time.monotonic()
+        with started(lab_scratch / "timed") as timed:
+            up_s = time.monotonic() - began
+            began = time.monotonic()
+            assert lab_command("down", "--dir", timed.dir).returncode == 0
+            assert (up_s < 15, time.monotonic() - began < 10) == (True, True)
+
+
+class TestOtherAccounts:
+    def test_controller_and_its_places_are_slurms_own(self, lab_as_slurm: Lab) -> None:
+        pid = daemons(lab_as_slurm.dir)["slurmctld"]
+        owners = {name: (lab_as_slurm.dir / name).owner() for name in ("spool", "state", "published", "nodes")}
+        assert Path(f"/proc/{pid}").owner() == "slurm"
+        assert owners == {"spool": "slurm", "state": "slurm", "published": "slurm", "nodes": "root"}
+
+    def test_jobs_of_a_user_run_under_a_controller_of_slurms(self, lab_as_slurm: Lab) -> None:
+        assert output_of(lab_as_slurm, "id -un; srun hostname", user=BOB) == f"{BOB}\nn0\n"
+
+    def test_ordinary_user_has_a_lab_of_his_own(self, lab_users: tuple[str, str]) -> None:
+        del lab_users
+        home = Path(pwd.getpwnam(ALICE).pw_dir)
+        directory, port = home / "mylab", str(free_base_port())
+        small = ("--nodes", "2", "--switches", "1", "--base-port", port, "--no-reconcile")
+        done = lab_command("up", "--dir", directory, *small, user=ALICE)
+        try:
+            assert done.returncode == 0, done.stderr
+            env = {"SLURM_CONF": str(directory / "etc" / "slurm.conf")}
+            argv = ["srun", "-N1", "--gres=gpu:2", "--mem=50", "printenv", "CUDA_VISIBLE_DEVICES"]
+            assert run_as(ALICE, argv, env).stdout == "0,1\n"
+            assert "single user" in done.stdout
+        finally:
+            assert lab_command("down", "--dir", directory, user=ALICE).returncode == 0
+        assert [line for name in ("slurm", "munge") for line in living(name, ALICE)] == []
+        assert not directory.exists()
+
+
+def test_rendezvous_on_the_first_nodes_name(lab: Lab) -> None:
+    """What torchrun does: the first node serves on its name, the others connect to it."""
+    program = (
+        "import socket, sys, os\n"
+        "host, port, rank = sys.argv[1], int(sys.argv[2]), int(os.environ['SLURM_PROCID'])\n"
+        "if rank == 0:\n"
+        "    server = socket.create_server((host, port)); peer, _ = server.accept(); print(peer.recv(9).decode())\n"
+        "else:\n"
+        "    import time\n"
+        "    for _ in range(100):\n"
+        "        try: socket.create_connection((host, port)).sendall(socket.gethostname().encode()); break\n"
+        "        except OSError: time.sleep(0.05)\n"
+    )
+    home = Path(pwd.getpwnam(ALICE).pw_dir)
+    (home / "meet.py").write_text(program, encoding="utf-8")
+    script = f"srun python3 {home}/meet.py $(scontrol show hostnames | head -1) {free_base_port()}"
+    assert output_of(lab, script, "--nodes=2", "--ntasks-per-node=1", "--nodelist=n2,n3") == "n3\n"
+
+
+def test_lab_help_shows_an_example_for_every_command() -> None:
+    for command in ("up", "status", "down", "env", "kernel"):
+        done = subprocess.run(
+            [sys.executable, "-m", "slurmwrap.cli.lab", command, "--help"], capture_output=True, text=True, timeout=30,
+            check=True, env={"COLUMNS": "200", "PATH": os.defpath},
+        )  # fmt: skip
+        assert f"slurmwrap lab {command}" in done.stdout
