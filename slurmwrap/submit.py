@@ -266,11 +266,13 @@ def _start_trial(
         result = desk.slurm.sbatch(job.call)
     except (OSError, SlurmError) as error:
         desk.say(f"no pre-run: {error}; job {job_id} starts without")
-        return _let_go(job_id, release_at, desk), ""
+        _let_go(job_id, release_at, desk)
+        return None, ""
     if result.job_id is None:
         why = result.stderr.strip().splitlines()[-1:] or ["no answer from sbatch"]
         desk.say(f"no pre-run: {why[0]}; job {job_id} starts without")
-        return _let_go(job_id, release_at, desk), ""
+        _let_go(job_id, release_at, desk)
+        return None, ""
     return result, job.directory
 
 
@@ -344,6 +346,9 @@ def _change_plain(option: str, old: str | None, new: str | None, where: str, rea
 # --- the pre-run's last act ------------------------------------------------------------------------------------------
 
 
+Applied = tuple[Mapping[str, str | None], ...]  # what was asked of Slurm, each with its error or None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """The real job that a pre-run speaks for, as its submission left it. `job_id` None: nothing waits."""
@@ -360,7 +365,8 @@ class Waiting:
 def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
     """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and let go."""
     profile = measured_profile(waiting, verdict, desk)
-    chosen, applied, released = waiting.plan, (), False
+    chosen, released = waiting.plan, False
+    applied: Applied = ()
     if waiting.job_id is not None and verdict.outcome is Outcome.FAIL:
         applied = _cancel(waiting.job_id, verdict, desk)
     elif waiting.job_id is not None:
@@ -400,9 +406,6 @@ def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> Resource
     )
 
 
-Applied = tuple[Mapping[str, str | None], ...]
-
-
 def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
     """Comment first, so that the reason is there when the job is gone. A job that already started is left alone."""
     record = desk.slurm.job(str(job_id))
@@ -422,7 +425,8 @@ def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
 
 def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -> tuple[PlacementPlan, Applied, bool]:
     """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime."""
-    target, chosen, applied = str(waiting.job_id), waiting.plan, ()
+    target, chosen = str(waiting.job_id), waiting.plan
+    applied: Applied = ()
     try:
         record = desk.slurm.job(target)
         if record is not None and record.pending:

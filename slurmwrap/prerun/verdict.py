@@ -1,4 +1,4 @@
-"""Finding, Measurement and Verdict: what a pre-run says. Records only."""
+"""Finding and Verdict: what a pre-run says. Records only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from enum import Enum
 from typing import Any
 
 from slurmwrap.diagnosis.evidence import Citation
+from slurmwrap.job.measurement import Measurement
+
+__all__ = ["Finding", "Measurement", "Outcome", "Severity", "Verdict", "verdict_from_json", "verdict_to_json"]
 
 
 class Outcome(Enum):
@@ -37,22 +40,6 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What the trial or an Epilog measured. None: not measured. Memory in MiB, of the whole tree on one node."""
-
-    seconds: float = 0.0
-    steps: int | None = None
-    steps_per_s: float | None = None
-    cpu_s: float | None = None  # user + system CPU time
-    cpus_used: float | None = None  # mean cores busy over the measured window
-    cpus_allocated: int | None = None
-    mem_peak_mib: int | None = None  # anonymous + shared memory where the kernel tells, else PSS/RSS
-    mem_source: str = ""  # "cgroup" | "pss" | "rss"
-    gpus: int = 1
-    gpu_mem_peak_mib: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The sum of a pre-run. `layer` names what decided: "static", "step", "exit", "timeout", "supervisor"."""
 
@@ -67,6 +54,7 @@ class Verdict:
     measurement: Measurement | None = None
     input_path: str = ""  # blamed input, read and found broken by ourselves
     input_fault: str = ""  # what our own read of it said, "" when only the log names it
+    input_digest: str = ""  # inputs.digest() of it, "" when it could not be read
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Any]:

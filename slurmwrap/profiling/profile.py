@@ -11,6 +11,7 @@ class ResourceProfile:
 
     key: str  # --resource-profile NAME, or profiling.key.derive()
     cpus_per_gpu: float | None = None  # least CPUs within 5 % of the best throughput, or mean cores busy
+    cpu_bound: bool = False  # it used all CPUs it had: the need is at least cpus_per_gpu
     mem_mib_per_gpu: int | None = None  # peak anonymous + shared memory
     steps_per_s: float | None = None  # per GPU
     gpu_type: str = ""

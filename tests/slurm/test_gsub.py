@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from realslurm import USERS, Lab
 
+ALICE, BOB = USERS
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 GOOD = """\
@@ -41,26 +44,26 @@ def submitted(done: Any) -> int:
     return int(found[1])
 
 
-def field(lab: Any, job: int, name: str) -> str:
+def field(lab: Lab, job: int, name: str) -> str:
     text = lab.run(["scontrol", "show", "job", "-o", str(job)]).stdout
     found = re.search(rf"(?:^| ){name}=(\S*)", text)
     return found[1] if found else ""
 
 
 @pytest.fixture
-def home(lab: Any, request: pytest.FixtureRequest) -> Path:
+def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
     """A fresh directory of alice's."""
     name = re.sub(r"\W", "_", request.node.name)[:60] + f"_{time.monotonic_ns()}"
-    path = Path(lab.home("alice")) / name
-    lab.run(["mkdir", "-p", str(path)], user="alice")
+    path = Path(pwd.getpwnam(ALICE).pw_dir) / name
+    lab.run(["mkdir", "-p", str(path)], user=ALICE)
     return path
 
 
-def gsub(lab: Any, home: Path, *words: str, user: str = "alice", **more: Any) -> Any:
+def gsub(lab: Lab, home: Path, *words: str, user: str = ALICE, **more: Any) -> Any:
     return lab.run(["gsub", *words], user=user, cwd=home, **more)
 
 
-def test_a_good_job_is_let_go_by_its_pre_run_and_ends_well(lab: Any, home: Path) -> None:
+def test_a_good_job_is_let_go_by_its_pre_run_and_ends_well(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
     job = submitted(gsub(lab, home, script, "--lr", "3"))
     assert field(lab, job, "JobState") == "PENDING"
@@ -71,17 +74,17 @@ def test_a_good_job_is_let_go_by_its_pre_run_and_ends_well(lab: Any, home: Path)
     assert len(set(nodes)) == 2
 
 
-def test_the_stored_script_differs_only_in_directive_lines(lab: Any, home: Path) -> None:
+def test_the_stored_script_differs_only_in_directive_lines(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
     job = submitted(gsub(lab, home, "--hold", script))
-    stored = lab.run(["scontrol", "write", "batch_script", str(job), "-"], user="alice").stdout.splitlines()
-    lab.run(["scancel", str(job)], user="alice")
+    stored = lab.run(["scontrol", "write", "batch_script", str(job), "-"], user=ALICE).stdout.splitlines()
+    lab.run(["scancel", str(job)], user=ALICE)
     mine = GOOD.splitlines()
     assert len(stored) == len(mine)
     assert all(a == b or b.startswith("#SBATCH") for a, b in zip(stored, mine, strict=True))
 
 
-def test_a_failing_job_never_starts_and_its_comment_names_the_line(lab: Any, home: Path) -> None:
+def test_a_failing_job_never_starts_and_its_comment_names_the_line(lab: Lab, home: Path) -> None:
     write(home, "bad.py", "import sys\n\nvalues = {}\nprint(values['learning_rate'])\n")
     script = write(home, "bad.sbatch", GOOD.replace("srun hostname", "srun python3 bad.py"))
     job = submitted(gsub(lab, home, script))
@@ -89,43 +92,43 @@ def test_a_failing_job_never_starts_and_its_comment_names_the_line(lab: Any, hom
     assert field(lab, job, "RunTime") == "00:00:00"
     comment = re.search(r"Comment=(.*?)(?: \w+=|$)", lab.run(["scontrol", "show", "job", "-o", str(job)]).stdout)
     assert comment and "pre-run failed" in comment[1]
-    why = lab.run(["slurmwrap", "why", str(job)], user="alice", cwd=home).stdout
+    why = lab.run(["slurmwrap", "why", str(job)], user=ALICE, cwd=home).stdout
     assert "bad.py" in why and "KeyError" in why
 
 
-def test_waiting_for_a_failing_pre_run_ends_with_3_and_submits_nothing(lab: Any, home: Path) -> None:
+def test_waiting_for_a_failing_pre_run_ends_with_3_and_submits_nothing(lab: Lab, home: Path) -> None:
     script = write(home, "bad.sbatch", GOOD.replace("srun hostname", "srun python3 -c 'raise SystemExit(1/0)'"))
     done = gsub(lab, home, "--prerun=wait", script, timeout=120)
     assert (done.returncode, done.stdout) == (3, "")
     assert "ZeroDivisionError" in done.stderr
 
 
-def test_waiting_for_a_passing_pre_run_submits_at_once(lab: Any, home: Path) -> None:
+def test_waiting_for_a_passing_pre_run_submits_at_once(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
     job = submitted(gsub(lab, home, "--prerun=wait", script, timeout=120))
     lab.wait_job(job, {"COMPLETED"}, timeout=60)
 
 
-def test_a_cancelled_pre_run_lets_the_job_go(lab: Any, home: Path) -> None:
+def test_a_cancelled_pre_run_lets_the_job_go(lab: Lab, home: Path) -> None:
     script = write(home, "slow.sbatch", GOOD.replace("srun hostname", "sleep ${SLURMWRAP_PRERUN:+100}\nsrun hostname"))
     done = gsub(lab, home, script)
     job = submitted(done)
     trial = int(re.search(r"on one GPU, job (\d+)", done.stderr)[1])
     lab.wait_job(trial, {"RUNNING"}, timeout=60)
     time.sleep(2)  # its supervisor is up
-    lab.run(["scancel", str(trial)], user="alice")
+    lab.run(["scancel", str(trial)], user=ALICE)
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
 
 
-def test_a_refused_pre_run_leaves_a_plain_job(lab: Any, home: Path) -> None:
+def test_a_refused_pre_run_leaves_a_plain_job(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
-    done = gsub(lab, home, script, environ={"SLURMWRAP_PRERUN_PARTITION": "nosuch"})
+    done = gsub(lab, home, script, env={"SLURMWRAP_PRERUN_PARTITION": "nosuch"})
     job = submitted(done)
     assert "no pre-run: " in done.stderr and "starts without" in done.stderr
     lab.wait_job(job, {"COMPLETED"}, timeout=60)
 
 
-def test_the_same_script_is_not_pre_run_twice(lab: Any, home: Path) -> None:
+def test_the_same_script_is_not_pre_run_twice(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD + f"# {time.time()}\n")
     first = submitted(gsub(lab, home, script))
     lab.wait_job(first, {"COMPLETED"}, timeout=120)
@@ -134,26 +137,26 @@ def test_the_same_script_is_not_pre_run_twice(lab: Any, home: Path) -> None:
     assert "pre-run" not in done.stderr
 
 
-def test_dry_run_prints_a_script_that_plain_sbatch_accepts_and_submits_nothing(lab: Any, home: Path) -> None:
+def test_dry_run_prints_a_script_that_plain_sbatch_accepts_and_submits_nothing(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
-    before = lab.run(["squeue", "-h", "-a", "-t", "all", "-u", lab.user("alice"), "-o", "%i"]).stdout
+    before = lab.run(["squeue", "-h", "-a", "-t", "all", "-u", ALICE, "-o", "%i"]).stdout
     done = gsub(lab, home, "--dry-run", "--mem=32000", script)
     assert done.returncode == 0, done.stderr
-    assert lab.run(["squeue", "-h", "-a", "-t", "all", "-u", lab.user("alice"), "-o", "%i"]).stdout == before
+    assert lab.run(["squeue", "-h", "-a", "-t", "all", "-u", ALICE, "-o", "%i"]).stdout == before
     write(home, "rendered.sbatch", done.stdout)
-    assert lab.run(["sbatch", "--test-only", "rendered.sbatch"], user="alice", cwd=home).returncode == 0
+    assert lab.run(["sbatch", "--test-only", "rendered.sbatch"], user=ALICE, cwd=home).returncode == 0
     program = GOOD[GOOD.index("# a comment that stays") :]
     assert done.stdout.endswith(program)
 
 
-def test_explain_shows_changes_with_reasons_on_stderr_and_submits(lab: Any, home: Path) -> None:
+def test_explain_shows_changes_with_reasons_on_stderr_and_submits(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
     done = gsub(lab, home, "--explain", "--prerun=off", script)
-    lab.run(["scancel", str(submitted(done))], user="alice")
+    lab.run(["scancel", str(submitted(done))], user=ALICE)
     assert "switch" in done.stderr and "\033[" not in done.stderr
 
 
-def test_a_corrupt_input_is_blocked_and_the_next_job_that_names_it_refused(lab: Any, home: Path) -> None:
+def test_a_corrupt_input_is_blocked_and_the_next_job_that_names_it_refused(lab: Lab, home: Path) -> None:
     (home / "data.npy").write_bytes(b"\x93NUMPY\x01\x00" + b"\x00" * 10)
     load = "import numpy, sys\nnumpy.load(sys.argv[1])\n"
     write(home, "load.py", load)
@@ -165,10 +168,10 @@ def test_a_corrupt_input_is_blocked_and_the_next_job_that_names_it_refused(lab: 
     assert (done.returncode, done.stdout) == (5, "")
     assert "data.npy is blocked" in done.stderr and "--force" in done.stderr
     forced = submitted(gsub(lab, home, "--force", "--prerun=off", "--hold", other))
-    lab.run(["scancel", str(forced)], user="alice")
+    lab.run(["scancel", str(forced)], user=ALICE)
     (home / "data.npy").write_bytes(b"mended")
     free = submitted(gsub(lab, home, "--prerun=off", "--hold", other))
-    lab.run(["scancel", str(free)], user="alice")
+    lab.run(["scancel", str(free)], user=ALICE)
 
 
 # --- what bad input gets ---------------------------------------------------------------------------------------------
@@ -188,7 +191,7 @@ def test_a_corrupt_input_is_blocked_and_the_next_job_that_names_it_refused(lab: 
     ],
 )
 def test_bad_input_gets_one_clear_error_and_sbatchs_exit_code(
-    lab: Any, home: Path, words: list[str], code: int, message: str
+    lab: Lab, home: Path, words: list[str], code: int, message: str
 ) -> None:
     write(home, "good.sbatch", GOOD)
     write(home, "crlf.sbatch", GOOD.replace("\n", "\r\n"))
@@ -196,47 +199,47 @@ def test_bad_input_gets_one_clear_error_and_sbatchs_exit_code(
     done = gsub(lab, home, *words)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
-    plain = lab.run(["sbatch", *words], user="alice", cwd=home)
+    plain = lab.run(["sbatch", *words], user=ALICE, cwd=home)
     if not words[0].startswith(("--prerun", "--dryrun")):
         assert plain.returncode == code
 
 
-def test_a_job_without_gpu_is_passed_on_unchanged(lab: Any, home: Path) -> None:
+def test_a_job_without_gpu_is_passed_on_unchanged(lab: Lab, home: Path) -> None:
     script = write(home, "cpu.sbatch", "#!/bin/sh\n#SBATCH -n1\n#SBATCH --mem=100\nhostname\n")
     done = gsub(lab, home, script)
     lab.wait_job(submitted(done), {"COMPLETED"}, timeout=60)
     assert "submitted unchanged" in done.stderr
 
 
-def test_without_slurm_conf_the_error_names_it_at_once(lab: Any, home: Path) -> None:
+def test_without_slurm_conf_the_error_names_it_at_once(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
     began = time.monotonic()
-    done = gsub(lab, home, script, environ={"SLURM_CONF": "/nonexistent/slurm.conf"})
+    done = gsub(lab, home, script, env={"SLURM_CONF": "/nonexistent/slurm.conf"})
     assert done.returncode == 1 and done.stdout == ""
     assert "/nonexistent/slurm.conf" in done.stderr
     assert time.monotonic() - began < 10
 
 
-def test_a_state_directory_that_cannot_be_written_still_submits(lab: Any, home: Path) -> None:
+def test_a_state_directory_that_cannot_be_written_still_submits(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
-    done = gsub(lab, home, script, environ={"XDG_STATE_HOME": "/proc/nosuch"})
+    done = gsub(lab, home, script, env={"XDG_STATE_HOME": "/proc/nosuch"})
     lab.wait_job(submitted(done), {"COMPLETED"}, timeout=60)
     assert "gsub: " in done.stderr
 
 
-def test_a_broken_configuration_is_named_and_the_job_submitted_unchanged(lab: Any, home: Path) -> None:
+def test_a_broken_configuration_is_named_and_the_job_submitted_unchanged(lab: Lab, home: Path) -> None:
     config = home / "broken.toml"
     config.write_text("[prerum]\n")
     config.chmod(0o644)
     script = write(home, "good.sbatch", GOOD)
-    done = gsub(lab, home, script, environ={"SLURMWRAP_CONFIG": str(config)})
+    done = gsub(lab, home, script, env={"SLURMWRAP_CONFIG": str(config)})
     lab.wait_job(submitted(done), {"COMPLETED"}, timeout=60)
     assert "unknown key 'prerum'" in done.stderr and "submitted unchanged" in done.stderr
 
 
-def test_two_users_do_not_see_each_others_records(lab: Any, home: Path) -> None:
+def test_two_users_do_not_see_each_others_records(lab: Lab, home: Path) -> None:
     script = write(home, "good.sbatch", GOOD)
     job = submitted(gsub(lab, home, "--hold", script))
-    other = lab.run(["slurmwrap", "why", str(job)], user="bob")
-    lab.run(["scancel", str(job)], user="alice")
+    other = lab.run(["slurmwrap", "why", str(job)], user=BOB)
+    lab.run(["scancel", str(job)], user=ALICE)
     assert other.returncode != 0 and "good.sbatch" not in other.stdout + other.stderr

@@ -1,0 +1,144 @@
+"""Turns two plans for one waiting job into the updates that carry it from the first to the second. Pure.
+
+Measured on 22.05.8, 24.11.5 and 26.05.5 with `-N2 --ntasks-per-node=2 -c4 --mem=10000 --gres=gpu:2` (the proof for
+the installed Slurm: tests/slurm/test_retune.py):
+
+- `MinMemoryNode` is right for a job submitted with --mem: SLURM_MEM_PER_NODE agrees and srun runs.
+- `CPUsPerTask=8`, then `MinCPUsNode=8 x tasks per node` is right for one submitted with -c: SLURM_CPUS_PER_TASK,
+  SLURM_TRES_PER_TASK and SLURM_JOB_CPUS_PER_NODE agree, NumCPUs follows by itself. Either of the two alone is wrong:
+  CPUsPerTask alone gives 15 and 8 CPUs on two nodes and a failing `srun -c8`; MinCPUsNode alone pends for ever
+  (BadConstraints). TresPerTask changes nothing or is ignored.
+- `ExcNodeList` and `Switches` are replaced as a whole; `ExcNodeList=` and `Switches=0` clear them.
+- Slurm may refuse ("Requested partition configuration not available now") and keep the refused values all the same, or
+  accept what no node can give (MinMemoryNode=999999999). So plans stay within what every able node has, and who
+  applies these updates answers a refusal with `undo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.hostlist import expand
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
+from slurmwrap.placement.plan import PlacementPlan
+
+
+def retune(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> tuple[SlurmAction, ...]:
+    """What to change, one key per action, in order. Nothing that the user changed himself since the submission."""
+    if not record.pending or request.hetjob:
+        return ()
+    updates = (*_exclude(old, new, request, record), *_switches(old, new, request))
+    if request.own.tune:
+        updates = (*updates, *_memory(old, new, request, record), *_cpus(old, new, request, record))
+    return tuple(
+        SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, because=because)
+        for key, value, because in updates
+    )
+
+
+def undo(
+    actions: Sequence[SlurmAction], old: PlacementPlan, request: JobRequest, record: JobRecord
+) -> tuple[SlurmAction, ...]:
+    """Back to `record`, taken before `actions` of `retune(old, ..., request, record)`, for the keys they touched."""
+    keys = {action.key for action in actions}
+    back = {
+        "ExcNodeList": record.exc_nodes,
+        "Switches": _asked(old, request, "switches") or "0",
+        "MinMemoryNode": str(record.mem_mib_per_node or 0),
+    }
+    if (cpus := _task_cpus(old, request)) and (tasks := _tasks_per_node(request.shape)):
+        back |= {"CPUsPerTask": str(cpus), "MinCPUsNode": str(cpus * tasks)}
+    return tuple(
+        SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, because="the update was refused")
+        for key, value in back.items()
+        if key in keys
+    )
+
+
+Update = tuple[str, str, str]  # key, value, because
+
+
+def _exclude(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
+    before, after = _names(_asked(old, request, "exclude")), _names(_asked(new, request, "exclude"))
+    if before is None or after is None or before == after or _names(record.exc_nodes) != before:
+        return
+    value = _asked(new, request, "exclude") or ""
+    yield "ExcNodeList", value, _because(new, "exclude") or "the nodes are no longer in doubt"
+
+
+def _switches(old: PlacementPlan, new: PlacementPlan, request: JobRequest) -> Iterator[Update]:
+    before, after = _asked(old, request, "switches"), _asked(new, request, "switches")
+    if before != after and request.value("switches") is None:
+        yield "Switches", after or "0", _because(new, "switches") or "one switch cannot hold the job now"
+
+
+def _memory(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
+    if request.shape.mem_unit is not MemUnit.PER_NODE or not _proven(request.shape):
+        return
+    before, after = _mem_mib(old, request), _mem_mib(new, request)
+    if after and before != after and record.mem_mib_per_node == before:
+        yield "MinMemoryNode", str(after), _because(new, "mem") or "back to what was asked for"
+
+
+def _cpus(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
+    tasks = _tasks_per_node(request.shape)
+    if request.shape.mem_unit is not MemUnit.PER_NODE or not tasks or not _proven(request.shape):
+        return
+    before, after = _task_cpus(old, request), _task_cpus(new, request)
+    if not before or not after or before == after or record.cpus != before * tasks * record.num_nodes:
+        return
+    because = _because(new, "cpus-per-task") or "back to what was asked for"
+    yield "CPUsPerTask", str(after), because
+    yield "MinCPUsNode", str(after * tasks), because
+
+
+def _proven(shape: ResourceShape) -> bool:
+    """-c and --mem with GPUs per node: the updates of other units kill every later srun, or were not tried."""
+    return (
+        shape.cpu_unit is CpuUnit.PER_TASK
+        and shape.gpu_unit in (GpuUnit.GRES, GpuUnit.PER_NODE)
+        and not shape.exclusive
+        and (shape.max_nodes or shape.nodes) == shape.nodes
+    )
+
+
+def _tasks_per_node(shape: ResourceShape) -> int | None:
+    """Where Slurm can only spread the tasks one way."""
+    if shape.tasks_per_node:
+        return shape.tasks_per_node
+    nodes = shape.nodes or 1
+    if shape.tasks is None or shape.tasks == nodes:
+        return 1
+    return shape.tasks if shape.nodes == 1 else None
+
+
+def _asked(plan: PlacementPlan, request: JobRequest, option: str) -> str | None:
+    """What Slurm was told: the plan's wish, else the user's."""
+    wished = (wish.value for wish in plan.lines if wish.option == option and wish.value is not None)
+    return next(wished, None) or request.value(option)
+
+
+def _because(plan: PlacementPlan, option: str) -> str:
+    return next((wish.reason for wish in plan.lines if wish.option == option and wish.value is not None), "")
+
+
+def _mem_mib(plan: PlacementPlan, request: JobRequest) -> int | None:
+    wished = (wish.value for wish in plan.lines if wish.option == "mem" and wish.value)
+    value = next(wished, None)
+    return int(value.removesuffix("M")) if value else request.shape.mem_mib
+
+
+def _task_cpus(plan: PlacementPlan, request: JobRequest) -> int | None:
+    wished = (wish.value for wish in plan.lines if wish.option == "cpus-per-task" and wish.value)
+    value = next(wished, None)
+    return int(value) if value else request.shape.cpus if request.shape.cpu_unit is CpuUnit.PER_TASK else None
+
+
+def _names(hostlist: str | None) -> frozenset[str] | None:
+    """None for a file of nodes or what is no host list: then nothing is known and nothing is changed."""
+    try:
+        return None if "/" in (hostlist or "") else frozenset(expand(hostlist or ""))
+    except ValueError:
+        return None
