@@ -363,15 +363,26 @@ class Waiting:
 
 
 def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
-    """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and let go."""
-    profile = measured_profile(waiting, verdict, desk)
-    chosen, released = waiting.plan, False
-    applied: Applied = ()
-    if waiting.job_id is not None and verdict.outcome is Outcome.FAIL:
-        applied = _cancel(waiting.job_id, verdict, desk)
-    elif waiting.job_id is not None:
-        chosen, applied, released = _plan_again(waiting, profile, desk)
-    record = PrerunRecord(
+    """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and let go.
+
+    The verdict is remembered before Slurm is touched, and again with what became of it: being killed in between loses
+    nothing, and who sees the job cancelled finds the reason.
+    """
+    record = _prerun_record(waiting, verdict, desk)
+    desk.memory.remember_prerun(record)
+    if waiting.job_id is None:
+        return record
+    if verdict.outcome is Outcome.FAIL:
+        record = replace(record, changes=_cancel(waiting.job_id, verdict, desk))
+    else:
+        chosen, applied, released = _plan_again(waiting, measured_profile(waiting, verdict, desk), desk)
+        record = replace(record, plan=plan_plain(chosen), changes=applied, released=released)
+    desk.memory.remember_prerun(record)
+    return record
+
+
+def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
+    return PrerunRecord(
         cluster=desk.cluster,
         job_id=waiting.job_id,
         prerun_job_id=waiting.prerun_job_id,
@@ -381,12 +392,8 @@ def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
         fingerprint=waiting.fingerprint,
         profile_key=waiting.profile_key,
         gpus=waiting.request.shape.gpus,
-        plan=plan_plain(chosen),
-        changes=applied,
-        released=released,
+        plan=plan_plain(waiting.plan),
     )
-    desk.memory.remember_prerun(record)
-    return record
 
 
 def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> ResourceProfile | None:

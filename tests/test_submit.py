@@ -324,7 +324,8 @@ def test_a_failed_pre_run_leaves_its_reason_and_cancels() -> None:
         (Verb.UPDATE_JOB, "Comment", "mine | slurmwrap: pre-run failed: train.py:9: KeyError"),
         (Verb.CANCEL, "", ""),
     ]
-    assert memory.preruns == [record]
+    first, last = memory.preruns
+    assert (first, last) == (replace(record, changes=()), record)  # remembered before Slurm is touched, and after
     assert not record.released
 
 

@@ -7,6 +7,7 @@ import os
 import pwd
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,11 @@ from slurmwrap.config import Config, user_state_dir
 from slurmwrap.edges import Published, SbatchCall, SbatchResult
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive, SlurmError, SlurmwrapError
 from slurmwrap.host.clock import SystemClock
+from slurmwrap.host.command import run as run_command
 from slurmwrap.job.request import JobRequest
 from slurmwrap.job.show import equivalent_script, explain
+from slurmwrap.prerun import inputs, static
+from slurmwrap.prerun.entry import entry_points
 from slurmwrap.prerun.trial import (
     TrialSpec,
     mem_shrunk,
@@ -42,6 +46,8 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
     slurm = SlurmCommands(timeout_s=config.slurm_timeout_s, environ=environ)
     uid = os.getuid()
     memory = HomeMemory(UserState(user_state_dir(environ)), uid, config)
+    if memory.mark.exists():
+        _catch_up(config, slurm, memory, voice)
     return Desk(
         slurm=slurm,
         clock=SystemClock(),
@@ -55,6 +61,17 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
         published=_published(config),
         say=voice.say,
     )
+
+
+def _catch_up(config: Config, slurm: SlurmCommands, memory: HomeMemory, voice: Voice) -> None:
+    """A failure costs what the last pre-runs found, not the submission."""
+    from slurmwrap.cli.catch_up import catch_up
+
+    try:
+        memory.mark.unlink()
+        catch_up(config, slurm, voice, memory.state.directory)
+    except (SlurmwrapError, OSError) as error:
+        voice.fault(error)
 
 
 def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
@@ -201,16 +218,29 @@ def _write_json(path: Path, plain: object) -> None:
 
 
 def _trials(environ: Mapping[str, str]) -> Trials:
-    from slurmwrap.host.command import run as run_command
-    from slurmwrap.prerun import inputs, static
-    from slurmwrap.prerun.entry import entry_files
-
     return Trials(
-        check=partial(static.check, run=run_command),
-        named_files=inputs.named_files,
-        digest=inputs.digest,
-        entry_files=entry_files,
+        check=partial(static.check, run=run_command, environ=environ),
+        named_files=partial(inputs.named_files, environ=environ),
+        digest=_digest,
+        entry_files=partial(_entry_files, environ=environ),
     )
+
+
+def _digest(path: str) -> str | None:
+    try:
+        return inputs.digest(path)
+    except OSError:
+        return None
+
+
+def _entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[str, bytes]:
+    """The programs that the script starts, as far as they can be read: path → content, in the script's order."""
+    text = request.script.content.decode("utf-8", "replace")
+    found = {}
+    for entry in entry_points(text, request.chdir, request.args, environ):
+        with suppress(OSError):
+            found[entry.path] = Path(entry.path).read_bytes() if Path(entry.path).is_file() else b""
+    return {path: content for path, content in found.items() if path}
 
 
 def _published(config: Config) -> Published:

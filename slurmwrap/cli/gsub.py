@@ -14,7 +14,7 @@ from pathlib import Path
 from slurmwrap import config as configuration
 from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive, RefusedError, ScriptError, SlurmwrapError, UsageError
-from slurmwrap.job.getopt import names_for, scan
+from slurmwrap.job.command_line import split_command_line
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
 from slurmwrap.job.shape import passthrough_reason

@@ -56,6 +56,13 @@ class HomeMemory:
         """One file in the user's spool, one in the site's where a job waits for it."""
         facts = {"prerun": to_plain(record)}
         self._remember(Context.PRERUN, record.cluster, record.job_id or record.prerun_job_id, record.at, facts)
+        with suppress(OSError):
+            self.mark.touch(mode=0o600)
+
+    @property
+    def mark(self) -> Path:
+        """There when a pre-run has left something that the database does not know yet."""
+        return self.state.directory / "unread"
 
     def keep_script(self, name: str, content: bytes) -> str:
         """scripts/<sha256>/<name>: Slurm names the job after the file, and shows its path."""

@@ -163,7 +163,7 @@ def test_a_corrupt_input_is_blocked_and_the_next_job_that_names_it_refused(lab: 
     script = write(home, "load.sbatch", GOOD.replace("srun hostname", "srun python load.py data.npy"))
     job = submitted(gsub(lab, home, script))
     lab.wait_job(job, {"CANCELLED"}, timeout=120)
-    other = write(home, "other.sbatch", GOOD.replace("srun hostname", "srun cat data.npy"))
+    other = write(home, "other.sbatch", GOOD.replace("srun hostname", "srun python load.py --again data.npy"))
     done = gsub(lab, home, other)
     assert (done.returncode, done.stdout) == (5, "")
     assert "data.npy is blocked" in done.stderr and "--force" in done.stderr

@@ -1,0 +1,25 @@
+"""Takes into the user's database what his pre-runs left since the last call: profiles, blocked inputs.
+
+Loads the database's library, so gsub calls it only when a pre-run left a mark (HomeMemory.remember_prerun).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slurmwrap.cli.reconcile import own_edges
+from slurmwrap.cli.voice import Voice
+from slurmwrap.config import Config
+from slurmwrap.host.lock import held
+from slurmwrap.reconcile import Words, ingest
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store.database import Database
+from slurmwrap.store.userstate import DATABASE
+
+
+def catch_up(config: Config, slurm: SlurmCommands, voice: Voice, state: Path) -> None:
+    """Empties the user's own spool into his database; judges nothing, acts on nothing."""
+    database = state / DATABASE
+    with held(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
+        edges = own_edges(config, slurm, store, voice, state)
+        ingest(edges, slurm.cluster_name(), Words(ask=lambda: slurm.jobs(edges.scope.user)))

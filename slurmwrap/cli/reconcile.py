@@ -1,0 +1,188 @@
+"""`slurmwrap reconcile`: wires the real edges to slurmwrap.reconcile, for the site or for one user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slurmwrap import config as configuration
+from slurmwrap.cli.voice import Voice
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.edges import Publisher
+from slurmwrap.errors import UsageError
+from slurmwrap.host import munge
+from slurmwrap.host.clock import SystemClock
+from slurmwrap.host.inputs import read_inputs_as
+from slurmwrap.host.lock import held
+from slurmwrap.host.userfile import UserLogs
+from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
+from slurmwrap.reconcile import watch as watch_slurm
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store.database import Database
+from slurmwrap.store.plain import from_plain
+from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.spool import PlainSpool, SealedSpool
+from slurmwrap.store.userstate import DATABASE, SPOOL
+
+SITE_POLL_S, USER_POLL_S = 15.0, 60.0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `slurmwrap`."""
+    app.command("reconcile")(reconcile)
+
+
+def reconcile(
+    once: Annotated[bool, typer.Option("--once", help="One pass, then end (default).")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM, as a service.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="My own jobs only, without any hook.")] = False,
+    poll: Annotated[float | None, typer.Option(min=1.0, help="Seconds between passes of --watch.")] = None,
+) -> None:
+    """Find out why jobs ended, and act on it as far as the rules allow.
+
+    Root and SlurmUser reconcile the site's jobs where site.state_dir is configured; everyone else his own.
+
+    \b
+    Examples:
+      slurmwrap reconcile               my jobs that ended since last time
+      slurmwrap reconcile --watch       the service on the controller
+    """
+    if once and watch:
+        raise UsageError("--once and --watch exclude each other")
+    config = configuration.load(os.environ)
+    voice = Voice.of_terminal("slurmwrap")
+    slurm = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s)
+    site = not user and _is_site(config)
+    place = Path(config.site.state_dir) if site else configuration.user_state_dir(os.environ)
+    database = place / ("site.db" if site else DATABASE)
+    with held(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
+        edges = _site(config, slurm, store, voice) if site else own_edges(config, slurm, store, voice, place)
+        if watch:
+            _watch(edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), voice)
+        else:
+            _show(reconcile_once(edges), voice)
+
+
+def _is_site(config: Config) -> bool:
+    """Whether we may speak for the site: its state is configured, and ours."""
+    if not config.site.state_dir:
+        return False
+    if os.geteuid() == 0:
+        return True
+    try:
+        return Path(config.site.state_dir).stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _site(config: Config, slurm: SlurmCommands, store: Database, voice: Voice) -> Edges:
+    site = config.site
+    trusted = frozenset({0, _slurm_uid(config, slurm)})
+    controller = PlainSpool(Path(site.state_dir) / "controller", trusted)
+    shared = (
+        (SealedSpool(site.spool, site.munge_socket, slurm.node_addresses, trusted, slurm.cluster_name()),)
+        if site.spool
+        else ()
+    )
+    publisher = FilePublisher(Path(site.published), site.munge_socket, munge.encode) if site.published else None
+    scope = Scope(trusted=trusted | {-1})
+    return _edges(config, slurm, store, voice, spools=(*shared, controller), publisher=publisher, scope=scope)
+
+
+def own_edges(config: Config, slurm: SlurmCommands, store: Database, voice: Voice, place: Path) -> Edges:
+    uid = os.geteuid()
+    scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
+    return _edges(config, slurm, store, voice, spools=(PlainSpool(place / SPOOL),), publisher=None, scope=scope)
+
+
+def _edges(
+    config: Config,
+    slurm: SlurmCommands,
+    store: Database,
+    voice: Voice,
+    *,
+    spools: tuple[SealedSpool | PlainSpool, ...],
+    publisher: Publisher | None,
+    scope: Scope,
+) -> Edges:
+    return Edges(
+        slurm=slurm,
+        store=store,
+        spools=spools,
+        logs=UserLogs(),
+        clock=SystemClock(),
+        publisher=publisher,
+        unpack=from_plain,
+        classify=classify,
+        read_inputs=read_inputs_as,
+        config=config,
+        scope=scope,
+        say=voice.say,
+    )
+
+
+def _slurm_uid(config: Config, slurm: SlurmCommands) -> int:
+    """SlurmUser's uid: as configured, else as Slurm says ("slurm(64030)")."""
+    if config.site.slurm_user:
+        try:
+            return pwd.getpwnam(config.site.slurm_user).pw_uid
+        except KeyError:
+            raise UsageError(f"site.slurm_user: there is no user '{config.site.slurm_user}'") from None
+    told = re.search(r"\((\d+)\)", slurm.config().get("SlurmUser", ""))
+    return int(told[1]) if told else 0
+
+
+def _watch(edges: Edges, wake: Path, poll_s: float, voice: Voice) -> None:
+    stopping: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, frame: stopping.append(received))
+    voice.say(f"reconciling every {poll_s:g} s until told to stop")
+    watch_slurm(
+        edges,
+        poll_s=poll_s,
+        woken=_wake_time(wake),
+        stopped=lambda: bool(stopping),
+        report=lambda summary: _show(summary, voice, quiet=True),
+    )
+    voice.say("stopped")
+
+
+def _wake_time(wake: Path) -> Callable[[], int]:
+    """EpilogSlurmctld touches the file; its time is the signal, and there need not be one."""
+
+    def read() -> int:
+        try:
+            return wake.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    return read
+
+
+def _show(summary: Summary, voice: Voice, *, quiet: bool = False) -> None:
+    for record in summary.judged:
+        voice.say(_told(record))
+    for action in summary.applied:
+        voice.say(f"done: {action.verb} {action.target} {action.key}{'=' if action.key else ''}{action.value}".rstrip())
+    for action in summary.given_up:
+        voice.say(f"not done: {action.verb} {action.target} {action.key}: {action.error}")
+    for error in summary.errors:
+        voice.say(f"error: {error}")
+    if summary.ingested.refused:
+        voice.say(f"{summary.ingested.refused} spool files were not believed and set aside")
+    if not quiet:
+        voice.say(f"{len(summary.judged)} runs judged, {len(summary.applied)} actions done, {summary.waiting} waiting")
+
+
+def _told(record: AttemptRecord) -> str:
+    category = record.diagnosis.category if record.diagnosis else "unknown"
+    return f"job {record.address} of {record.user}: {category}, {record.decision}: {record.decision_reason}"

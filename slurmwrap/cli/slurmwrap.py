@@ -1,0 +1,84 @@
+"""`slurmwrap`: the root of the commands, and the one place where their errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from slurmwrap import __version__
+from slurmwrap.cli import classify, hooks, lab, reconcile
+from slurmwrap.cli.history import history
+from slurmwrap.cli.report import report
+from slurmwrap.cli.voice import Voice
+from slurmwrap.cli.why import why
+from slurmwrap.errors import SlurmwrapError
+
+EX_SOFTWARE = 70  # sysexits.h: an internal error
+
+app = typer.Typer(
+    name="slurmwrap",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"slurmwrap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Why jobs failed, what was done about it, and the parts that an administrator runs. Jobs go in by gsub.
+
+    \b
+    A researcher's day:
+      gsub train.sbatch          submit; a bug is caught on one GPU first
+      slurmwrap why              why did my last failed job fail, and what now?
+      slurmwrap history          my runs of the last week
+    \b
+    An administrator's morning:
+      slurmwrap report           what failed last night, what it cost, what to do
+      slurmwrap report --since 7d --json
+    \b
+    Trying it out, without a cluster:
+      slurmwrap lab up && eval "$(slurmwrap lab env)"
+    """
+
+
+app.command()(why)
+app.command()(history)
+app.command()(report)
+
+
+classify.register(app)
+reconcile.register(app)
+app.add_typer(lab.app, name="lab")
+app.add_typer(hooks.app, name="hooks")
+
+
+def main() -> None:
+    """The console script. Expected errors: one line, a hint, their own code; others: 70 and a file with the details."""
+    voice = Voice.of_terminal("slurmwrap")
+    try:
+        app(prog_name="slurmwrap")
+    except SlurmwrapError as error:
+        voice.error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        voice.fault(error)
+        sys.exit(EX_SOFTWARE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Small helpers of the commands that show: colour on a terminal only, --since, the reader's time zone."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from datetime import datetime, tzinfo
+from typing import TextIO
+
+from slurmwrap.errors import UsageError
+from slurmwrap.report.tell import Paint, plain
+
+_STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+_UNITS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_PERIOD = re.compile(r"([0-9]{1,6})(m|min|h|d|w)")
+
+
+def painter(stream: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> Paint:
+    """Colours for `stream` (stdout): none where it is no terminal, NO_COLOR is set, or TERM=dumb."""
+    stream = sys.stdout if stream is None else stream
+    if not stream.isatty() or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
+        return plain
+    return paint
+
+
+def paint(text: str, style: str) -> str:
+    """`text` in one of the styles of a terminal; every line by itself, so that a pager may cut between them."""
+    return "\n".join(f"\033[{_STYLES[style]}m{line}\033[0m" for line in text.split("\n"))
+
+
+def since(text: str, now: float, zone: tzinfo | None = None) -> float:
+    """`24h`, `7d`, `2w`, `30min`, or a date (`2026-11-20`, `2026-11-20T06:00`) -> Unix seconds. UsageError."""
+    period = _PERIOD.fullmatch(text)
+    if period:
+        return now - int(period[1]) * _UNITS[period[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment.replace(tzinfo=zone) if moment.tzinfo is None else moment).timestamp()
+    except (ValueError, OverflowError):
+        hint = "write it as 24h, 7d or 2026-11-20"
+        raise UsageError(f"--since '{text}' is neither a period nor a date", hint=hint) from None
+
+
+def local_zone() -> tzinfo | None:
+    """The zone of the reader's clock."""
+    return datetime.now().astimezone().tzinfo

@@ -1,0 +1,123 @@
+"""Turns values into the few words of a terminal page: durations, numbers, aligned tables, harmless text. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime, tzinfo
+from unicodedata import combining, east_asian_width
+
+WIDTH = 80
+
+
+def visible(text: str) -> str:
+    """User text on one line, control and escape characters spelt out: it must not speak to the terminal."""
+    return "".join(character if character.isprintable() else _spelt(character) for character in text)
+
+
+def _spelt(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8 (PEP 383)
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def width(text: str) -> int:
+    """Columns a terminal needs for printable text."""
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def fit(text: str, columns: int) -> str:
+    """`visible(text)` in at most `columns` columns; "…" shows that something was left out."""
+    text = visible(text)
+    if width(text) <= columns:
+        return text
+    while text and width(text) > columns - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def pad(text: str, columns: int, *, right: bool = False) -> str:
+    """Filled with spaces to `columns`; `right` aligns to the right."""
+    space = " " * max(0, columns - width(text))
+    return space + text if right else text + space
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 2, columns: int = WIDTH) -> str:
+    """Aligned lines. A head that begins with ">" aligns its column to the right; with "~", it may be cut to fit."""
+    right = [name.startswith(">") for name in head]
+    cells = [[name.lstrip(">~") for name in head], *([visible(cell) for cell in row] for row in rows)]
+    widths = [max(width(row[i]) for row in cells) for i in range(len(head))]
+    _narrow(
+        widths, [i for i, name in enumerate(head) if name.startswith("~")], columns - indent - 2 * (len(widths) - 1)
+    )
+    lines = [
+        "  ".join(pad(fit(row[i], widths[i]), widths[i], right=right[i]) for i in range(len(head))) for row in cells
+    ]
+    return "\n".join((" " * indent + line).rstrip() for line in lines)
+
+
+def _narrow(widths: list[int], flexible: list[int], available: int) -> None:
+    """Takes from the widest of the flexible ones, one by one, down to 8 each."""
+    while flexible and sum(widths) > available:
+        widest = max(flexible, key=lambda i: widths[i])
+        if widths[widest] <= 8:
+            return
+        widths[widest] -= 1
+
+
+def wrapped(text: str, *, indent: str = "", hanging: str = "", columns: int = WIDTH) -> str:
+    """Words of harmless text on lines of at most `columns`; a word longer than a line is left whole."""
+    lines, line = [], indent
+    for word in visible(text).split(" "):
+        joined = line + word if line in (indent, hanging) else f"{line} {word}"
+        if width(joined) > columns and line not in (indent, hanging):
+            lines.append(line)
+            joined = hanging + word
+        line = joined
+    return "\n".join([*lines, line]).rstrip()
+
+
+def duration(seconds: float) -> str:
+    """ "45 s", "12 min", "3 h 05 min", "2 d 4 h"."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
+
+
+def hours(value: float) -> str:
+    """GPU-hours: one decimal, two where they are few."""
+    return f"{value:,.2f}" if 0 < abs(value) < 10 else f"{value:,.1f}"
+
+
+def percent(share: float) -> str:
+    """0..1 -> "45.6 %"."""
+    return f"{100 * share:.1f} %"
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """ "1 job", "2 jobs", "no jobs"."""
+    word = noun if number == 1 else plural or f"{noun}s"
+    return f"{number:,} {word}" if number else f"no {word}"
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Each name once, numbers in them by value: n2 before n10."""
+    return tuple(
+        sorted(
+            set(names),
+            key=lambda name: [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in re.split(r"(\d+)", name)],
+        )
+    )
+
+
+def moment(at: float, zone: tzinfo | None) -> str:
+    """Unix seconds -> "2026-11-20 06:00"."""
+    return datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M")

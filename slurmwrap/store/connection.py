@@ -1,0 +1,129 @@
+"""Edge: opens SQLite files and says in plain words what is wrong with them. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from slurmwrap.errors import StoreError
+from slurmwrap.store.migrations import APPLICATION_ID, VERSION
+
+# SQLite's WAL needs memory shared by all who have the file open: one machine (https://sqlite.org/wal.html).
+_NETWORK = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "panfs", "wekafs", "9p")
+)
+
+
+def connect(path: Path, *, busy_s: float) -> sqlite3.Connection:
+    """Opens an existing file for reading and writing; waits at most `busy_s` for other writers. sqlite3.Error."""
+    connection = sqlite3.connect(_uri(path, "mode=rw"), uri=True, timeout=busy_s, isolation_level=None)
+    connection.row_factory = None
+    return connection
+
+
+def connect_readonly(path: Path, *, busy_s: float) -> sqlite3.Connection:
+    """Opens an existing file for reading only. sqlite3.Error when that cannot be."""
+    connection = sqlite3.connect(_uri(path, "mode=ro"), uri=True, timeout=busy_s, isolation_level=None)
+    try:
+        connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.OperationalError:
+        # A reader of a WAL file wants to make its -shm file; where it may not, and nobody writes, it need not.
+        connection.close()
+        if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
+            raise
+        connection = sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True, isolation_level=None)
+    return connection
+
+
+def _uri(path: Path, mode: str) -> str:
+    return f"file:{quote(os.fsencode(path.absolute()))}?{mode}"
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema's version; 0 for an empty file. StoreError for a newer one and for a file that is not ours."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if owner != APPLICATION_ID and (owner or version or tables):
+        raise StoreError(f"{path} is a database of another program", hint="move it away; nothing in it was changed")
+    if version > VERSION:
+        raise StoreError(
+            f"{path} was written by a newer slurmwrap (schema {version}; this one knows {VERSION})",
+            hint="upgrade slurmwrap here; the file was not touched",
+        )
+    return version
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what SQLite says into a StoreError that names `path` and the way out."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+
+
+@contextmanager
+def reachable(path: Path) -> Iterator[None]:
+    """Turns what the file system says about `path` or its directory into a StoreError."""
+    try:
+        yield
+    except OSError as error:
+        hint = f"see that its directory exists, is yours and has space left: ls -ld {path.parent}"
+        raise StoreError(f"database {path} cannot be used: {error.strerror or error}", hint=hint) from error
+
+
+def explain(error: sqlite3.Error, path: Path) -> StoreError:
+    """The StoreError for one of SQLite's errors. Its primary code is the low byte: https://sqlite.org/rescode.html."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    what, hint = _FAULTS.get(code, (f"cannot be used: {error}", ""))
+    return StoreError(f"database {path} {what}", hint=hint.format(path=path))
+
+
+_LOCKED = ("is locked by another process", "try again in a moment; 'fuser {path}' names who holds it")
+_BROKEN = (
+    "is damaged",
+    "nothing was changed; restore a backup, or move the file away and a new one is begun: mv {path} {path}.damaged",
+)
+_READONLY = ("cannot be written", "see who owns it and whether its file system is mounted read-only: ls -l {path}")
+_FAULTS = {
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_CORRUPT: _BROKEN,
+    sqlite3.SQLITE_NOTADB: _BROKEN,
+    sqlite3.SQLITE_FULL: ("has no space left", "free space on its file system or raise the quota: df {path}"),
+    sqlite3.SQLITE_READONLY: _READONLY,
+    sqlite3.SQLITE_PERM: _READONLY,
+    sqlite3.SQLITE_CANTOPEN: (
+        "cannot be opened",
+        "see that you may read and write it and its directory: ls -ld {path}",
+    ),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written (I/O error)", "look at the disk and its quota: df {path}"),
+}
+
+
+def journal_mode(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """`WAL`, or `DELETE` where `path` lies on a network file system (a home directory shared by login nodes)."""
+    try:
+        kind = filesystem_of(path.resolve(), mounts.read_text(encoding="utf-8", errors="surrogateescape"))
+    except OSError:
+        return "WAL"
+    return "DELETE" if kind in _NETWORK or kind.startswith("fuse.") else "WAL"
+
+
+def filesystem_of(path: Path, mountinfo: str) -> str:
+    """Type of the file system that holds `path`, from the text of /proc/self/mountinfo (proc(5)). Pure. "" if none."""
+    best, found = -1, ""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(" "), right.split(" ")[0]
+        if len(fields) < 5:
+            continue
+        mount = Path(fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
+        if path.is_relative_to(mount) and len(mount.parts) >= best:  # of two on one point the later one is seen
+            best, found = len(mount.parts), kind
+    return found

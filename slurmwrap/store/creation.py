@@ -1,0 +1,85 @@
+"""Edge: makes a database file and brings it to the newest schema, each in one step that cannot be seen half done."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import sqlite_utils
+
+from slurmwrap.edges import Clock
+from slurmwrap.store.connection import connect, journal_mode
+from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
+
+BUSY_S = 5.0
+
+
+def wrap(connection: sqlite3.Connection, *, writable: bool = True) -> sqlite_utils.Database:
+    """sqlite-utils around a connection in autocommit mode; closes it when that fails."""
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        if writable:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        return sqlite_utils.Database(connection, execute_plugins=False)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def create(path: Path, clock: Clock | None) -> None:
+    """Makes the whole file aside and puts it in place in one step: nobody ever sees half a schema."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mkstemp: mode 0600
+    os.close(handle)
+    aside = Path(name)
+    try:
+        tables = wrap(connect(aside, busy_s=BUSY_S))
+        try:
+            migrate(tables, path, clock)
+        finally:
+            tables.conn.close()
+        _give_to_owner(aside, path.parent)
+        _put_in_place(aside, path)
+    finally:
+        for leftover in (aside, aside.with_name(aside.name + "-wal"), aside.with_name(aside.name + "-shm")):
+            leftover.unlink(missing_ok=True)
+
+
+def _give_to_owner(aside: Path, directory: Path) -> None:
+    """Root may be the first to open SlurmUser's database; SlurmUser must still be able to use it."""
+    if os.geteuid() == 0:
+        owner = directory.stat()
+        os.chown(aside, owner.st_uid, owner.st_gid)
+
+
+def _put_in_place(aside: Path, path: Path) -> None:
+    """Like os.replace, but a database that another process made in the meantime stays."""
+    try:
+        with suppress(FileExistsError):
+            os.link(aside, path)
+    except OSError:  # a file system without hard links
+        aside.replace(path)
+
+
+def migrate(tables: sqlite_utils.Database, path: Path, clock: Clock | None) -> None:
+    """All missing steps in one transaction; the version is read again inside it, after waiting for other writers."""
+    tables.execute("BEGIN IMMEDIATE")
+    try:
+        done = tables.execute("PRAGMA user_version").fetchone()[0]
+        for step in MIGRATIONS[done:]:
+            for statement in step:
+                tables.execute(statement)
+        at = clock.now() if clock else time.time()
+        for version in range(done + 1, VERSION + 1):
+            tables.execute("INSERT OR IGNORE INTO migrations VALUES (?, ?)", [version, at])
+        tables.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        tables.execute(f"PRAGMA user_version = {VERSION}")
+        tables.execute("COMMIT")
+    except BaseException:
+        tables.conn.rollback()
+        raise
+    tables.conn.execute(f"PRAGMA journal_mode = {journal_mode(path)}")

@@ -1,0 +1,221 @@
+"""The database's tables, as a numbered list of steps forward. A step that was released is never changed.
+
+`PRAGMA user_version` counts the steps done; `PRAGMA application_id` says that the file is ours. All steps of one
+opening run in one transaction: the file is at its old version or at the newest, never between. docs/database.md
+describes the result.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x534C5752  # "SLWR"
+
+# JSON: fields of a record that have no column yet, so that a record of a newer version is kept whole.
+_KEPT_WHOLE = "more TEXT NOT NULL DEFAULT '{}'"
+
+_TABLES = (
+    f"""CREATE TABLE observations ( -- one file of the spool, as a hook, gsub or a pre-run wrote it
+    nonce TEXT PRIMARY KEY,
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL, -- raw job id
+    context TEXT NOT NULL, -- prolog, epilog, epilog_slurmctld, submit, prerun or slurm
+    at REAL NOT NULL, -- Unix seconds
+    node TEXT NOT NULL,
+    uid INTEGER NOT NULL, -- of the writer, by MUNGE; -1: the directory's owner
+    facts TEXT NOT NULL, -- JSON
+    {_KEPT_WHOLE}
+) WITHOUT ROWID""",
+    "CREATE INDEX observations_by_job ON observations (cluster, job_id, at)",
+    """CREATE TABLE set_aside ( -- spool files that were not believed, counted
+    uid INTEGER NOT NULL, -- whose file; -1: unknown
+    reason TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    first_at REAL NOT NULL,
+    last_at REAL NOT NULL,
+    last_name TEXT NOT NULL,
+    PRIMARY KEY (uid, reason)
+) WITHOUT ROWID""",
+    f"""CREATE TABLE attempts ( -- one run of a job; SubmitTime changes on requeue
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL, -- raw job id
+    submit_time INTEGER NOT NULL, -- Unix seconds, as all times
+    address TEXT NOT NULL, -- what scontrol is given: "81" or "77_2"
+    restarts INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    user TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    account TEXT NOT NULL,
+    partition TEXT NOT NULL,
+    state TEXT NOT NULL, -- final Slurm state; "" while it runs
+    reason TEXT NOT NULL,
+    exit_code INTEGER,
+    signal INTEGER,
+    derived_exit_code INTEGER,
+    nodes TEXT NOT NULL, -- JSON list
+    gpus INTEGER NOT NULL,
+    cpus INTEGER NOT NULL,
+    eligible_time INTEGER,
+    start_time INTEGER,
+    end_time INTEGER,
+    time_limit_s INTEGER,
+    std_out TEXT NOT NULL,
+    std_err TEXT NOT NULL,
+    measurement TEXT, -- JSON
+    diagnosis_category TEXT, -- NULL: not judged yet
+    diagnosis_domain TEXT,
+    diagnosis_decision TEXT, -- the taxonomy's
+    diagnosis_confidence REAL,
+    diagnosis_signature TEXT,
+    diagnosis_evidence TEXT, -- JSON list of source, line, text
+    diagnosis_advice TEXT,
+    diagnosis_node TEXT,
+    diagnosis_conclusive INTEGER,
+    diagnosis_input_path TEXT,
+    decision TEXT NOT NULL, -- after ledger and consent
+    decision_reason TEXT NOT NULL,
+    reconciled INTEGER NOT NULL, -- 1: every intended action is done or given up
+    {_KEPT_WHOLE},
+    PRIMARY KEY (cluster, job_id, submit_time)
+) WITHOUT ROWID""",
+    "CREATE INDEX attempts_by_end ON attempts (end_time)",
+    "CREATE INDEX attempts_by_user ON attempts (user, submit_time)",
+    "CREATE INDEX attempts_by_address ON attempts (address)",
+    "CREATE INDEX attempts_to_do ON attempts (submit_time) WHERE reconciled = 0",
+    f"""CREATE TABLE actions ( -- changes of Slurm: intended first, then done
+    action_id INTEGER PRIMARY KEY,
+    cluster TEXT, -- NULL, with the next two: not about one attempt
+    job_id INTEGER,
+    submit_time INTEGER,
+    rule TEXT NOT NULL,
+    mode TEXT NOT NULL, -- observe, advise or act
+    verb TEXT NOT NULL, -- scontrol's or scancel's
+    target TEXT NOT NULL, -- job address or node
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    because TEXT NOT NULL,
+    intended_at REAL NOT NULL,
+    done_at REAL, -- NULL: not done
+    error TEXT NOT NULL, -- "": it worked
+    {_KEPT_WHOLE},
+    FOREIGN KEY (cluster, job_id, submit_time) REFERENCES attempts (cluster, job_id, submit_time)
+)""",
+    "CREATE UNIQUE INDEX actions_once ON actions (cluster, job_id, submit_time, rule, verb, target, key, value)",
+    "CREATE INDEX actions_to_do ON actions (action_id) WHERE done_at IS NULL",
+    f"""CREATE TABLE strikes ( -- counts against nodes; kernel, NVML and Slurm evidence only
+    strike_id INTEGER PRIMARY KEY,
+    node TEXT NOT NULL,
+    cause TEXT NOT NULL, -- category
+    conclusive INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    at REAL NOT NULL,
+    job_id INTEGER NOT NULL,
+    uid INTEGER NOT NULL,
+    cluster TEXT, -- of the attempt whose diagnosis gave the strike; NULL: another source
+    submit_time INTEGER,
+    {_KEPT_WHOLE}
+)""",
+    "CREATE INDEX strikes_by_time ON strikes (at)",
+    "CREATE INDEX strikes_by_attempt ON strikes (cluster, job_id, submit_time)",
+    f"""CREATE TABLE blocked_inputs ( -- files that made jobs fail
+    digest TEXT NOT NULL, -- of the file's size and its first and last MiB
+    uid INTEGER NOT NULL, -- whom it binds; -1: everyone
+    path TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at REAL NOT NULL,
+    job_id INTEGER NOT NULL,
+    {_KEPT_WHOLE},
+    PRIMARY KEY (digest, uid)
+) WITHOUT ROWID""",
+    f"""CREATE TABLE submissions ( -- one call of gsub, as its user reports it
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL,
+    at REAL NOT NULL,
+    uid INTEGER NOT NULL,
+    user TEXT NOT NULL,
+    name TEXT NOT NULL,
+    script_path TEXT NOT NULL,
+    script_sha256 TEXT NOT NULL,
+    work_dir TEXT NOT NULL,
+    gpus INTEGER NOT NULL,
+    nodes INTEGER NOT NULL,
+    retry INTEGER NOT NULL,
+    profile_key TEXT NOT NULL,
+    prerun_mode TEXT NOT NULL,
+    prerun_job_id INTEGER,
+    fingerprint TEXT NOT NULL, -- of script, arguments, code and environment
+    inputs TEXT NOT NULL, -- JSON list of paths
+    output_appends INTEGER NOT NULL,
+    plan TEXT NOT NULL, -- JSON: the first PlacementPlan
+    changes TEXT NOT NULL, -- JSON list: what the rewrite changed, with reasons
+    {_KEPT_WHOLE},
+    PRIMARY KEY (cluster, job_id, at)
+) WITHOUT ROWID""",
+    "CREATE INDEX submissions_by_time ON submissions (at)",
+    "CREATE INDEX submissions_by_script ON submissions (script_sha256)",
+    f"""CREATE TABLE preruns ( -- one ended pre-run, as its user reports it
+    cluster TEXT NOT NULL,
+    prerun_job_id INTEGER NOT NULL,
+    at REAL NOT NULL,
+    job_id INTEGER, -- the real job
+    uid INTEGER NOT NULL,
+    verdict_outcome TEXT NOT NULL, -- pass, fail or inconclusive
+    verdict_layer TEXT NOT NULL, -- what decided: static, step, exit, timeout or supervisor
+    verdict_reason TEXT NOT NULL,
+    verdict_steps INTEGER NOT NULL,
+    verdict_seconds REAL NOT NULL,
+    verdict_category TEXT NOT NULL,
+    verdict_findings TEXT NOT NULL, -- JSON list
+    verdict_evidence TEXT NOT NULL, -- JSON list of source, line, text
+    verdict_measurement TEXT, -- JSON
+    verdict_input_path TEXT NOT NULL,
+    verdict_input_fault TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    profile_key TEXT NOT NULL,
+    gpus INTEGER NOT NULL, -- of the real job
+    plan TEXT NOT NULL, -- JSON: the second PlacementPlan
+    changes TEXT NOT NULL, -- JSON list: what was applied to the waiting job
+    released INTEGER NOT NULL, -- 1: StartTime=now was accepted
+    {_KEPT_WHOLE},
+    PRIMARY KEY (cluster, prerun_job_id, at)
+) WITHOUT ROWID""",
+    "CREATE INDEX preruns_by_job ON preruns (job_id)",
+    "CREATE INDEX preruns_by_fingerprint ON preruns (fingerprint)",
+    f"""CREATE TABLE profiles ( -- what a job needs per GPU
+    key TEXT PRIMARY KEY,
+    cpus_per_gpu REAL,
+    mem_mib_per_gpu INTEGER, -- MiB
+    steps_per_s REAL,
+    gpu_type TEXT NOT NULL,
+    gpus_per_node INTEGER NOT NULL,
+    runs INTEGER NOT NULL,
+    preruns INTEGER NOT NULL,
+    confidence REAL NOT NULL,
+    source TEXT NOT NULL,
+    measured_at REAL NOT NULL,
+    {_KEPT_WHOLE}
+) WITHOUT ROWID""",
+    """CREATE TABLE measurements ( -- what went into profiles
+    key TEXT NOT NULL,
+    at REAL NOT NULL,
+    source TEXT NOT NULL, -- prerun or epilog
+    measurement TEXT NOT NULL, -- JSON
+    PRIMARY KEY (key, at, source, measurement)
+) WITHOUT ROWID""",
+)
+
+_FOR_PEOPLE = (
+    """CREATE VIEW failures AS -- what failed, newest first, without the columns that programs need
+    SELECT datetime(end_time, 'unixepoch') AS ended_utc, cluster, address, user, name, state,
+        diagnosis_category AS category, round(gpus * (end_time - start_time) / 3600.0, 2) AS gpu_hours,
+        decision, decision_reason, diagnosis_advice AS advice
+    FROM attempts
+    WHERE diagnosis_category IS NOT NULL AND diagnosis_category NOT IN ('success', 'cancelled')
+    ORDER BY end_time DESC""",
+    """CREATE TABLE migrations ( -- when this file was brought to each version
+    version INTEGER PRIMARY KEY,
+    at REAL NOT NULL
+)""",
+)
+
+# Step N (from 1) brings a database from version N-1 to version N.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_TABLES, _FOR_PEOPLE)
+VERSION = len(MIGRATIONS)

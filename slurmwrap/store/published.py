@@ -1,0 +1,157 @@
+"""Edge: what the site publishes: written by the reconciler, read by gsub and `slurmwrap why`. Standard library only.
+
+DIRECTORY/published.json                 for everyone: node health, blocked inputs, profiles
+DIRECTORY/why/<job>-<submit_time>.munge  one judged attempt, sealed by MUNGE for its owner's uid alone
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from slurmwrap.edges import Published
+from slurmwrap.errors import StoreError
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.store.plain import from_plain, to_plain
+
+FILE = "published.json"
+WHY = "why"
+
+_LIMIT = 64 << 20
+_SEALED_LIMIT = 1 << 20  # MUNGE's own limit is 1 MiB for a whole credential
+
+
+class Seal(Protocol):
+    """host.munge.encode: a credential that only `uid_restriction` can decode."""
+
+    def __call__(self, payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes: ...
+
+
+Unseal = Callable[[bytes], tuple[bytes, int] | None]  # credential -> (payload, uid that sealed it); None: not for us
+
+
+class FilePublisher:
+    """Implements edges.Publisher on a directory that belongs to root or SlurmUser. StoreError when it cannot write."""
+
+    def __init__(self, directory: Path, socket: str, seal: Seal) -> None:
+        self.directory = directory
+        self._socket = socket
+        self._seal = seal
+
+    def publish(self, published: Published) -> None:
+        """Replaces the world-readable state in one step."""
+        text = json.dumps(to_plain(published), separators=(",", ":"))
+        _replace(self.directory / FILE, text.encode("ascii"))
+
+    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+        """Seals one judged attempt for its owner's uid. One without an owner is told to nobody."""
+        if record.uid < 0:
+            return
+        told = {"version": 1, "attempt": to_plain(record), "actions": [to_plain(action) for action in actions]}
+        sealed = self._seal(json.dumps(told).encode("ascii"), socket=self._socket, uid_restriction=record.uid)
+        name = f"{record.attempt.job_id}-{record.attempt.submit_time}.munge"
+        _replace(self.directory / WHY / name, sealed)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), 0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        hint = f"see that {path.parent} belongs to SlurmUser and has space left"
+        raise StoreError(f"cannot publish {path}: {error.strerror or error}", hint=hint) from error
+
+
+def read_published(path: Path, trusted_uids: Collection[int]) -> Published | None:
+    """What the site published at `path` (the file or its directory); None: nothing, or nothing to be believed.
+
+    Believed only if root or one of `trusted_uids` (SlurmUser) owns both the file and its directory, and nobody else may
+    write either: otherwise a user could make gsub avoid nodes or refuse another user's input.
+    """
+    file = path if path.name == FILE else path / FILE
+    content = _trusted_content(file, trusted_uids, _LIMIT)
+    if content is None:
+        return None
+    try:
+        return from_plain(Published, json.loads(content))
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_why(
+    directory: Path, job_id: int | None, decode: Unseal, trusted_uids: Collection[int], *, limit: int = 500
+) -> list[dict[str, Any]]:
+    """What the site told this user about one raw job id (None: all of his jobs), oldest first.
+
+    Dicts {"version", "attempt", "actions"}; `told` makes records of one. Files are tried newest first, at most `limit`.
+    """
+    pattern = f"{job_id}-*.munge" if job_id is not None else "*.munge"
+    files = sorted((directory / WHY).glob(pattern), key=_sealed_order, reverse=True)[:limit]
+    found = [_unsealed(file, decode, trusted_uids) for file in reversed(files)]
+    return [told for told in found if told is not None]
+
+
+def told(plain: dict[str, Any]) -> tuple[AttemptRecord, tuple[ActionRecord, ...]]:
+    """One dict of `read_why` as records. ValueError names the field that is wrong."""
+    try:
+        attempt, actions = plain["attempt"], plain["actions"]
+    except KeyError as error:
+        raise ValueError(f"{error.args[0]} is missing") from error
+    return from_plain(AttemptRecord, attempt), tuple(from_plain(ActionRecord, action) for action in actions)
+
+
+def _sealed_order(file: Path) -> tuple[int, ...]:
+    """(submit time, job id) out of the name; wrong names come first and fail to decode."""
+    job_id, _, submit_time = file.stem.partition("-")
+    return (int(submit_time), int(job_id)) if job_id.isdigit() and submit_time.isdigit() else ()
+
+
+def _unsealed(file: Path, decode: Unseal, trusted_uids: Collection[int]) -> dict[str, Any] | None:
+    sealed = _trusted_content(file, trusted_uids, _SEALED_LIMIT)
+    opened = decode(sealed) if sealed is not None else None
+    if opened is None or opened[1] not in {0, *trusted_uids}:
+        return None
+    try:
+        plain = json.loads(opened[0])
+    except (ValueError, RecursionError):
+        return None
+    return plain if isinstance(plain, dict) and {"attempt", "actions"} <= plain.keys() else None
+
+
+def _trusted_content(path: Path, trusted_uids: Collection[int], limit: int) -> bytes | None:
+    trusted = {0, *trusted_uids}
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not _trusted(os.fstat(directory), trusted):
+            return None
+        # O_NONBLOCK: a FIFO must not hold us up before fstat shows that it is none of ours.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(path.name, flags, dir_fd=directory), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or not _trusted(status, trusted) or status.st_size > limit:
+                return None
+            return file.read(limit)
+    except OSError:
+        return None
+    finally:
+        os.close(directory)
+
+
+def _trusted(status: os.stat_result, trusted: set[int]) -> bool:
+    return status.st_uid in trusted and not status.st_mode & 0o022

@@ -1,0 +1,227 @@
+"""Turns records into rows of the database and back. Pure; standard library only, on gsub's fast path.
+
+One Table per record: plain columns for what is queried and read by people, JSON text for lists and nested records, and
+`more` for fields that a record has and the table has no column for yet. migrations.py makes the tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from slurmwrap.diagnosis.evidence import Diagnosis, Observation
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.store.plain import from_plain, to_plain
+
+T = TypeVar("T")
+SqlValue = str | int | float | bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nested:
+    """A record inside a record, spread over columns that start with `prefix`. NULL in `marker`: there is none."""
+
+    prefix: str
+    marker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Where a record lies. `json` and `boolean` name the columns that need turning; `key` those that identify a row."""
+
+    name: str
+    record: type[Any]
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    json: frozenset[str] = frozenset()
+    boolean: frozenset[str] = frozenset()
+    nested: Mapping[str, Nested] = field(default_factory=dict)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ATTEMPT_KEY = Nested(prefix="", marker="submit_time")
+
+OBSERVATIONS = Table(
+    name="observations",
+    record=Observation,
+    key=("nonce",),
+    columns=_words("nonce cluster job_id context at node uid facts"),
+    json=frozenset({"facts"}),
+)
+ATTEMPTS = Table(
+    name="attempts",
+    record=AttemptRecord,
+    key=_words("cluster job_id submit_time"),
+    columns=_words(
+        """cluster job_id submit_time address restarts name user uid account partition state reason exit_code signal
+        derived_exit_code nodes gpus cpus eligible_time start_time end_time time_limit_s std_out std_err measurement
+        diagnosis_category diagnosis_domain diagnosis_decision diagnosis_confidence diagnosis_signature
+        diagnosis_evidence diagnosis_advice diagnosis_node diagnosis_conclusive diagnosis_input_path
+        decision decision_reason reconciled"""
+    ),
+    json=frozenset({"nodes", "measurement", "diagnosis_evidence"}),
+    boolean=frozenset({"reconciled", "diagnosis_conclusive"}),
+    nested={"attempt": _ATTEMPT_KEY, "diagnosis": Nested(prefix="diagnosis_", marker="diagnosis_category")},
+)
+ACTIONS = Table(
+    name="actions",
+    record=ActionRecord,
+    key=("action_id",),
+    columns=_words(
+        """action_id cluster job_id submit_time rule mode verb target key value because intended_at done_at error"""
+    ),
+    nested={"attempt": _ATTEMPT_KEY},
+)
+STRIKES = Table(
+    name="strikes",
+    record=StrikeRecord,
+    key=("strike_id",),
+    columns=_words("node cause conclusive text at job_id uid"),
+    boolean=frozenset({"conclusive"}),
+)
+BLOCKED_INPUTS = Table(
+    name="blocked_inputs",
+    record=BlockedInput,
+    key=_words("digest uid"),
+    columns=_words("digest uid path reason at job_id"),
+)
+SUBMISSIONS = Table(
+    name="submissions",
+    record=Submission,
+    key=_words("cluster job_id at"),
+    columns=_words(
+        """cluster job_id at uid user name script_path script_sha256 work_dir gpus nodes retry profile_key prerun_mode
+        prerun_job_id fingerprint inputs output_appends plan changes"""
+    ),
+    json=frozenset({"inputs", "plan", "changes"}),
+    boolean=frozenset({"retry", "output_appends"}),
+)
+PRERUNS = Table(
+    name="preruns",
+    record=PrerunRecord,
+    key=_words("cluster prerun_job_id at"),
+    columns=_words(
+        """cluster prerun_job_id at job_id uid verdict_outcome verdict_layer verdict_reason verdict_steps
+        verdict_seconds verdict_category verdict_findings verdict_evidence verdict_measurement verdict_input_path
+        verdict_input_fault fingerprint profile_key gpus plan changes released"""
+    ),
+    json=frozenset({"verdict_findings", "verdict_evidence", "verdict_measurement", "plan", "changes"}),
+    boolean=frozenset({"released"}),
+    nested={"verdict": Nested(prefix="verdict_", marker="verdict_outcome")},
+)
+PROFILES = Table(
+    name="profiles",
+    record=ResourceProfile,
+    key=("key",),
+    columns=_words(
+        """key cpus_per_gpu mem_mib_per_gpu steps_per_s gpu_type gpus_per_node runs preruns confidence source
+        measured_at"""
+    ),
+)
+TABLES = (OBSERVATIONS, ATTEMPTS, ACTIONS, STRIKES, BLOCKED_INPUTS, SUBMISSIONS, PRERUNS, PROFILES)
+
+
+def to_row(table: Table, record: Any) -> dict[str, SqlValue]:
+    """A record -> its columns, with `more` for fields that have none."""
+    flat = _flatten(table, to_plain(record))
+    row = {name: _to_column(table, name, flat.pop(name, None)) for name in table.columns}
+    return {**row, "more": dump(flat)}
+
+
+def from_row(table: Table, row: Mapping[str, Any]) -> Any:
+    """A row (of any schema version) -> the record. ValueError names the field that cannot be read."""
+    flat = {name: _from_column(table, name, row[name]) for name in table.columns if name in row}
+    flat.update(json.loads(row["more"]) if row.get("more") else {})
+    return from_plain(table.record, _unflatten(table, flat))
+
+
+def insert(table: Table, how: str = "", *, conflict: bool = False, also: tuple[str, ...] = ()) -> str:
+    """INSERT with named values for all columns of a row; `conflict`: replaces the row of the same key."""
+    columns = (*table.columns, "more", *also)
+    sql = f"INSERT {how} INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join(':' + c for c in columns)})"
+    if not conflict:
+        return sql
+    changed = ", ".join(f"{column} = excluded.{column}" for column in columns if column not in table.key)
+    return f"{sql} ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {changed}"
+
+
+def diagnosis_row(diagnosis: Diagnosis) -> dict[str, SqlValue]:
+    """The diagnosis_* columns of an attempt alone."""
+    return {
+        name: _to_column(ATTEMPTS, name, value)
+        for name, value in _prefixed("diagnosis_", to_plain(diagnosis)).items()
+        if name in ATTEMPTS.columns
+    }
+
+
+def dump(value: Any) -> str:
+    """JSON text that SQLite can hold: readable UTF-8; escaped where a path's invalid bytes came in as surrogates."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if _encodable(text) else json.dumps(value, separators=(",", ":"))
+
+
+def _flatten(table: Table, plain: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in plain.items():
+        nested = table.nested.get(name)
+        if nested is None:
+            flat[name] = value
+        elif value is not None:
+            flat.update(_prefixed(nested.prefix, value))
+    return flat
+
+
+def _prefixed(prefix: str, plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {prefix + name: value for name, value in plain.items()}
+
+
+def _unflatten(table: Table, flat: dict[str, Any]) -> dict[str, Any]:
+    plain = dict(flat)
+    for name, nested in table.nested.items():
+        if flat.get(nested.marker) is None:
+            plain[name] = None
+            continue
+        start = len(nested.prefix)
+        inside = {key[start:]: value for key, value in flat.items() if key.startswith(nested.prefix)}
+        plain[name] = {key: value for key, value in inside.items() if value is not None}
+    return plain
+
+
+def _to_column(table: Table, name: str, value: Any) -> SqlValue:
+    if value is None:
+        return None
+    if name in table.json:
+        return dump(value)
+    if name in table.boolean:
+        return int(value)
+    return sql_text(value) if isinstance(value, str) else value
+
+
+def _from_column(table: Table, name: str, value: Any) -> Any:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogatepass")
+    if value is not None and name in table.json:
+        return json.loads(value)
+    if value is not None and name in table.boolean:
+        return bool(value)
+    return value
+
+
+def sql_text(text: str) -> str | bytes:
+    """Text as SQLite can hold it: as bytes where a path of invalid UTF-8 brought surrogates, which TEXT refuses."""
+    return text if _encodable(text) else text.encode("utf-8", "surrogatepass")
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""Edge: one open SQLite file: transactions, and the few statements that every method of Database is made of."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import sqlite_utils
+
+from slurmwrap.errors import StoreError
+from slurmwrap.store.connection import explained
+from slurmwrap.store.schema import Table, from_row, insert, sql_text, to_row
+
+
+class Session:
+    """An open database file. Every write is a transaction of its own, or part of the one around it."""
+
+    def __init__(self, path: Path, tables: sqlite_utils.Database) -> None:
+        self.path = path
+        self._tables = tables
+        self._depth = 0
+
+    def close(self) -> None:
+        """Closes the file; the object cannot be used afterwards."""
+        self._tables.conn.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All writes within happen together or not at all. May be nested; the outermost one counts."""
+        with explained(self.path):
+            if self._depth == 0:
+                self._tables.execute("BEGIN IMMEDIATE")
+            self._depth += 1
+            try:
+                yield
+            except BaseException:
+                self._depth -= 1
+                if self._depth == 0 and self._tables.conn.in_transaction:
+                    self._tables.conn.rollback()
+                raise
+            self._depth -= 1
+            if self._depth == 0:
+                self._commit()
+
+    def _commit(self) -> None:
+        try:
+            self._tables.execute("COMMIT")
+        except sqlite3.Error:
+            self._tables.conn.rollback()
+            raise
+
+    def _upsert(self, table: Table, record: Any) -> None:
+        self._write(insert(table, conflict=True), to_row(table, record))
+
+    def _write(self, sql: str, row: Mapping[str, Any]) -> bool:
+        with self.transaction():
+            return self._tables.execute(sql, dict(row)).rowcount > 0
+
+    def _select(self, table: Table, where: Mapping[str, Any], *, extra: str = "", order: str = "") -> tuple[Any, ...]:
+        """`where`: condition with one "?" -> its value; None leaves the condition out."""
+        given = [(condition, value) for condition, value in where.items() if value is not None]
+        conditions = [condition for condition, _ in given] + ([extra] if extra else [])
+        sql = f"SELECT * FROM {table.name}"
+        sql += f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        sql += f" ORDER BY {order}" if order else ""
+        values = [sql_text(value) if isinstance(value, str) else value for _, value in given]
+        return self._read(table, sql, values)
+
+    def _read(self, table: Table, sql: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        try:
+            return tuple(from_row(table, row) for row in self._rows(sql, values))
+        except ValueError as error:
+            raise StoreError(f"{self.path}, table {table.name}: {error}", hint="restore a backup") from error
+
+    def _rows(self, sql: str, values: Sequence[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        with explained(self.path):
+            return list(self._tables.query(sql, values))
+
+    @contextmanager
+    def _durable(self) -> Iterator[None]:
+        """WAL with synchronous=NORMAL may lose its newest commits when the power fails; within, it may not."""
+        if self._depth:
+            yield
+            return
+        with explained(self.path):
+            self._tables.conn.execute("PRAGMA synchronous = FULL")
+            try:
+                yield
+            finally:
+                self._tables.conn.execute("PRAGMA synchronous = NORMAL")

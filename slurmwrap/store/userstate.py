@@ -1,0 +1,189 @@
+"""Edge: the user's own state as gsub's fast path reads it. Standard library only; never writes the database.
+
+What a pre-run wrote to the spool counts at once, before a reconcile has taken it into the database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurmwrap.diagnosis.evidence import Citation
+from slurmwrap.errors import StoreError
+from slurmwrap.prerun.verdict import Outcome
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.store import schema
+from slurmwrap.store.plain import from_plain
+
+if TYPE_CHECKING:
+    import sqlite3
+
+DATABASE = "user.db"
+SPOOL = "spool"
+DETERMINISTIC = ("stop", "blacklist_input")  # the taxonomy's decisions for what will fail the same way again
+
+_BUSY_S = 0.25  # gsub rather goes on without its memory than waits
+_SPOOL_FILES = 200  # newest that are looked at: each costs an open
+_SPOOL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastFailure:
+    """One earlier failure of a script that retrying cannot mend."""
+
+    job_id: int  # of the job, or of the pre-run
+    at: float
+    category: str
+    reason: str  # advice of the diagnosis, or the verdict's reason
+    signature: str = ""
+    fingerprint: str = ""  # of script, arguments, code and environment, as gsub computed it then
+    prerun: bool = False
+    evidence: tuple[Citation, ...] = ()
+
+
+class UserState:
+    """`directory` is config.user_state_dir(environ). A missing database gives empty answers; a bad one StoreError."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def database(self) -> Path:
+        """The user's own database; it need not exist."""
+        return self.directory / DATABASE
+
+    @property
+    def spool(self) -> Path:
+        """Where gsub and pre-runs leave their records (docs/records.md, "A spool file": bare JSON); need not exist."""
+        return self.directory / SPOOL
+
+    def profile(self, key: str) -> ResourceProfile | None:
+        """What is known under `key`."""
+        found: list[ResourceProfile] = self._read(schema.PROFILES, "SELECT * FROM profiles WHERE key = ?", key)
+        return found[0] if found else None
+
+    def blocked_inputs(self, uid: int) -> tuple[BlockedInput, ...]:
+        """Inputs in force for `uid`, oldest first."""
+        query = "SELECT * FROM blocked_inputs WHERE uid IN (-1, ?) ORDER BY at, digest"
+        return tuple(self._read(schema.BLOCKED_INPUTS, query, uid))
+
+    def passed(self, fingerprint: str) -> PrerunRecord | None:
+        """The newest pre-run of this fingerprint, when it passed; None otherwise."""
+        if not fingerprint:
+            return None
+        query = "SELECT * FROM preruns WHERE fingerprint = ? ORDER BY at"
+        known: list[PrerunRecord] = self._read(schema.PRERUNS, query, fingerprint)
+        known += [record for record in self._fresh_preruns() if record.fingerprint == fingerprint]
+        newest = max(known, key=lambda record: record.at, default=None)
+        return newest if newest is not None and newest.verdict.outcome is Outcome.PASS else None
+
+    def failed_before(self, script_sha256: str) -> tuple[PastFailure, ...]:
+        """Deterministic failures of this very script since it last succeeded, newest first.
+
+        The script may be the same and what it calls mended: compare `fingerprint` before refusing anything.
+        """
+        if not script_sha256:
+            return ()
+        ends = [*self._ended(script_sha256), *self._tried(script_sha256)]
+        newest_first = sorted(ends, key=lambda end: end.at, reverse=True)
+        since_success = next((i for i, end in enumerate(newest_first) if end.category == _SUCCESS), len(newest_first))
+        return tuple(newest_first[:since_success])
+
+    def _ended(self, script_sha256: str) -> list[PastFailure]:
+        marks = ", ".join("?" * len(DETERMINISTIC))
+        query = f"""SELECT a.*, s.fingerprint AS fingerprint FROM attempts a
+            JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id
+            WHERE s.script_sha256 = ? AND (a.diagnosis_decision IN ({marks}) OR a.diagnosis_category = ?)"""
+        with self._rows(query, script_sha256, *DETERMINISTIC, _SUCCESS) as rows:
+            return [_from_attempt(schema.from_row(schema.ATTEMPTS, row), row["fingerprint"]) for row in rows]
+
+    def _tried(self, script_sha256: str) -> list[PastFailure]:
+        query = """SELECT DISTINCT p.* FROM preruns p
+            JOIN submissions s ON s.cluster = p.cluster AND s.prerun_job_id = p.prerun_job_id
+            WHERE s.script_sha256 = ? AND p.verdict_outcome = 'fail'"""
+        return [_from_prerun(record) for record in self._read(schema.PRERUNS, query, script_sha256)]
+
+    def _fresh_preruns(self) -> list[PrerunRecord]:
+        try:
+            files = sorted(self.spool.glob("[!.]*.obs"))
+        except OSError:
+            return []
+        read = [_prerun_in(file) for file in files[-_SPOOL_FILES:]]
+        return [record for record in read if record is not None]
+
+    def _read(self, table: schema.Table, query: str, *values: Any) -> list[Any]:
+        with self._rows(query, *values) as rows:
+            return [schema.from_row(table, row) for row in rows]
+
+    @contextmanager
+    def _rows(self, query: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
+        if not self.database.exists():
+            yield []
+            return
+        import sqlite3
+
+        from slurmwrap.store.connection import connect_readonly, explained, reachable, version_of
+
+        with reachable(self.database), explained(self.database):
+            connection = connect_readonly(self.database, busy_s=_BUSY_S)
+            try:
+                rows = _fetch(connection, query, values) if version_of(connection, self.database) else []
+            finally:
+                connection.close()
+        try:
+            yield rows
+        except (ValueError, sqlite3.Error) as error:
+            raise StoreError(f"database {self.database}: {error}", hint="restore a backup, or move it away") from error
+
+
+_SUCCESS = "success"
+
+
+def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
+    cursor = connection.execute(query, [schema.sql_text(v) if isinstance(v, str) else v for v in values])
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _from_attempt(record: AttemptRecord, fingerprint: str) -> PastFailure:
+    diagnosis = record.diagnosis
+    assert diagnosis is not None  # the query asks for judged attempts only
+    return PastFailure(
+        job_id=record.attempt.job_id,
+        at=float(record.end_time or record.attempt.submit_time),
+        category=diagnosis.category,
+        reason=diagnosis.advice,
+        signature=diagnosis.signature,
+        fingerprint=fingerprint,
+        evidence=diagnosis.evidence,
+    )
+
+
+def _from_prerun(record: PrerunRecord) -> PastFailure:
+    return PastFailure(
+        job_id=record.prerun_job_id,
+        at=record.at,
+        category=record.verdict.category,
+        reason=record.verdict.reason,
+        fingerprint=record.fingerprint,
+        prerun=True,
+        evidence=record.verdict.evidence,
+    )
+
+
+def _prerun_in(path: Path) -> PrerunRecord | None:
+    """The pre-run's record in one spool file; None for any other file. The spool is the user's own, mode 0700."""
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(_SPOOL_BYTES))
+        if content["context"] != "prerun":
+            return None
+        return from_plain(PrerunRecord, content["facts"]["prerun"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,87 @@
+"""Runs slurmwrap's commands in this process, with a state directory and a site of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from slurmwrap.cli.slurmwrap import app
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.decision import BlockedInput, Ruled, Strike
+from slurmwrap.store.database import Database
+from slurmwrap.store.plain import from_plain
+
+DAY = Path(__file__).parent.parent / "data" / "report" / "day.json"
+
+
+@pytest.fixture
+def day() -> dict[str, Any]:
+    return json.loads(DAY.read_text(encoding="ascii"))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def fill() -> Callable[[Path, dict[str, Any], float], None]:
+    """Writes the composed day into a database; times are shifted by so many seconds."""
+    return _fill
+
+
+def _fill(path: Path, plain: dict[str, Any], shift: float) -> None:
+    from slurmwrap.cluster.action import SlurmAction, Verb
+
+    plain = _shifted(plain, shift)
+    with Database.open(path) as database, database.transaction():
+        for one in plain["attempts"]:
+            database.save_attempt(from_plain(AttemptRecord, one))
+        for one in plain["preruns"]:
+            database.save_prerun(from_plain(PrerunRecord, one))
+        for one in plain["submissions"]:
+            database.save_submission(from_plain(Submission, one))
+        for one in plain["blocked"]:
+            database.block_input(from_plain(BlockedInput, one))
+        for one in plain["strikes"]:
+            record = from_plain(StrikeRecord, one)
+            strike = Strike(node=record.node, cause=record.cause, conclusive=record.conclusive, text=record.text)
+            database.add_strike(strike, record.at, record.job_id, record.uid)
+        for one in plain["actions"]:
+            action = from_plain(ActionRecord, one)
+            wanted = SlurmAction(
+                verb=Verb(action.verb), target=action.target, key=action.key, value=action.value, because=action.because
+            )
+            known = {tuple(a["attempt"].values()) for a in plain["attempts"]}
+            assert action.attempt is not None
+            key = action.attempt.cluster, action.attempt.job_id, action.attempt.submit_time
+            about = action.attempt if key in known else None
+            number = database.intend(about, Ruled(rule=action.rule, action=wanted), action.mode, action.intended_at)
+            if action.done_at is not None:
+                database.done(number, action.done_at, action.error)
+
+
+_TIMES = {"at", "since", "until", "submit_time", "start_time", "end_time", "intended_at", "done_at"}
+
+
+def _shifted(value: Any, shift: float) -> Any:
+    if isinstance(value, list):
+        return [_shifted(item, shift) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: one + int(shift) if key in _TIMES and isinstance(one, int | float) else _shifted(one, shift)
+        for key, one in value.items()
+    }
+
+
+@pytest.fixture
+def slurmwrap(tmp_path: Path) -> Callable[..., Result]:
+    """`slurmwrap(*words, site=False)`: root or SlurmUser with a site, or a user with a state directory of his own."""
+
+    def run(*words: str, site: bool = False) -> Result:
+        environ = {"XDG_STATE_HOME": str(tmp_path), "SLURMWRAP_CONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
+        environ |= {"SLURMWRAP_SITE_STATE_DIR": str(tmp_path / "site") if site else "", "TZ": "UTC"}
+        return CliRunner().invoke(app, [*words], env=environ, catch_exceptions=True)
+
+    return run

@@ -1,0 +1,50 @@
+"""slurmwrap report: the page and its JSON from a real database."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from slurmwrap.errors import StoreError
+from slurmwrap.report.record import NightReport
+from slurmwrap.store.plain import from_plain
+
+Run = Callable[..., Result]
+Fill = Callable[[Path, dict[str, Any], float], None]
+GOLDEN = Path(__file__).parent.parent / "data" / "report" / "night.txt"
+
+
+def test_root_reads_the_sites_night(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("needs root")
+    fill(tmp_path / "site" / "site.db", day, time.time() - day["until"] - 1)
+    page = slurmwrap("report", site=True).stdout
+    golden = GOLDEN.read_text(encoding="utf-8")
+    for section in ("WHAT FAILED", "THE SAME AGAIN", "WHAT WAS DECIDED"):
+        start, end = (text.index(section) for text in (page, golden))
+        assert page[start:].split("\n\n")[0] == golden[end:].split("\n\n")[0]
+
+
+def test_json_is_the_whole_report(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
+    fill(tmp_path / "slurmwrap" / "user.db", day, time.time() - day["until"] - 1)
+    report = from_plain(NightReport, json.loads(slurmwrap("report", "--json").stdout))
+    assert (report.headline.jobs, report.headline.failed_attempts, report.preruns.stopped_jobs) == (9, 7, 1)
+    assert report.preruns.saved.gpu_hours is None
+    assert [row.category for row in report.categories] == ["gpu_hardware", "nccl_error", "gpu_oom", "incorrect_inputs"]
+    assert report.until - report.since == pytest.approx(86400)
+
+
+def test_without_a_database_a_user_has_a_quiet_night_and_the_site_an_error(slurmwrap: Run, tmp_path: Path) -> None:
+    assert slurmwrap("report").stdout.endswith("\nNothing ended in this time.\n")
+    if os.geteuid() == 0:
+        (tmp_path / "site").mkdir()
+        result = slurmwrap("report", site=True)
+        assert isinstance(result.exception, StoreError)
+        assert "there is no database at" in str(result.exception)

@@ -1,0 +1,49 @@
+"""--since in all its spellings, and colour only where it is welcome."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, timedelta, timezone, tzinfo
+
+import pytest
+
+from slurmwrap.cli import terminal
+from slurmwrap.errors import UsageError
+from slurmwrap.report.tell import plain
+
+NOW = 1_795_240_800.0  # 2026-11-21 06:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "at"),
+    [
+        ("24h", None, NOW - 86_400),
+        ("7d", None, NOW - 604_800),
+        ("2w", None, NOW - 1_209_600),
+        ("30min", None, NOW - 1_800),
+        ("30m", None, NOW - 1_800),
+        ("2026-11-21", UTC, NOW - 21_600),
+        ("2026-11-21", timezone(timedelta(hours=1)), NOW - 25_200),
+        ("2026-11-21T06:00+00:00", timezone(timedelta(hours=1)), NOW),
+    ],
+)
+def test_since(text: str, zone: tzinfo | None, at: float) -> None:
+    assert terminal.since(text, NOW, zone) == at
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-7d", "7 d", "yesterday", "2026-13-01", "9999999999d", "٧d"])
+def test_what_is_no_period_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is neither a period nor a date"):
+        terminal.since(text, NOW)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colour_is_for_terminals_that_want_it() -> None:
+    assert terminal.painter(io.StringIO(), {}) is plain
+    assert terminal.painter(Terminal(), {"NO_COLOR": "1"}) is plain
+    assert terminal.painter(Terminal(), {"TERM": "dumb"}) is plain
+    assert terminal.painter(Terminal(), {"TERM": "xterm"})("a\nb", "red") == "\033[31ma\033[0m\n\033[31mb\033[0m"

@@ -1,0 +1,183 @@
+"""slurmwrap why: from the own database, the spool, the site's database, and what the site sealed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Observation
+from slurmwrap.errors import SlurmwrapError, UsageError
+from slurmwrap.host import munge
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
+from slurmwrap.store.plain import to_plain
+from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.spool import write_plain
+
+Run = Callable[..., Result]
+Fill = Callable[[Path, dict[str, Any], float], None]
+NOW = time.time()
+
+
+def asked(**changes: Any) -> Submission:
+    base = Submission(
+        cluster="lab", job_id=81, uid=os.geteuid(), user="me", at=NOW - 100, name="train", prerun_job_id=82, gpus=8
+    )
+    return replace(base, **changes)
+
+
+def stopped() -> PrerunRecord:
+    verdict = Verdict(outcome=Outcome.FAIL, layer="exit", reason="exit code 1", seconds=3, category="import_error")
+    return PrerunRecord(
+        cluster="lab", job_id=81, prerun_job_id=82, uid=os.geteuid(), at=NOW - 50, verdict=verdict, gpus=8
+    )
+
+
+def leave(spool: Path, context: Context, **facts: Any) -> None:
+    observation = Observation(
+        nonce=os.urandom(16).hex(), cluster="lab", job_id=81, context=context, at=NOW - 50, facts=facts
+    )
+    write_plain(spool, observation)
+
+
+def test_a_failed_prerun_is_told_before_any_reconcile(slurmwrap: Run, tmp_path: Path) -> None:
+    spool = tmp_path / "slurmwrap" / "spool"
+    leave(spool, Context.SUBMIT, submission=to_plain(asked()))
+    leave(spool, Context.PRERUN, prerun=to_plain(stopped()))
+    result = slurmwrap("why")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Job 81 train"
+    assert "PRE-RUN (job 82) failed after 3 s" in lines
+    assert "  import_error: exit code 1" in lines
+    assert "  Job 81 was cancelled before it started: 8 GPUs kept free." in lines
+    assert slurmwrap("why", "81").stdout == slurmwrap("why", "82").stdout == result.stdout
+    assert not (tmp_path / "slurmwrap" / "user.db").exists()
+    assert len(list(spool.iterdir())) == 2
+
+
+def test_root_asks_the_sites_database(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("needs root")
+    fill(tmp_path / "site" / "site.db", day, NOW - day["until"])
+    result = slurmwrap("why", "101", site=True)
+    assert "RUN 1 FAILED" in result.stdout
+    assert "  gpu_hardware (infrastructure, node n3, 90 % sure)" in result.stdout.splitlines()
+    assert "  done: scontrol requeuehold 101" in result.stdout.splitlines()
+    assert "RUN 2 COMPLETED" in result.stdout
+    array = json.loads(slurmwrap("why", "110", "--json", site=True).stdout)
+    assert [run["address"] for run in array["attempts"]] == ["110_0", "110_1", "110_2"]
+    assert array["next"]["sentence"] == "It can be run again:"
+    task = json.loads(slurmwrap("why", "110_1", "--json", site=True).stdout)
+    assert [run["address"] for run in task["attempts"]] == ["110_1"]
+    assert json.loads(slurmwrap("why", "111", "--json", site=True).stdout)["attempts"] == task["attempts"]
+
+
+def test_the_last_failed_job_is_the_default(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
+    fill(tmp_path / "slurmwrap" / "user.db", day, NOW - day["until"])
+    assert slurmwrap("why").stdout.startswith("Job 170\n")  # its pre-run failed after every failed run
+
+
+def test_nobody_failed_is_said_and_no_error(slurmwrap: Run) -> None:
+    result = slurmwrap("why")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "slurmwrap: no job of yours failed in the last 30 days, as far as is known here\n"
+
+
+def test_an_unknown_job_is_an_error_with_a_way_out(slurmwrap: Run) -> None:
+    result = slurmwrap("why", "4711")
+    assert isinstance(result.exception, SlurmwrapError)
+    assert str(result.exception) == "nothing is known of job 4711"
+    assert result.exception.hint.endswith("scontrol show job 4711")
+
+
+@pytest.mark.parametrize("word", ["x", "8 1", "-1", "81_x", "1" * 40, "٣", "81;id"])
+def test_what_is_no_job_id_is_refused(slurmwrap: Run, word: str) -> None:
+    result = slurmwrap("why", "--", word)
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"'{word}' is no job id"
+
+
+def test_json_is_the_whole_story(slurmwrap: Run, tmp_path: Path) -> None:
+    leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_plain(asked()))
+    result = slurmwrap("why", "81", "--json")
+    assert result.stderr == "slurmwrap: no site reconciler here: 'slurmwrap reconcile' finds out how your runs ended\n"
+    assert json.loads(result.stdout) == {
+        "address": "81",
+        "submission": to_plain(asked()),
+        "preruns": [],
+        "attempts": [],
+        "actions": [],
+        "next": {"sentence": "It has not ended.", "command": "squeue -j 81"},
+    }
+
+
+def test_what_a_stranger_put_into_the_spool_is_passed_over(slurmwrap: Run, tmp_path: Path) -> None:
+    spool = tmp_path / "slurmwrap" / "spool"
+    leave(spool, Context.SUBMIT, submission={"job_id": "81; rm -rf"})
+    leave(spool, Context.PRERUN, prerun=[1])
+    leave(spool, Context.SUBMIT, submission=to_plain(asked()))
+    (spool / "junk.obs").write_bytes(b"\xff" * 100)
+    assert slurmwrap("why", "81").stdout.startswith("Job 81 train\n")
+
+
+def test_a_user_reads_what_the_site_sealed_for_him_and_nobody_else_does(open_dir: Path, munge_socket: str) -> None:
+    if os.geteuid():
+        pytest.skip("needs root to act as two users")
+    diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=1, signature="s", advice="Shard.")
+    attempt = Attempt(cluster="lab", job_id=90, submit_time=int(NOW) - 500)
+    record = AttemptRecord(
+        attempt=attempt,
+        address="88_1",
+        uid=65534,
+        user="nobody",
+        state="FAILED",
+        end_time=int(NOW),
+        diagnosis=diagnosis,
+    )
+    FilePublisher(open_dir / "published", munge_socket, munge.encode).tell_owner(record, ())
+
+    def why(uid: int, *words: str) -> subprocess.CompletedProcess[str]:
+        state = open_dir / f"home{uid}"
+        environ = {**os.environ, "XDG_STATE_HOME": str(state), "HOME": str(state), "SLURMWRAP_CONFIG": "/nonexistent"}
+        environ |= {
+            "SLURMWRAP_SITE_PUBLISHED": str(open_dir / "published"),
+            "SLURMWRAP_SITE_MUNGE_SOCKET": munge_socket,
+        }
+        code = "from slurmwrap.cli.slurmwrap import main; main()"
+        argv = [sys.executable, "-c", code, "why", *words]
+        return subprocess.run(argv, capture_output=True, text=True, env=environ, user=uid, group=uid, extra_groups=[])
+
+    his = why(65534, "88_1")
+    assert (his.returncode, his.stderr) == (0, "")
+    assert "  gpu_oom (user program, 100 % sure)" in his.stdout.splitlines()
+    assert why(65534).stdout == his.stdout
+    assert why(65534, "90").stdout.splitlines()[2:] == his.stdout.splitlines()[2:]
+    other = why(12345, "88_1")
+    assert (other.returncode, other.stdout) == (1, "")
+    assert "nothing is known of job 88_1" in other.stderr
+
+
+def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(tmp_path / "published"))
+    monkeypatch.setenv("SLURMWRAP_SITE_MUNGE_SOCKET", str(tmp_path / "no-socket"))
+
+    def seal(payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes:
+        return payload
+
+    record = AttemptRecord(attempt=Attempt(cluster="lab", job_id=81, submit_time=1), uid=os.geteuid())
+    FilePublisher(tmp_path / "published", "", seal).tell_owner(record, ())
+    leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_plain(asked()))
+    result = slurmwrap("why", "81")
+    assert result.stdout.startswith("Job 81 train\n")
+    assert "the site's diagnoses cannot be read: unmunge: " in result.stderr

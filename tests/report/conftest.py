@@ -1,0 +1,36 @@
+"""The composed day: tests/data/report/day.json as records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.store.plain import from_plain
+
+DATA = Path(__file__).parent.parent / "data" / "report"
+KINDS: dict[str, type[Any]] = {
+    "attempts": AttemptRecord,
+    "preruns": PrerunRecord,
+    "submissions": Submission,
+    "actions": ActionRecord,
+    "strikes": StrikeRecord,
+    "blocked": BlockedInput,
+}
+
+
+@pytest.fixture
+def data() -> Path:
+    return DATA
+
+
+@pytest.fixture
+def day() -> dict[str, Any]:
+    """Keyword arguments of build()."""
+    plain = json.loads((DATA / "day.json").read_text(encoding="ascii"))
+    records = {name: tuple(from_plain(kind, one) for one in plain[name]) for name, kind in KINDS.items()}
+    return {**records, "since": plain["since"], "until": plain["until"]}

@@ -1,0 +1,78 @@
+"""Commands to paste: exact, and safe whatever a Reason or a name holds."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from slurmwrap.report.actions import scontrol_line, to_do
+from slurmwrap.report.record import ToDo
+from slurmwrap.retry.attempt import ActionRecord
+
+DRAIN = ActionRecord(
+    action_id=1,
+    attempt=None,
+    rule="drain",
+    mode="advise",
+    verb="drain",
+    target="n1",
+    key="",
+    value="slurmwrap: Xid 79",
+    because="conclusive fault",
+    intended_at=1.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "scontrol update NodeName=n1 State=DRAIN Reason='slurmwrap: Xid 79'"),
+        ({"verb": "resume", "value": ""}, "scontrol update NodeName=n1 State=RESUME"),
+        ({"verb": "requeue", "target": "77_2"}, "scontrol requeue 77_2"),
+        ({"verb": "requeuehold", "target": "77_2"}, "scontrol requeuehold 77_2"),
+        ({"verb": "release", "target": "77"}, "scontrol release 77"),
+        ({"verb": "cancel", "target": "77"}, "scancel 77"),
+        (
+            {"verb": "update job", "target": "77", "key": "StdOut", "value": "/home/a b/$(x).out"},
+            "scontrol update JobId=77 StdOut='/home/a b/$(x).out'",
+        ),
+    ],
+)
+def test_each_verb_has_its_command(changes: dict[str, str], line: str) -> None:
+    assert scontrol_line(replace(DRAIN, **changes)) == line  # type: ignore[arg-type]
+
+
+def test_a_reason_reaches_the_shell_as_one_word() -> None:
+    reason = 'it\'s `rm -rf /`; $(reboot) "x"\n'
+    assert shlex.split(scontrol_line(replace(DRAIN, value=reason)))[-1] == f"Reason={reason}"
+
+
+def test_drains_for_one_reason_are_one_command_and_done_ones_name_the_way_back() -> None:
+    done = replace(DRAIN, mode="act", done_at=2.0, target="n7")
+    actions = (
+        replace(DRAIN, target="n2"),
+        DRAIN,
+        done,
+        replace(done, target="n6"),
+        replace(done, target="n8", error="refused"),
+        replace(DRAIN, target="n9", value="slurmwrap: other", because=""),
+        replace(DRAIN, mode="observe", target="n4"),
+        replace(DRAIN, verb="requeue", target="81"),
+    )
+    assert to_do(actions) == (
+        ToDo(
+            why="conclusive fault",
+            command="scontrol update NodeName='n[1-2]' State=DRAIN Reason='slurmwrap: Xid 79'",
+        ),
+        ToDo(why="advised", command="scontrol update NodeName=n9 State=DRAIN Reason='slurmwrap: other'"),
+        ToDo(
+            why="drained by slurmwrap; once they are repaired",
+            command="scontrol update NodeName='n[6-7]' State=RESUME",
+        ),
+    )
+
+
+def test_without_drains_there_is_nothing_to_do() -> None:
+    assert to_do((replace(DRAIN, verb="requeue"),)) == ()

@@ -1,0 +1,132 @@
+"""The composed day adds up, and what is not known is not invented."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.report.build import MIN_CASES, SAVED, build
+from slurmwrap.report.record import Estimate, Headline, NightReport, Preruns, Retries, RuleRow, SuspectNodes
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, StrikeRecord
+from slurmwrap.store.plain import from_plain, to_plain
+
+EMPTY = {"attempts": (), "preruns": (), "submissions": (), "actions": (), "strikes": (), "blocked": ()}
+
+
+def test_the_composed_day_gives_the_golden_report(day: dict[str, Any], data: Path) -> None:
+    built = build(**day)
+    golden = data / "night.json"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(json.dumps(to_plain(built), indent=1) + "\n", encoding="ascii")
+    assert built == from_plain(NightReport, json.loads(golden.read_text(encoding="ascii")))
+
+
+def test_the_headline_counts_real_jobs_that_ended_in_the_window(day: dict[str, Any]) -> None:
+    # 9 h x 16 + 12 h x 16 (ada), 1.7 h of 8 GPUs in all (bob: 12 + 6 + 30 min), 2 x 30 min x 8 (carol),
+    # 1 min + 6 h of 8 (dan), 2 h + 1 h 58 min of 4 (erin); the pre-run's own job and the one that still runs are out.
+    hours = 9 * 16 + 12 * 16 + 0.8 * 8 + 8 + 8 * (6 + 1 / 60) + 4 * (2 + 118 / 60)
+    assert build(**day).headline == Headline(
+        jobs=9,
+        attempts=11,
+        users=5,
+        gpu_hours=pytest.approx(hours),  # type: ignore[arg-type]
+        failed_attempts=7,
+        failed_gpu_hours=pytest.approx(144 + 6.4 + 8 + 8 / 60),  # type: ignore[arg-type]
+        cancelled_attempts=1,
+        unjudged_attempts=1,
+        gsub_jobs=2,
+    )
+
+
+def test_the_order_of_what_is_given_does_not_matter(day: dict[str, Any]) -> None:
+    turned = {name: value[::-1] if isinstance(value, tuple) else value for name, value in day.items()}
+    first, second = build(**day), build(**turned)
+    assert first.headline == second.headline
+    assert first.categories == second.categories
+    assert (first.rules, first.retries, first.suspects) == (second.rules, second.retries, second.suspects)
+
+
+def test_of_nothing_everything_is_nothing() -> None:
+    nothing = Estimate(gpu_hours=None, n=0, needed=MIN_CASES, formula=SAVED)
+    assert build(**EMPTY, since=1, until=2) == NightReport(
+        since=1, until=2, clusters=(), headline=Headline(), preruns=Preruns(saved=nothing)
+    )
+
+
+def failed(number: int, category: str, run_s: int) -> AttemptRecord:
+    diagnosis = Diagnosis(category=category, domain="U", decision="stop", confidence=1, signature="")
+    attempt = Attempt(cluster="lab", job_id=number, submit_time=0)
+    return AttemptRecord(attempt=attempt, gpus=1, start_time=0, end_time=run_s, diagnosis=diagnosis)
+
+
+def stopped(number: int, category: str, gpus: int) -> PrerunRecord:
+    verdict = Verdict(outcome=Outcome.FAIL, layer="exit", reason="", seconds=36, category=category)
+    return PrerunRecord(
+        cluster="lab",
+        job_id=1000 + number,
+        prerun_job_id=2000 + number,
+        uid=1,
+        at=float(number),
+        verdict=verdict,
+        gpus=gpus,
+    )
+
+
+def test_savings_are_estimated_from_twenty_cases_on() -> None:
+    failures = tuple(failed(n, "gpu_oom" if n < 20 else "import_error", 3600 if n < 20 else 60) for n in range(25))
+    preruns = (*(stopped(n, "gpu_oom", 8) for n in range(15)), *(stopped(n, "import_error", 4) for n in range(15, 20)))
+    given = {**EMPTY, "attempts": failures, "preruns": preruns}
+    # gpu_oom: 20 cases, median 1 h; import_error: 5 cases only, so the median of all 25, 1 h too. 20 x 36 s were used.
+    expected = Estimate(gpu_hours=15 * 8 * 1.0 + 5 * 4 * 1.0 - 0.2, n=20, needed=20, formula=SAVED)
+    assert build(**given, since=0, until=10_000).preruns.saved == expected
+    fewer = {**given, "preruns": preruns[1:]}
+    assert build(**fewer, since=0, until=10_000).preruns.saved == replace(expected, gpu_hours=None, n=19)
+
+
+def test_a_prerun_without_a_real_job_stops_none() -> None:
+    alone = replace(stopped(1, "gpu_oom", 8), job_id=None)
+    preruns = build(**{**EMPTY, "preruns": (alone,)}, since=0, until=10).preruns
+    assert (preruns.failed, preruns.stopped_jobs, preruns.gpus_never_started) == (1, 0, 0)
+
+
+def test_each_decision_counts_once_however_many_changes_it_needs(day: dict[str, Any]) -> None:
+    assert build(**day).rules == (
+        RuleRow(rule="drain", done=1, advised=2),
+        RuleRow(rule="resize", advised=1),
+        RuleRow(rule="retry", done=1, refused=1),
+        RuleRow(rule="retry_elsewhere", done=1),
+    )
+
+
+def test_a_retry_is_judged_by_the_run_that_followed(day: dict[str, Any]) -> None:
+    assert build(**day).retries == Retries(jobs=2, completed=1, failed_again=1)
+    without = [a for a in day["attempts"] if a.restarts == 0]
+    assert build(**{**day, "attempts": without}).retries == Retries(jobs=2, unfinished=2)
+
+
+def test_nodes_struck_alike_share_a_row() -> None:
+    def strike(node: str, at: float, text: str = "Xid 48") -> StrikeRecord:
+        return StrikeRecord(node=node, cause="gpu_ecc_error", conclusive=True, text=text, at=at, job_id=1, uid=7)
+
+    strikes = (strike("n2", 1), strike("n10", 4), strike("n1", 3), strike("n5", 2, "Xid 64"), strike("n9", 99))
+    row = SuspectNodes(
+        nodes=("n1", "n2", "n10"),
+        strikes=1,
+        conclusive=True,
+        causes=("gpu_ecc_error",),
+        jobs=1,
+        users=1,
+        last_at=4,
+        text="Xid 48",
+    )
+    assert build(**{**EMPTY, "strikes": strikes}, since=0, until=50).suspects == (
+        row,
+        replace(row, nodes=("n5",), last_at=2, text="Xid 64"),
+    )

@@ -1,0 +1,188 @@
+"""Which records belong to a job, which job failed last, and the one thing to try next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.report.story import Next, Story, last_failure, next_step, story_of
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, Submission
+
+ASKED = Submission(
+    cluster="lab",
+    job_id=81,
+    uid=1001,
+    user="ada",
+    at=10_000,
+    prerun_job_id=82,
+    script_path="my train.sbatch",
+    work_dir="/home/ada",
+)
+PASSED = PrerunRecord(
+    cluster="lab",
+    job_id=81,
+    prerun_job_id=82,
+    uid=1001,
+    at=10_100,
+    verdict=Verdict(outcome=Outcome.PASS, layer="step", reason="3 steps"),
+)
+FAILED = replace(PASSED, verdict=Verdict(outcome=Outcome.FAIL, layer="exit", reason="exit 1"))
+
+
+def run(
+    submit_time: int = 10_001, category: str = "gpu_oom", decision: str = "stop", job_id: int = 81
+) -> AttemptRecord:
+    diagnosis = Diagnosis(
+        category=category, domain="U", decision=decision, confidence=1, signature="", advice="Use less."
+    )
+    return AttemptRecord(
+        attempt=Attempt(cluster="lab", job_id=job_id, submit_time=submit_time),
+        address=str(job_id),
+        uid=1001,
+        state="FAILED",
+        end_time=submit_time + 50,
+        diagnosis=diagnosis if category else None,
+        decision=decision if category else "",
+    )
+
+
+def action(record: AttemptRecord, **changes: object) -> ActionRecord:
+    base = ActionRecord(
+        action_id=1,
+        attempt=record.attempt,
+        rule="retry",
+        mode="act",
+        verb="requeuehold",
+        target=record.address,
+        key="",
+        value="",
+        because="",
+        intended_at=1.0,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_a_story_is_of_the_newest_job_with_that_id() -> None:
+    old = replace(ASKED, at=100.0, prerun_job_id=None)
+    mine = run()
+    story = story_of("81", [ASKED, old], [PASSED, replace(PASSED, at=150.0)], [mine, run(101)], [action(mine)])
+    assert story == Story(address="81", submission=ASKED, preruns=(PASSED,), attempts=(mine,), actions=(action(mine),))
+
+
+def test_asked_by_the_prerun_the_real_job_is_told() -> None:
+    runs = [run(), run(job_id=82)]
+    told = Story(address="81", submission=ASKED, preruns=(PASSED,), attempts=(runs[0],))
+    assert story_of("82", [ASKED], [PASSED], runs, []) == story_of("81", [ASKED], [PASSED], runs, []) == told
+
+
+def test_an_array_is_told_whole_a_task_alone_and_a_raw_id_too() -> None:
+    tasks = tuple(replace(run(10_000 + n, job_id=90 + n), address=f"81_{n}") for n in range(3))
+    assert story_of("81", [ASKED], [], tasks, []).attempts == tasks
+    assert story_of("81_1", [ASKED], [], tasks, []) == Story(address="81_1", submission=ASKED, attempts=(tasks[1],))
+    assert story_of("92", [], [], tasks, []).attempts == (tasks[2],)
+
+
+def test_without_a_submission_only_the_newest_owner_counts() -> None:
+    mine, other = run(20_000), replace(run(10_000), uid=7)
+    assert story_of("81", [], [], [other, mine], []).attempts == (mine,)
+
+
+def test_of_an_unknown_job_the_story_is_empty() -> None:
+    assert story_of("99", [ASKED], [PASSED], [run()], []).empty
+    assert story_of("x", [ASKED], [PASSED], [run()], []).empty
+
+
+def test_the_last_failure_is_a_run_or_a_prerun_whichever_was_later() -> None:
+    assert last_failure([run(), run(20_000, "success", job_id=83), run(30_000, "", job_id=84)], [PASSED]) == "81"
+    assert last_failure([run(10_001)], [replace(FAILED, job_id=85, at=20_000)]) == "85"
+    assert last_failure([], [replace(FAILED, job_id=None)]) == "82"
+    assert last_failure([run(category="cancelled")], [PASSED]) is None
+
+
+SCRIPT = "'/home/ada/my train.sbatch'"
+BLOCKED = run(category="incorrect_inputs", decision="blacklist_input")
+WITH_REQUEUE = run(category="nccl_error", decision="retry")
+
+
+@pytest.mark.parametrize(
+    ("story", "step"),
+    [
+        (
+            Story(address="81", submission=ASKED, preruns=(FAILED,)),
+            Next(
+                sentence="Mend what the pre-run found, try it on one GPU, then submit again.",
+                command=f"gsub --prerun=only {SCRIPT}",
+            ),
+        ),
+        (
+            Story(
+                address="81",
+                submission=ASKED,
+                preruns=(FAILED,),
+                attempts=(replace(run(category="cancelled", decision="none"), state="CANCELLED"),),
+            ),
+            Next(
+                sentence="Mend what the pre-run found, try it on one GPU, then submit again.",
+                command=f"gsub --prerun=only {SCRIPT}",
+            ),
+        ),
+        (
+            Story(address="81", submission=ASKED, preruns=(PASSED,)),
+            Next(sentence="It has not ended.", command="squeue -j 81"),
+        ),
+        (
+            Story(address="81", submission=ASKED, attempts=(run(),)),
+            Next(
+                sentence="Mend it, try it on one GPU, then submit again.",
+                command=f"gsub --prerun=only {SCRIPT}",
+            ),
+        ),
+        (
+            Story(address="81", attempts=(run(),)),
+            Next(sentence="Mend it, try it on one GPU, then submit again."),
+        ),
+        (
+            Story(address="81", submission=ASKED, attempts=(BLOCKED,)),
+            Next(
+                sentence="Mend or replace the file: a changed file is free again "
+                "(--force runs the job with it as it is).",
+                command=f"gsub {SCRIPT}",
+            ),
+        ),
+        (
+            Story(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, done_at=2.0),)),
+            Next(sentence="Nothing: it runs again by itself.", command="squeue -j 81"),
+        ),
+        (
+            Story(
+                address="81",
+                submission=ASKED,
+                attempts=(WITH_REQUEUE,),
+                actions=(
+                    action(WITH_REQUEUE, mode="advise"),
+                    action(WITH_REQUEUE, mode="advise", verb="release"),
+                    action(WITH_REQUEUE, mode="advise", verb="drain", target="n3"),
+                ),
+            ),
+            Next(sentence="It can be run again:", command="scontrol requeuehold 81 && scontrol release 81"),
+        ),
+        (
+            Story(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, error="no"),)),
+            Next(sentence="Use less."),
+        ),
+        (Story(address="81", attempts=(run(category="success", decision="none"),)), Next(sentence="Nothing.")),
+        (
+            Story(address="81", attempts=(run(category="cancelled", decision="none"),)),
+            Next(sentence="Nothing: it was cancelled."),
+        ),
+        (
+            Story(address="81", attempts=(run(category=""),)),
+            Next(sentence="It ended and is not judged yet; the reconciler does that within a minute."),
+        ),
+    ],
+)  # fmt: skip
+def test_next(story: Story, step: Next) -> None:
+    assert next_step(story) == step

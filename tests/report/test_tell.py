@@ -1,0 +1,130 @@
+"""The text of `slurmwrap why`: a golden page, and whatever users write into it stays text."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.cli.terminal import paint
+from slurmwrap.diagnosis.evidence import Citation
+from slurmwrap.prerun.verdict import Finding, Outcome, Severity, Verdict
+from slurmwrap.report.story import Story, story_of
+from slurmwrap.report.tell import MAX_LINES, tell
+from slurmwrap.report.words import width
+
+CHANGES = (
+    {"option": "mem", "old": "64G", "new": "20G", "where": "train.sbatch:4", "reason": "Measured 15.9 GiB, 20 % more."},
+    {"option": "exclude", "old": None, "new": "n[3-4]", "where": "added", "reason": "Suspect nodes."},
+    {"option": "cpus-per-task", "old": "8", "new": "8", "where": "train.sbatch:5", "reason": "Nothing is known yet."},
+    {"option": "requeue", "old": None, "new": "", "where": "added", "reason": "--retry needs it."},
+    {"option": "nodelist", "old": "n1", "new": None, "where": "train.sbatch:6", "reason": ""},
+)
+PLAN = {"node_count": 2, "gpus_per_node": 8, "switch": "s1", "locality": "consolidated"}
+
+
+def retried(day: dict[str, Any]) -> Story:
+    """Ada's job 101 of the composed day: planned twice, struck by an Xid, run again elsewhere."""
+    story = story_of("101", day["submissions"], day["preruns"], day["attempts"], day["actions"])
+    assert story.submission is not None
+    asked = replace(
+        story.submission,
+        name="vit-large",
+        gpus=16,
+        script_path="train.sbatch",
+        work_dir="/home/ada",
+        changes=CHANGES[1:],
+        plan=PLAN,
+    )
+    first, second = story.attempts
+    assert first.diagnosis is not None
+    text = "NVRM: Xid (PCI:0000:07:00): 79, pid=4711, name=python, GPU has fallen off the bus."
+    diagnosis = replace(
+        first.diagnosis,
+        evidence=(
+            Citation(source="slurm-101.out", line=812, text="ncclRemoteError", role="cascade"),
+            Citation(source="kernel:n3", line=0, text=text),
+        ),
+    )
+    first = replace(first, diagnosis=diagnosis, exit_code=1, decision_reason="Xid 79 blames n3; retry 1 of 3")
+    prerun = replace(story.preruns[0], changes=CHANGES[:1], plan=PLAN)
+    return replace(story, submission=asked, preruns=(prerun,), attempts=(first, second))
+
+
+def stopped(day: dict[str, Any]) -> Story:
+    """Fay's job 170, which its pre-run stopped."""
+    story = story_of("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])
+    finding = Finding(
+        severity=Severity.WARNING,
+        message="the file 'data.bin' does not exist",
+        file="train.py",
+        line=12,
+        fix="Make it.",
+    )
+    verdict = Verdict(
+        outcome=Outcome.FAIL,
+        layer="exit",
+        reason="the program ended with exit code 1 before its first optimizer step",
+        seconds=41,
+        category="semantic_error",
+        findings=(finding,),
+        evidence=(
+            Citation(source="stderr", line=31, text='  File "/home/fay/train.py", line 40, in training_step'),
+            Citation(source="stderr", line=33, text="RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
+        ),
+        input_path="/data/x.npy",
+        input_fault="truncated",
+    )
+    assert story.submission is not None
+    asked = replace(story.submission, name="bert", gpus=32, script_path="/home/fay/train.sbatch")
+    return replace(story, submission=asked, preruns=(replace(story.preruns[0], verdict=verdict),))
+
+
+def test_golden_pages(day: dict[str, Any], data: Path) -> None:
+    page = tell(retried(day)) + "\n" + "=" * 80 + "\n\n" + tell(stopped(day))
+    golden = data / "why.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(page, encoding="utf-8")
+    assert page == golden.read_text(encoding="utf-8")
+
+
+def test_colour_adds_nothing_but_colour(day: dict[str, Any]) -> None:
+    import re
+
+    for story in (retried(day), stopped(day)):
+        coloured = tell(story, paint=paint)
+        assert "\033[31m" in coloured
+        assert re.sub(r"\033\[\d+m", "", coloured) == tell(story)
+
+
+def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
+    evil = "\x1b[2J\r\n\u202e" + "word " * 100
+    base, halted = retried(day), stopped(day)
+    assert base.submission is not None
+    first = base.attempts[0]
+    assert first.diagnosis is not None
+    diagnosis = replace(
+        first.diagnosis, advice=evil, evidence=(Citation(source=evil, line=1, text=evil),) * 20, node=evil
+    )
+    story = replace(
+        base,
+        submission=replace(
+            base.submission,
+            name=evil,
+            user=evil,
+            script_path=evil,
+            changes=({"option": evil, "old": evil, "new": evil + "x", "reason": evil}, {}, {"option": 3, "new": [1]}),
+            plan={"node_count": evil, "switch": evil, "locality": 7},
+        ),
+        attempts=(replace(first, diagnosis=diagnosis, decision_reason=evil, state=evil, address=evil),),
+        actions=tuple(replace(a, value=evil, error=evil) for a in base.actions),
+        preruns=(replace(halted.preruns[0], verdict=replace(halted.preruns[0].verdict, reason=evil, input_path=evil)),),
+    )
+    page = tell(story)
+    assert all(character.isprintable() or character == "\n" for character in page)
+    assert f"and {20 - MAX_LINES} lines more" in page
+    wide = [line for line in page.splitlines() if width(line) > 80]
+    assert [line for line in wide if "scontrol" not in line and "squeue" not in line and "gsub" not in line] == [
+        line for line in wide if line.startswith("RUN 1")
+    ]

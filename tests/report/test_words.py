@@ -1,0 +1,78 @@
+"""Durations, tables and harmless text, row by row."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurmwrap.report import words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (99.4, "99 s"),
+        (100, "2 min"),
+        (5_969, "99 min"),
+        (5_970, "1 h 40 min"),
+        (7_200, "2 h"),
+        (86_400, "24 h"),
+        (172_799, "2 d 0 h"),
+        (187_200, "2 d 4 h"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("plain ä 研究", "plain ä 研究"),
+        ("a\nb\tc\rd", "a\\nb\\tc\\rd"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("bad \udcff byte, \ud800 half", "bad \\xff byte, \\ud800 half"),
+        ("\x9b31m", "\\x9b31m"),
+    ],
+)
+def test_visible(raw: str, shown: str) -> None:
+    assert words.visible(raw) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "shown"),
+    [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("研究所", 6, "研究所"), ("研究所x", 6, "研究…"), ("a\nb", 3, "a\\…")],
+)
+def test_fit(text: str, columns: int, shown: str) -> None:
+    assert words.fit(text, columns) == shown
+
+
+def test_a_table_is_aligned_and_cut_only_where_it_may_be() -> None:
+    rows = [["研究", "1,000", "a" * 60], ["b", "2", "c"]]
+    assert words.table(["name", ">count", "~why"], rows, columns=40) == (
+        "  name  count  why\n"
+        "  研究  1,000  aaaaaaaaaaaaaaaaaaaaaaaa…\n"
+        "  b         2  c"
+    )  # fmt: skip
+
+
+def test_wrapping_keeps_whole_words_and_indents_what_follows() -> None:
+    assert words.wrapped("one two three", indent="- ", hanging="  ", columns=9) == "- one two\n  three"
+    assert words.wrapped("x" * 30, indent="  ", hanging="  ", columns=9) == "  " + "x" * 30
+    assert words.wrapped("", indent="  ") == ""
+
+
+@settings(deadline=None)
+@given(st.text(), st.integers(min_value=1, max_value=40))
+def test_nothing_that_is_fitted_or_wrapped_is_wider_or_dangerous(text: str, columns: int) -> None:
+    fitted = words.fit(text, columns)
+    assert words.width(fitted) <= columns
+    assert all(c.isprintable() or c == "\n" for c in fitted + words.wrapped(text, columns=columns))
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "no jobs"), (1, "1 job"), (2, "2 jobs"), (12_345, "12,345 jobs")])
+def test_count(number: int, text: str) -> None:
+    assert words.count(number, "job") == text

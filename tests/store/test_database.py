@@ -1,0 +1,685 @@
+"""Database against real SQLite files: every method gives whole records back; every fault names the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.diagnosis.evidence import Attempt, Citation, Context, Diagnosis, Observation
+from slurmwrap.edges import SetAside, Store
+from slurmwrap.errors import StoreError
+from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
+from slurmwrap.store.database import Database
+from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
+from slurmwrap.store.schema import TABLES
+
+UGLY = "quote ' \" ; newline \n escape \x1b[31m null \x00 not UTF-8 \udcff"
+
+KEY = Attempt(cluster="lab", job_id=81, submit_time=1_000)
+DIAGNOSIS = Diagnosis(
+    category="gpu_hardware",
+    domain="IF",
+    decision="retry_elsewhere",
+    confidence=0.95,
+    signature="xid79",
+    evidence=(Citation(source="kernel:n3", line=0, text="NVRM: Xid 79"), Citation(source=UGLY, line=7, text=UGLY)),
+    advice="nothing to mend in your job",
+    node="n3",
+    conclusive=True,
+)
+ATTEMPT = AttemptRecord(
+    attempt=KEY,
+    address="77_2",
+    restarts=1,
+    name=UGLY,
+    user="ada",
+    uid=1001,
+    account="vision",
+    partition="gpu",
+    state="FAILED",
+    reason="NonZeroExitCode",
+    exit_code=1,
+    signal=0,
+    derived_exit_code=3,
+    nodes=("n3", "n4"),
+    gpus=16,
+    cpus=64,
+    eligible_time=1_010,
+    start_time=1_020,
+    end_time=4_620,
+    time_limit_s=86_400,
+    std_out="/home/ada/\udcff.out",
+    std_err="/home/ada/x.err",
+    measurement=Measurement(seconds=3600, steps=10, steps_per_s=0.5, mem_peak_mib=20_000, mem_source="cgroup"),
+    diagnosis=DIAGNOSIS,
+    decision="retry_elsewhere",
+    decision_reason="Xid 79 on n3",
+    reconciled=True,
+)
+SUBMISSION = Submission(
+    cluster="lab",
+    job_id=81,
+    uid=1001,
+    user="ada",
+    at=999.5,
+    name=UGLY,
+    script_path="/home/ada/train.sbatch",
+    script_sha256="ab" * 32,
+    work_dir="/home/ada",
+    gpus=16,
+    nodes=2,
+    retry=True,
+    profile_key="train",
+    prerun_mode="auto",
+    prerun_job_id=82,
+    fingerprint="f1",
+    inputs=("/data/a", "/data/\udcfe"),
+    output_appends=True,
+    plan={"lines": [{"option": "mem", "value": "20G", "reason": "ä"}]},
+    changes=({"option": "mem", "old": None, "new": "20G"},),
+)
+PRERUN = PrerunRecord(
+    cluster="lab",
+    job_id=81,
+    prerun_job_id=82,
+    uid=1001,
+    at=1_005.25,
+    verdict=Verdict(
+        outcome=Outcome.FAIL,
+        layer="exit",
+        reason="exit 1 after 0 steps",
+        seconds=4.5,
+        category="semantic_error",
+        findings=(Finding(severity=Severity.WARNING, message="no data", file="train.py", line=3, fix="add it"),),
+        evidence=(Citation(source="stdout", line=9, text="RuntimeError: shapes"),),
+        measurement=Measurement(seconds=4.5, cpus_used=1.5),
+        input_path="/data/a",
+        input_fault="truncated",
+    ),
+    fingerprint="f1",
+    profile_key="train",
+    gpus=16,
+    plan={"node_count": 2},
+    changes=({"option": "cpus-per-task", "old": "8", "new": "4"},),
+    released=True,
+)
+PROFILE = ResourceProfile(
+    key="train",
+    cpus_per_gpu=3.5,
+    mem_mib_per_gpu=9_000,
+    steps_per_s=2.0,
+    gpu_type="a100",
+    gpus_per_node=8,
+    runs=3,
+    preruns=1,
+    confidence=0.8,
+    source="epilog",
+    measured_at=5_000.0,
+)
+OBSERVATION = Observation(
+    nonce="a1b2",
+    cluster="lab",
+    job_id=81,
+    context=Context.EPILOG,
+    at=4_621.5,
+    node="n3",
+    uid=0,
+    facts={"kernel": [{"text": UGLY, "at": None}], "exit": "1:0"},
+)
+REQUEUE = Ruled(rule="retry_elsewhere", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="77_2", because="Xid 79"))
+DRAIN = Ruled(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target="n3", value="slurmwrap: Xid 79"))
+STRIKE = Strike(node="n3", cause="gpu_hardware", conclusive=True, text="Xid 79")
+BLOCKED = BlockedInput(digest="d1", path="/data/\udcff", uid=1001, reason="truncated", at=4_700.0, job_id=81)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "user.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Database]:
+    with Database.open(path) as database:
+        yield database
+
+
+def reopened(store: Database) -> Database:
+    store.close()
+    return Database.open(store.path)
+
+
+def test_a_database_is_a_store(store: Database) -> None:
+    edge: Store = store
+    assert edge.attempts() == ()
+
+
+def test_an_observation_comes_back_whole_and_only_once(store: Database) -> None:
+    assert store.ingest(OBSERVATION)
+    assert not store.ingest(replace(OBSERVATION, node="n9", facts={}))
+    with reopened(store) as again:
+        assert again.observations("lab", 81) == (OBSERVATION,)
+        assert again.observations("lab", 82) == ()
+        assert again.observations("other", 81) == ()
+
+
+def test_observations_come_oldest_first(store: Database) -> None:
+    later = replace(OBSERVATION, nonce="00", at=9_000.0)
+    for one in (later, OBSERVATION):
+        store.ingest(one)
+    assert store.observations("lab", 81) == (OBSERVATION, later)
+
+
+def test_an_attempt_comes_back_whole(store: Database) -> None:
+    assert all(getattr(ATTEMPT, f.name) != f.default for f in fields(AttemptRecord)), "the sample leaves a default"
+    store.save_attempt(ATTEMPT)
+    with reopened(store) as again:
+        assert again.attempt(KEY) == ATTEMPT
+        assert again.attempt(replace(KEY, submit_time=1)) is None
+
+
+def test_an_attempt_of_defaults_comes_back_whole(store: Database) -> None:
+    bare = AttemptRecord(attempt=KEY)
+    store.save_attempt(bare)
+    assert store.attempt(KEY) == bare
+
+
+def test_saving_an_attempt_again_replaces_it_and_keeps_its_actions(store: Database) -> None:
+    store.save_attempt(ATTEMPT)
+    action = store.intend(KEY, REQUEUE, "act", 5_000.0)
+    changed = replace(ATTEMPT, state="COMPLETED", diagnosis=None, measurement=None, decision="", reconciled=False)
+    store.save_attempt(changed)
+    assert store.attempts() == (changed,)
+    assert [a.action_id for a in store.actions(KEY)] == [action]
+
+
+def test_attempts_are_chosen_by_every_filter(store: Database) -> None:
+    old = replace(ATTEMPT, attempt=replace(KEY, submit_time=10), end_time=20, reconciled=True)
+    running = AttemptRecord(attempt=replace(KEY, submit_time=5_000), user="bob")
+    other = replace(ATTEMPT, attempt=Attempt(cluster="two", job_id=9, submit_time=2_000), reconciled=False)
+    for record in (running, other, ATTEMPT, old):
+        store.save_attempt(record)
+    assert store.attempts() == (old, ATTEMPT, other, running)
+    assert store.attempts(cluster="two") == (other,)
+    assert store.attempts(job_id=81) == (old, ATTEMPT, running)
+    assert store.attempts(user="bob") == (running,)
+    assert store.attempts(since=4_620) == (ATTEMPT, other, running)
+    assert store.attempts(since=4_621) == (running,)
+    assert store.attempts(unreconciled=True) == (other, running)
+    assert store.attempts(cluster="lab", user="ada", since=21) == (ATTEMPT,)
+
+
+def test_runs_are_found_by_the_name_people_give_a_job(store: Database) -> None:
+    def run(job_id: int, address: str) -> AttemptRecord:
+        return replace(ATTEMPT, attempt=Attempt(cluster="lab", job_id=job_id, submit_time=job_id), address=address)
+
+    tasks = run(78, "77_1"), run(79, "77_2"), run(80, "77_10")
+    others = run(81, "770_1"), run(82, "7"), run(77, "177_1")
+    for record in (*others, *reversed(tasks)):
+        store.save_attempt(record)
+    assert store.attempts_of("77") == tasks
+    assert store.attempts_of("77_1") == tasks[:1]
+    assert store.attempts_of("7") == (others[1],)
+    assert store.attempts_of("78") == ()
+
+
+def test_a_diagnosis_is_stored_with_decision_strikes_and_blocked_inputs(store: Database) -> None:
+    bare = replace(ATTEMPT, diagnosis=None, decision="", decision_reason="", reconciled=False)
+    store.save_attempt(bare)
+    decision = RetryDecision(decision="retry_elsewhere", reason=UGLY, strikes=(STRIKE,), blocked=(BLOCKED,))
+    store.save_diagnosis(KEY, DIAGNOSIS, decision, 4_800.0)
+    with reopened(store) as again:
+        judged = replace(bare, diagnosis=DIAGNOSIS, decision="retry_elsewhere", decision_reason=UGLY)
+        assert again.attempt(KEY) == judged
+        assert again.strikes(since=0) == (
+            StrikeRecord(
+                node="n3", cause="gpu_hardware", conclusive=True, text="Xid 79", at=4_800.0, job_id=81, uid=1001
+            ),
+        )
+        assert again.blocked_inputs() == (BLOCKED,)
+
+
+def test_judging_again_replaces_the_strikes_of_that_attempt_only(store: Database) -> None:
+    store.save_attempt(ATTEMPT)
+    store.add_strike(replace(STRIKE, node="n9"), 4_700.0, 80, 1002)
+    decision = RetryDecision(decision="retry_elsewhere", reason="r", strikes=(STRIKE,))
+    for at in (4_800.0, 4_900.0):
+        store.save_diagnosis(KEY, DIAGNOSIS, decision, at)
+    assert [(s.node, s.at) for s in store.strikes(since=0)] == [("n9", 4_700.0), ("n3", 4_900.0)]
+    assert [s.node for s in store.strikes(since=0, node="n9")] == ["n9"]
+    assert [s.node for s in store.strikes(since=4_800)] == ["n3"]
+
+
+def test_a_diagnosis_that_cannot_be_stored_whole_leaves_nothing(store: Database) -> None:
+    bare = replace(ATTEMPT, diagnosis=None, decision="", decision_reason="")
+    store.save_attempt(bare)
+    broken = replace(BLOCKED, digest=None)  # type: ignore[arg-type]
+    decision = RetryDecision(decision="stop", reason="r", strikes=(STRIKE,), blocked=(BLOCKED, broken))
+    with pytest.raises(StoreError, match="NOT NULL constraint failed"):
+        store.save_diagnosis(KEY, DIAGNOSIS, decision, 1.0)
+    assert (store.attempt(KEY), store.strikes(since=0), store.blocked_inputs()) == (bare, (), ())
+
+
+def test_an_action_is_intended_once_and_ticked_off(store: Database) -> None:
+    store.save_attempt(ATTEMPT)
+    first = store.intend(KEY, REQUEUE, "act", 5_000.0)
+    second = store.intend(KEY, DRAIN, "advise", 5_001.0)
+    again = replace(REQUEUE, action=replace(REQUEUE.action, because="in other words"))
+    assert store.intend(KEY, again, "act", 6_000.0) == first
+    store.done(first, 5_002.0, error=UGLY)
+    assert store.intend(KEY, REQUEUE, "act", 7_000.0) == first
+    done = ActionRecord(
+        action_id=first,
+        attempt=KEY,
+        rule="retry_elsewhere",
+        mode="act",
+        verb="requeuehold",
+        target="77_2",
+        key="",
+        value="",
+        because="Xid 79",
+        intended_at=5_000.0,
+        done_at=5_002.0,
+        error=UGLY,
+    )
+    waiting = ActionRecord(
+        action_id=second,
+        attempt=KEY,
+        rule="drain",
+        mode="advise",
+        verb="drain",
+        target="n3",
+        key="",
+        value="slurmwrap: Xid 79",
+        because="",
+        intended_at=5_001.0,
+    )
+    with reopened(store) as again_open:
+        assert again_open.actions() == (done, waiting)
+        assert again_open.actions(KEY) == (done, waiting)
+        assert again_open.actions(unfinished=True) == (waiting,)
+        assert again_open.actions(replace(KEY, job_id=1)) == ()
+
+
+def test_the_same_action_of_another_attempt_is_another_action(store: Database) -> None:
+    other = replace(KEY, submit_time=2_000)
+    assert store.intend(KEY, REQUEUE, "act", 1.0) != store.intend(other, REQUEUE, "act", 1.0)
+
+
+def test_an_action_without_attempt_can_be_intended_anew_once_it_is_done(store: Database) -> None:
+    first = store.intend(None, DRAIN, "act", 1.0)
+    assert store.intend(None, DRAIN, "act", 2.0) == first
+    store.done(first, 3.0)
+    second = store.intend(None, DRAIN, "act", 4.0)
+    assert second != first
+    assert [(a.action_id, a.attempt, a.done_at) for a in store.actions()] == [(first, None, 3.0), (second, None, None)]
+
+
+def test_ticking_off_an_action_that_is_not_there_is_an_error(store: Database) -> None:
+    with pytest.raises(StoreError, match="there is no action 7"):
+        store.done(7, 1.0)
+
+
+def test_blocked_inputs_bind_their_user_or_everyone_until_cleared(store: Database) -> None:
+    site = replace(BLOCKED, digest="d2", uid=-1, at=1.0)
+    other = replace(BLOCKED, digest="d1", uid=1002, at=2.0)
+    for blocked in (BLOCKED, site, other, replace(BLOCKED, reason="again")):
+        store.block_input(blocked)
+    assert store.blocked_inputs(1001) == (site, replace(BLOCKED, reason="again"))
+    assert store.blocked_inputs(1002) == (site, other)
+    assert len(store.blocked_inputs()) == 3
+    assert store.clear_input("d1")
+    assert not store.clear_input("d1")
+    assert store.blocked_inputs() == (site,)
+
+
+def test_submissions_come_back_whole(store: Database) -> None:
+    newer = replace(SUBMISSION, at=2_000.0, user="bob", retry=False, prerun_job_id=None)
+    for one in (newer, SUBMISSION, SUBMISSION):
+        store.save_submission(one)
+    with reopened(store) as again:
+        assert again.submissions() == (SUBMISSION, newer)
+        assert again.submissions(user="ada") == (SUBMISSION,)
+        assert again.submissions(since=1_000) == (newer,)
+        assert again.submission("lab", 81) == newer
+        assert again.submission("lab", 82) is None
+
+
+def test_preruns_come_back_whole(store: Database) -> None:
+    alone = PrerunRecord(
+        cluster="lab",
+        job_id=None,
+        prerun_job_id=90,
+        uid=1001,
+        at=2_000.0,
+        verdict=Verdict(outcome=Outcome.PASS, layer="step", reason="3 steps"),
+    )
+    for one in (alone, PRERUN, PRERUN):
+        store.save_prerun(one)
+    with reopened(store) as again:
+        assert again.preruns() == (PRERUN, alone)
+        assert again.preruns(job_id=81) == (PRERUN,)
+        assert again.preruns(fingerprint="f1") == (PRERUN,)
+        assert again.preruns(since=1_006) == (alone,)
+
+
+def test_a_job_and_its_prerun_are_found_by_either_id(store: Database) -> None:
+    store.save_submission(SUBMISSION)
+    store.save_prerun(PRERUN)
+    for job_id in (81, 82):
+        assert (store.submissions_of(job_id), store.preruns_of(job_id)) == ((SUBMISSION,), (PRERUN,))
+    assert (store.submissions_of(83), store.preruns_of(83)) == ((), ())
+
+
+def test_profiles_come_back_whole(store: Database) -> None:
+    unknown = ResourceProfile(key="unknown")
+    for one in (unknown, PROFILE, PROFILE):
+        store.save_profile(one)
+    with reopened(store) as again:
+        assert again.profile("train") == PROFILE
+        assert again.profile("nothing") is None
+        assert again.profiles() == (PROFILE, unknown)
+
+
+def test_a_measurement_is_kept_once(store: Database) -> None:
+    for seconds in (1.0, 1.0, 2.0):
+        store.save_measurement("train", Measurement(seconds=seconds), 5.0, "prerun")
+    store.close()
+    kept = sqlite3.connect(store.path)
+    rows = kept.execute("SELECT key, at, source, json_extract(measurement, '$.seconds') FROM measurements").fetchall()
+    kept.close()
+    assert sorted(rows) == [("train", 5.0, "prerun", 1.0), ("train", 5.0, "prerun", 2.0)]
+
+
+def test_refused_files_are_counted_not_collected(store: Database) -> None:
+    for name in ("a.obs", "b.obs"):
+        store.set_aside(SetAside(name=name, reason=UGLY, uid=1003), 5.0)
+    store.set_aside(SetAside(name="c.obs", reason="bad JSON"), 6.0)
+    assert [(row["uid"], row["count"], row["last_name"]) for row in store.set_aside_counts()] == [
+        (1003, 2, "b.obs"),
+        (-1, 1, "c.obs"),
+    ]
+
+
+def test_a_field_of_a_later_version_survives_in_more(store: Database) -> None:
+    store.save_profile(PROFILE)
+    store.close()
+    kept = sqlite3.connect(store.path)
+    kept.execute("UPDATE profiles SET more = ?", [json.dumps({"invented_later": 1, "gpu_type": "h100"})])
+    kept.commit()
+    kept.close()
+    with Database.open(store.path) as again:
+        assert again.profile("train") == replace(PROFILE, gpu_type="h100")
+
+
+def test_what_happens_in_a_transaction_happens_whole(store: Database) -> None:
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        store.save_profile(PROFILE)
+        with store.transaction():
+            store.save_submission(SUBMISSION)
+        1 / 0  # noqa: B018
+    assert (store.profiles(), store.submissions()) == ((), ())
+
+
+# The file
+
+
+def test_a_new_file_is_private_complete_and_alone(path: Path) -> None:
+    old = os.umask(0)
+    try:
+        Database.open(path).close()
+    finally:
+        os.umask(old)
+    assert [p.name for p in path.parent.iterdir()] == ["user.db"]
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    kept = sqlite3.connect(path)
+    assert kept.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    assert kept.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    kept.close()
+
+
+def test_opening_again_keeps_everything(store: Database) -> None:
+    store.save_profile(PROFILE)
+    with reopened(store) as again:
+        assert again.profiles() == (PROFILE,)
+
+
+def test_tables_have_exactly_the_columns_that_records_are_turned_into(store: Database) -> None:
+    store.close()
+    kept = sqlite3.connect(store.path)
+    columns = {t.name: [row[1] for row in kept.execute(f"PRAGMA table_info({t.name})")] for t in TABLES}
+    kept.close()
+    for table in TABLES:
+        extra = {"strikes": {"strike_id", "cluster", "submit_time"}}.get(table.name, set())
+        assert set(columns[table.name]) == {*table.columns, "more", *extra}, table.name
+
+
+def made_at_version_1(path: Path) -> None:
+    path.parent.mkdir()
+    kept = sqlite3.connect(path)
+    for statement in MIGRATIONS[0]:
+        kept.execute(statement)
+    kept.execute("INSERT INTO profiles (key, gpu_type, gpus_per_node, runs, preruns, confidence, source, measured_at)"
+                 " VALUES ('train', 'a100', 8, 1, 0, 0.5, 'epilog', 3.0)")  # fmt: skip
+    kept.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    kept.execute("PRAGMA user_version = 1")
+    kept.commit()
+    kept.close()
+
+
+def test_a_database_of_version_1_is_brought_forward_with_its_rows(path: Path) -> None:
+    made_at_version_1(path)
+    old = ResourceProfile(
+        key="train", gpu_type="a100", gpus_per_node=8, runs=1, confidence=0.5, source="epilog", measured_at=3.0
+    )
+    with Database.open(path) as database:
+        assert database.profiles() == (old,)
+        database.save_attempt(ATTEMPT)
+    kept = sqlite3.connect(path)
+    assert kept.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    assert kept.execute("SELECT address, category, gpu_hours FROM failures").fetchall() == [
+        ("77_2", "gpu_hardware", 16.0)
+    ]
+    assert [row[0] for row in kept.execute("SELECT version FROM migrations")] == list(range(2, VERSION + 1))
+    kept.close()
+
+
+def test_a_migration_that_fails_leaves_the_old_version_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_at_version_1(path)
+    kept = sqlite3.connect(path)
+    kept.execute("CREATE TABLE migrations (in_the_way)")
+    kept.commit()
+    before = kept.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
+    kept.close()
+    with pytest.raises(StoreError, match="already exists"):
+        Database.open(path)
+    kept = sqlite3.connect(path)
+    assert kept.execute("PRAGMA user_version").fetchone() == (1,)
+    assert kept.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall() == before
+    kept.close()
+
+
+def test_a_newer_database_is_refused_and_untouched(store: Database) -> None:
+    store.close()
+    kept = sqlite3.connect(store.path)
+    kept.execute(f"PRAGMA user_version = {VERSION + 7}")
+    kept.commit()
+    kept.close()
+    before = store.path.read_bytes()
+    for readonly in (False, True):
+        with pytest.raises(StoreError, match=f"newer slurmwrap .schema {VERSION + 7}; this one knows {VERSION}") as e:
+            Database.open(store.path, readonly=readonly)
+        assert "upgrade slurmwrap" in e.value.hint
+    assert store.path.read_bytes() == before
+
+
+def test_a_database_of_another_program_is_refused_and_untouched(tmp_path: Path) -> None:
+    foreign = tmp_path / "places.sqlite"
+    kept = sqlite3.connect(foreign)
+    kept.execute("CREATE TABLE bookmarks (url)")
+    kept.commit()
+    kept.close()
+    before = foreign.read_bytes()
+    with pytest.raises(StoreError, match="database of another program"):
+        Database.open(foreign)
+    assert foreign.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"not a database at all, by far " * 100, b"SQLite format 3\x00" + b"\xff" * 4000])
+def test_a_damaged_file_is_named_and_untouched(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "user.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=f"database {path} is damaged") as caught:
+        Database.open(path)
+    assert f"mv {path}" in caught.value.hint
+    assert path.read_bytes() == content
+
+
+def test_damage_inside_a_table_is_named_when_it_is_met(store: Database) -> None:
+    for number in range(200):
+        store.save_submission(replace(SUBMISSION, job_id=number))
+    store.close()
+    pages = bytearray(store.path.read_bytes())
+    pages[4096 * 30 :] = b"\xa5" * (len(pages) - 4096 * 30)
+    store.path.write_bytes(pages)
+    with Database.open(store.path) as again, pytest.raises(StoreError, match=f"database {store.path} is damaged"):
+        again.submissions()
+
+
+def test_a_value_that_is_no_record_is_named_with_its_field(store: Database) -> None:
+    store.save_prerun(PRERUN)
+    store.close()
+    kept = sqlite3.connect(store.path)
+    kept.execute("UPDATE preruns SET verdict_outcome = 'perhaps'")
+    kept.commit()
+    kept.close()
+    with Database.open(store.path) as again, pytest.raises(StoreError) as caught:
+        again.preruns()
+    assert str(caught.value) == (
+        f"{store.path}, table preruns: PrerunRecord.verdict.outcome: 'perhaps' is not one of pass, fail, inconclusive"
+    )
+
+
+def test_a_locked_database_is_an_error_not_a_wait(store: Database) -> None:
+    holder = sqlite3.connect(store.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with (
+        Database.open(store.path, busy_s=0.05) as second,
+        pytest.raises(StoreError, match=f"database {store.path} is locked by another process") as caught,
+    ):
+        second.save_profile(PROFILE)
+    holder.close()
+    assert "fuser" in caught.value.hint
+    store.save_profile(PROFILE)
+    assert store.profiles() == (PROFILE,)
+
+
+def test_a_reader_sees_the_last_whole_state_while_a_writer_writes(store: Database) -> None:
+    store.save_profile(PROFILE)
+    with Database.open(store.path, readonly=True, busy_s=0.05) as reader, store.transaction():
+        store.save_profile(replace(PROFILE, key="new"))
+        assert reader.profiles() == (PROFILE,)
+
+
+def test_a_reader_cannot_write(store: Database) -> None:
+    with (
+        Database.open(store.path, readonly=True) as reader,
+        pytest.raises(StoreError, match=f"database {store.path} cannot be written"),
+    ):
+        reader.save_profile(PROFILE)
+
+
+def test_a_reader_makes_no_database(path: Path) -> None:
+    with pytest.raises(StoreError, match=f"no database at {path} yet"):
+        Database.open(path, readonly=True)
+    assert not path.parent.exists()
+
+
+def test_a_place_where_no_directory_can_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "user.db"
+    with pytest.raises(StoreError, match=f"database {path} cannot be used: File exists") as caught:
+        Database.open(path)
+    assert f"ls -ld {path.parent}" in caught.value.hint
+
+
+def test_two_that_make_the_file_at_once_end_up_in_the_same(path: Path) -> None:
+    code = """
+import sys
+from slurmwrap.store.database import Database
+from slurmwrap.profiling.profile import ResourceProfile
+sys.stdin.readline()
+with Database.open(sys.argv[1]) as database:
+    database.save_profile(ResourceProfile(key=sys.argv[2]))
+"""
+    import sys
+
+    keys = [str(number) for number in range(4)]
+    makers = [
+        subprocess.Popen([sys.executable, "-c", code, path, key], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        for key in keys
+    ]
+    errors = [maker.communicate(b"go\n", timeout=60)[1] for maker in makers]
+    assert errors == [b""] * len(makers)
+    with Database.open(path) as database:
+        assert [profile.key for profile in database.profiles()] == keys
+    assert [p.name for p in path.parent.iterdir()] == ["user.db"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=700k", "slurmwrap-test", str(place)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs root and mount")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_named_and_what_was_stored_stays(small_disk: Path) -> None:
+    path = small_disk / "site.db"
+    with Database.open(path) as database:
+        database.save_profile(PROFILE)
+        with pytest.raises(StoreError, match=f"database {path} has no space left") as caught:
+            for number in range(1_000):
+                database.ingest(replace(OBSERVATION, nonce=str(number), facts={"log": "x" * 100_000}))
+        assert f"df {path}" in caught.value.hint
+        assert database.profiles() == (PROFILE,)
+
+
+def test_a_disk_too_full_for_a_new_database_is_left_clean(small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(b"x" * 680 * 1024)
+    with pytest.raises(StoreError, match=r"no space left|I/O error"):
+        Database.open(small_disk / "site.db")
+    assert [p.name for p in small_disk.iterdir()] == ["ballast"]
+
+
+def test_a_readonly_file_system_can_be_read_and_not_written(small_disk: Path) -> None:
+    path = small_disk / "site.db"
+    with Database.open(path) as database:
+        database.save_profile(PROFILE)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with Database.open(path, readonly=True) as database:
+        assert database.profiles() == (PROFILE,)
+    with pytest.raises(StoreError, match=f"database {path} cannot be opened"):
+        Database.open(path)
+
+
+def test_a_database_made_by_root_belongs_to_the_owner_of_its_directory(path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("needs root")
+    path.parent.mkdir()
+    os.chown(path.parent, 1234, 1235)
+    Database.open(path).close()
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 1235)

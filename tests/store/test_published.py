@@ -1,0 +1,172 @@
+"""What the site publishes comes back whole, and nothing that somebody else could have written is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cluster.node import NodeHealth
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.edges import Published, Publisher
+from slurmwrap.errors import StoreError
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.store.published import FilePublisher, read_published, read_why, told
+
+PUBLISHED = Published(
+    at=5.0,
+    health=(NodeHealth(node="n3", status="drained", since=4.0, reason="Xid 79"),),
+    blocked=(BlockedInput(digest="d", path="/data/\udcff", uid=-1, reason="two users", at=3.0),),
+    profiles=(ResourceProfile(key="train", cpus_per_gpu=2.0),),
+)
+ME = os.geteuid()
+
+
+def record(job_id: int, submit_time: int, uid: int = 1001) -> AttemptRecord:
+    diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="s")
+    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=submit_time)
+    return AttemptRecord(attempt=attempt, uid=uid, name="näme\n", diagnosis=diagnosis, decision="stop")
+
+
+ACTION = ActionRecord(
+    action_id=1,
+    attempt=Attempt(cluster="lab", job_id=81, submit_time=10),
+    rule="retry",
+    mode="act",
+    verb="requeue",
+    target="81",
+    key="",
+    value="",
+    because="",
+    intended_at=1.0,
+)
+
+
+def seal(payload: bytes, *, socket: str = "", uid_restriction: int | None = None) -> bytes:
+    return f"{socket} {uid_restriction} ".encode() + payload
+
+
+def unseal_as(uid: int, sealed_by: int = 0) -> Callable[[bytes], tuple[bytes, int] | None]:
+    def unseal(credential: bytes) -> tuple[bytes, int] | None:
+        _, restriction, payload = credential.split(b" ", 2)
+        return (payload, sealed_by) if int(restriction) == uid else None
+
+    return unseal
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> FilePublisher:
+    return FilePublisher(tmp_path / "published", "/run/munge.sock", seal)
+
+
+def test_a_publisher_is_an_edge_and_what_it_publishes_comes_back(publisher: FilePublisher) -> None:
+    edge: Publisher = publisher
+    edge.publish(Published())
+    edge.publish(PUBLISHED)
+    path = publisher.directory / "published.json"
+    assert read_published(path, {ME}) == read_published(publisher.directory, {ME}) == PUBLISHED
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [p.name for p in publisher.directory.iterdir()] == ["published.json"]
+
+
+def test_nothing_published_is_none(tmp_path: Path) -> None:
+    assert read_published(tmp_path / "no" / "published.json", {ME}) is None
+    assert read_published(tmp_path / "published.json", {ME}) is None
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_a_file_that_others_may_write_is_not_believed(publisher: FilePublisher, mode: int) -> None:
+    publisher.publish(PUBLISHED)
+    path = publisher.directory / "published.json"
+    path.chmod(mode)
+    assert read_published(path, {ME}) is None
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
+def test_a_file_in_a_directory_that_others_may_write_is_not_believed(publisher: FilePublisher, mode: int) -> None:
+    publisher.publish(PUBLISHED)
+    publisher.directory.chmod(mode)
+    assert read_published(publisher.directory / "published.json", {ME}) is None
+
+
+@pytest.mark.skipif(ME != 0, reason="needs root to give files away")
+@pytest.mark.parametrize("whose", ["published.json", "."])
+def test_what_a_user_owns_is_not_believed_but_what_slurm_user_owns_is(publisher: FilePublisher, whose: str) -> None:
+    publisher.publish(PUBLISHED)
+    os.chown(publisher.directory / whose, 1234, 1234)
+    path = publisher.directory / "published.json"
+    assert read_published(path, set()) is None
+    assert read_published(path, {1234}) == PUBLISHED
+
+
+def test_a_symbolic_link_is_not_followed(publisher: FilePublisher, tmp_path: Path) -> None:
+    publisher.publish(PUBLISHED)
+    (publisher.directory / "published.json").rename(publisher.directory / "real.json")
+    (publisher.directory / "published.json").symlink_to("real.json")
+    assert read_published(publisher.directory / "published.json", {ME}) is None
+
+
+def test_a_fifo_does_not_hold_the_reader_up(publisher: FilePublisher) -> None:
+    publisher.publish(PUBLISHED)
+    (publisher.directory / "published.json").unlink()
+    os.mkfifo(publisher.directory / "published.json", 0o644)
+    assert read_published(publisher.directory / "published.json", {ME}) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"health": 3}', b"\xff", b"[" * 100_000])
+def test_what_is_no_publication_is_none(publisher: FilePublisher, content: bytes) -> None:
+    publisher.publish(PUBLISHED)
+    (publisher.directory / "published.json").write_bytes(content)
+    assert read_published(publisher.directory / "published.json", {ME}) is None
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    publisher = FilePublisher(tmp_path / "file", "", seal)
+    with pytest.raises(StoreError, match=f"cannot publish {tmp_path}/file/published.json"):
+        publisher.publish(PUBLISHED)
+
+
+def test_the_owner_alone_is_told_oldest_first(publisher: FilePublisher) -> None:
+    first, retried, other = record(81, 10), record(81, 900), record(82, 20, uid=1002)
+    publisher.tell_owner(retried, ())
+    publisher.tell_owner(first, (ACTION,))
+    publisher.tell_owner(other, ())
+    publisher.tell_owner(record(83, 30, uid=-1), ())
+    names = sorted(p.name for p in (publisher.directory / "why").iterdir())
+    assert names == ["81-10.munge", "81-900.munge", "82-20.munge"]
+    assert (publisher.directory / "why" / "81-10.munge").read_bytes().startswith(b"/run/munge.sock 1001 {")
+    mine = read_why(publisher.directory, 81, unseal_as(1001), {ME})
+    assert [told(one) for one in mine] == [(first, (ACTION,)), (retried, ())]
+    assert [told(one)[0] for one in read_why(publisher.directory, None, unseal_as(1002), {ME})] == [other]
+    assert read_why(publisher.directory, 82, unseal_as(1001), {ME}) == []
+
+
+def test_what_a_user_sealed_himself_is_not_believed(publisher: FilePublisher) -> None:
+    publisher.tell_owner(record(81, 10), ())
+    assert read_why(publisher.directory, 81, unseal_as(1001, sealed_by=1002), {ME}) == []
+
+
+def test_only_the_newest_files_are_tried(publisher: FilePublisher) -> None:
+    for number in range(5):
+        publisher.tell_owner(record(90 - number, number), ())
+    found = read_why(publisher.directory, None, unseal_as(1001), {ME}, limit=2)
+    assert [told(one)[0].attempt.submit_time for one in found] == [3, 4]
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b"\xff", json.dumps({"attempt": {}}).encode()])
+def test_a_seal_with_something_else_inside_is_passed_over(publisher: FilePublisher, payload: bytes) -> None:
+    publisher.tell_owner(record(81, 10), ())
+    assert read_why(publisher.directory, 81, lambda _: (payload, 0), {ME}) == []
+
+
+def test_a_told_attempt_that_is_wrong_names_its_field() -> None:
+    with pytest.raises(ValueError, match=r"AttemptRecord\.attempt is missing"):
+        told({"attempt": {}, "actions": []})
+    with pytest.raises(ValueError, match="actions is missing"):
+        told({"attempt": {}})

@@ -1,0 +1,172 @@
+"""gsub's reading of the user's own state: no database, a good one, a bad one, and records not yet taken in."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.errors import StoreError
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.store.database import Database
+from slurmwrap.store.plain import to_plain
+from slurmwrap.store.userstate import PastFailure, UserState
+
+PASS = PrerunRecord(
+    cluster="lab",
+    job_id=81,
+    prerun_job_id=82,
+    uid=1001,
+    at=100.0,
+    verdict=Verdict(outcome=Outcome.PASS, layer="step", reason="3 steps"),
+    fingerprint="f1",
+)
+FAIL = replace(
+    PASS,
+    prerun_job_id=92,
+    at=300.0,
+    verdict=Verdict(outcome=Outcome.FAIL, layer="exit", reason="exit 1", category="semantic_error"),
+)
+EVIDENCE = (Citation(source="stdout", line=3, text="RuntimeError"),)
+
+
+def submission(job_id: int, at: float, **changes: object) -> Submission:
+    base = Submission(cluster="lab", job_id=job_id, uid=1001, user="ada", at=at, script_sha256="aa", fingerprint="f1")
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def ended(job_id: int, end: int, category: str, decision: str) -> AttemptRecord:
+    diagnosis = Diagnosis(
+        category=category,
+        domain="U",
+        decision=decision,
+        confidence=1,
+        signature="s",
+        advice=f"mend {job_id}",
+        evidence=EVIDENCE,
+    )
+    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=end - 10)
+    return AttemptRecord(attempt=attempt, end_time=end, diagnosis=diagnosis)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> UserState:
+    return UserState(tmp_path / "slurmwrap")
+
+
+def left_in_spool(state: UserState, name: str, record: PrerunRecord) -> None:
+    state.spool.mkdir(parents=True, exist_ok=True)
+    content = {"version": 1, "nonce": name, "cluster": "lab", "job_id": 1, "context": "prerun", "at": 1, "node": ""}
+    (state.spool / name).write_text(json.dumps({**content, "facts": {"prerun": to_plain(record)}}))
+
+
+def answers(state: UserState) -> tuple[object, ...]:
+    return state.profile("train"), state.blocked_inputs(1001), state.passed("f1"), state.failed_before("aa")
+
+
+def test_without_a_database_nothing_is_known_and_nothing_is_made(state: UserState) -> None:
+    assert answers(state) == (None, (), None, ())
+    assert not state.directory.exists()
+
+
+def test_what_the_database_holds_is_found(state: UserState) -> None:
+    profile = ResourceProfile(key="train", cpus_per_gpu=2.5)
+    site, mine, other = (BlockedInput(digest=str(n), path="p", uid=n, reason="r", at=1.0) for n in (-1, 1001, 1002))
+    with Database.open(state.database) as database:
+        database.save_profile(profile)
+        for blocked in (site, mine, other):
+            database.block_input(blocked)
+        database.save_prerun(PASS)
+    assert answers(state) == (profile, (site, mine), PASS, ())
+    assert (state.profile("nothing"), state.passed("f2"), state.passed("")) == (None, None, None)
+
+
+def test_a_pass_that_still_lies_in_the_spool_counts(state: UserState) -> None:
+    left_in_spool(state, "1.obs", replace(PASS, fingerprint="other"))
+    left_in_spool(state, "2.obs", PASS)
+    (state.spool / "3.obs").write_text("half a fi")
+    (state.spool / "4.obs").write_text('{"context": "submit", "facts": {}}')
+    (state.spool / "5.obs").mkdir()
+    left_in_spool(state, ".6.obs", FAIL)
+    assert state.passed("f1") == PASS
+
+
+def test_a_newer_failure_undoes_a_pass(state: UserState) -> None:
+    with Database.open(state.database) as database:
+        database.save_prerun(PASS)
+    left_in_spool(state, "1.obs", FAIL)
+    assert state.passed("f1") is None
+
+
+def test_failures_of_a_script_that_a_retry_cannot_mend_are_told_newest_first(state: UserState) -> None:
+    with Database.open(state.database) as database:
+        database.save_submission(submission(81, 1.0))
+        database.save_attempt(ended(81, 200, "gpu_oom", "stop"))
+        database.save_submission(submission(91, 250.0, prerun_job_id=92, fingerprint="f2"))
+        database.save_prerun(FAIL)
+        database.save_submission(submission(95, 3.0))
+        database.save_attempt(ended(95, 400, "nccl_error", "retry"))
+        database.save_submission(submission(96, 4.0, script_sha256="bb"))
+        database.save_attempt(ended(96, 500, "gpu_oom", "stop"))
+    assert state.failed_before("aa") == (
+        PastFailure(job_id=92, at=300.0, category="semantic_error", reason="exit 1", fingerprint="f1", prerun=True),
+        PastFailure(
+            job_id=81,
+            at=200.0,
+            category="gpu_oom",
+            reason="mend 81",
+            signature="s",
+            fingerprint="f1",
+            evidence=EVIDENCE,
+        ),
+    )
+    assert state.failed_before("cc") == ()
+    assert state.failed_before("") == ()
+
+
+def test_a_success_forgives_what_was_before(state: UserState) -> None:
+    with Database.open(state.database) as database:
+        for job_id, end, category in ((81, 200, "gpu_oom"), (82, 300, "success"), (83, 400, "import_error")):
+            database.save_submission(submission(job_id, float(job_id)))
+            database.save_attempt(ended(job_id, end, category, "none" if category == "success" else "stop"))
+    assert [failure.job_id for failure in state.failed_before("aa")] == [83]
+
+
+def test_a_locked_database_is_said_at_once(state: UserState) -> None:
+    Database.open(state.database).close()
+    holder = sqlite3.connect(state.database, isolation_level=None)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreError, match=f"database {state.database} is locked"):
+        state.profile("train")
+    holder.close()
+
+
+def test_a_damaged_database_is_said(state: UserState) -> None:
+    state.directory.mkdir()
+    state.database.write_bytes(b"scrambled" * 1000)
+    with pytest.raises(StoreError, match=f"database {state.database} is damaged"):
+        state.blocked_inputs(1001)
+
+
+def test_reading_loads_no_sqlite_utils(state: UserState) -> None:
+    Database.open(state.database).close()
+    code = f"""
+import sys
+from pathlib import Path
+from slurmwrap.store.userstate import UserState
+from slurmwrap.store.published import read_published
+before = "sqlite3" in sys.modules
+UserState(Path({str(state.directory)!r})).passed("f1")
+print(before, [m for m in ("sqlite_utils", "typer", "jinja2", "subprocess") if m in sys.modules])
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False []\n"
