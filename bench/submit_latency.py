@@ -1,7 +1,7 @@
-"""What gsub costs over sbatch: both submit the same held job in turn, on a lab of 8 nodes. As root; `make bench` runs it.
+"""What gsub costs over sbatch: both submit the same held job in turn, on a lab of 8 nodes. As root; make bench runs it.
 
-Prints medians and the ratio of one run; machines are noisy, so only figures of one run may be compared. The budget is gsub
-without a pre-run within 100 ms of sbatch (and no pre-run, no file of the user's read twice, no heavy import).
+Prints medians and the ratio of one run; machines are noisy, so only figures of one run may be compared. The budget is
+gsub without a pre-run within 100 ms of sbatch.
 """
 
 from __future__ import annotations

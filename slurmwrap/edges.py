@@ -6,6 +6,7 @@ Real ones: slurm/commands.py, host/clock.py, store/database.py, store/spool.py. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +30,7 @@ class SbatchCall:
     stdin: bytes | None = None
     environ: Mapping[str, str] = field(default_factory=dict)  # the whole environment of the call
     cwd: str | None = None
+    timeout_s: float | None = None  # None: the edge's own; math.inf for sbatch --wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,9 @@ class Logs(Protocol):
 
 class Store(Protocol):
     """The database: the site's or the user's own, one schema. StoreError when it cannot be used."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """All writes within happen together or not at all."""
 
     def ingest(self, observation: Observation) -> bool:
         """Keeps it; False when its nonce is known (then nothing changed)."""

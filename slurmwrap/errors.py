@@ -5,11 +5,13 @@
     ├─ ConfigError           78   a configuration file or key
     ├─ ScriptError            1   the batch script itself (sbatch's own code)
     ├─ SlurmError             1   Slurm refused; carries sbatch's/scontrol's own text and exit code
-    │  └─ SlurmUnreachable    1   no slurm.conf, no controller, a time-out
+    │  └─ SlurmUnreachable    1   no controller, a time-out
+    │     └─ NoSlurmConf      1   no slurm.conf: nothing of Slurm's can work, and every command would try for 60 s
     ├─ RefusedError           5   we refuse: blocked input, the same failure twice (--force overrides)
     ├─ PrerunFailed           3   --prerun=wait|only|gate: the pre-run found a failure
     ├─ PrerunInconclusive     4   --prerun=only: nothing proven
     ├─ StoreError             6   database or spool: locked, corrupt, newer, full
+    │  └─ BadCredential       6   not a MUNGE credential of this realm: forged, damaged, or sealed for somebody else
     └─ LabError               7   the lab cannot start or stop
 Unexpected errors end with 70 (EX_SOFTWARE).
 """
@@ -53,6 +55,10 @@ class SlurmUnreachable(SlurmError):
     """No slurm.conf, no controller, or no answer in time. For a submission it means: unknown whether it took."""
 
 
+class NoSlurmConf(SlurmUnreachable):
+    """There is no slurm.conf where it should be; sbatch itself would retry for a minute before it says so."""
+
+
 class RefusedError(SlurmwrapError):
     """We decline to submit; `--force` overrides."""
 
@@ -75,6 +81,10 @@ class StoreError(SlurmwrapError):
     """The database or the spool cannot be used: locked, corrupt, from a newer version, full."""
 
     exit_code = 6
+
+
+class BadCredential(StoreError):
+    """These bytes are no MUNGE credential of this realm, or one for another user's eyes; munged itself did answer."""
 
 
 class LabError(SlurmwrapError):

@@ -17,18 +17,19 @@ from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.node import Snapshot
 from slurmwrap.config import Config
 from slurmwrap.edges import Clock, Memory, Published, SbatchCall, SbatchResult, Slurm
-from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError
+from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, StoreError
 from slurmwrap.job.begin import later_begin
 from slurmwrap.job.render import render
 from slurmwrap.job.request import BatchScript, JobRequest, Wish
 from slurmwrap.placement.place import plan
 from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.placement.retune import retune
+from slurmwrap.placement.retune import retune, undo
 from slurmwrap.prerun.verdict import Finding, Outcome, Severity, Verdict
 from slurmwrap.profiling.key import derive_key, fingerprint
 from slurmwrap.profiling.merge import merge
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord, Submission
+from slurmwrap.retry.record import profile_key_of
 
 _UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm still accepts it
 
@@ -89,7 +90,7 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
-    profile = desk.memory.profile(key) or _published_profile(desk.published, key)
+    profile = _known_profile(key, desk)
     chosen = plan(request, profile, snapshot, desk.published.health, desk.config)
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry else ()
@@ -133,7 +134,9 @@ def describe(finding: Finding) -> str:
 
 
 def _refuse_blocked(inputs: Sequence[str], desk: Desk) -> None:
-    blocked = {b.digest: b for b in (*desk.published.blocked, *desk.memory.blocked_inputs())}
+    everyone = {-1, desk.uid}  # what one user's log says binds him alone
+    blocked = {b.digest: b for b in desk.published.blocked if b.uid in everyone}
+    blocked |= {b.digest: b for b in desk.memory.blocked_inputs()}
     if not blocked:
         return
     for path in inputs:
@@ -155,8 +158,13 @@ def _refuse_repeated(failures: Sequence[str]) -> None:
         )
 
 
-def _published_profile(published: Published, key: str) -> ResourceProfile | None:
-    return next((p for p in published.profiles if p.key == key), None)
+def _known_profile(key: str, desk: Desk) -> ResourceProfile | None:
+    """The user's own, or the site's of the same user (a key is a user's word): the one that rests on more runs."""
+    site_key = profile_key_of(desk.uid, key)
+    found = [p for p in desk.published.profiles if p.key == site_key]
+    own = desk.memory.profile(key)
+    known = [replace(p, key=key) for p in found] + ([own] if own else [])
+    return max(known, key=lambda p: (p.runs, p.measured_at), default=None)
 
 
 def _retry_wishes(request: JobRequest) -> tuple[Wish, ...]:
@@ -228,8 +236,17 @@ def send(prepared: Prepared, desk: Desk, make_trial: MakeTrial) -> Sent:
     trial, directory = (
         (None, "") if begin is None else _start_trial(prepared, result.job_id, release_at, desk, make_trial)
     )
-    desk.memory.remember_submission(_submission(prepared, batch, result.job_id, trial, desk, now))
+    submission = _submission(prepared, batch, result.job_id, trial, desk, now)
+    _keep(lambda: desk.memory.remember_submission(submission), desk)
     return Sent(result=result, batch=batch, trial=trial, trial_dir=directory)
+
+
+def _keep(write: Callable[[], None], desk: Desk) -> None:
+    """What cannot be remembered (a full disk, no home) must not cost a job that Slurm already has."""
+    try:
+        write()
+    except (OSError, StoreError) as error:
+        desk.say(f"this is not remembered for `slurmwrap why`: {error}")
 
 
 def sbatch_call(request: JobRequest, batch: BatchScript, desk: Desk, extra: tuple[str, ...] = ()) -> SbatchCall:
@@ -369,16 +386,16 @@ def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
     nothing, and who sees the job cancelled finds the reason.
     """
     record = _prerun_record(waiting, verdict, desk)
-    desk.memory.remember_prerun(record)
+    _keep(lambda: desk.memory.remember_prerun(record), desk)
     if waiting.job_id is None:
         return record
     if verdict.outcome is Outcome.FAIL:
-        record = replace(record, changes=_cancel(waiting.job_id, verdict, desk))
+        final = replace(record, changes=_cancel(waiting.job_id, verdict, desk))
     else:
         chosen, applied, released = _plan_again(waiting, measured_profile(waiting, verdict, desk), desk)
-        record = replace(record, plan=plan_plain(chosen), changes=applied, released=released)
-    desk.memory.remember_prerun(record)
-    return record
+        final = replace(record, plan=plan_plain(chosen), changes=applied, released=released)
+    _keep(lambda: desk.memory.remember_prerun(final), desk)
+    return final
 
 
 def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
@@ -398,7 +415,7 @@ def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunReco
 
 def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> ResourceProfile | None:
     """What is known of this job after its pre-run; a failed one teaches nothing about needs."""
-    old = desk.memory.profile(waiting.profile_key) or _published_profile(desk.published, waiting.profile_key)
+    old = _known_profile(waiting.profile_key, desk)
     if verdict.measurement is None or verdict.outcome is Outcome.FAIL:
         return old
     return merge(
@@ -431,15 +448,22 @@ def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
 
 
 def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -> tuple[PlacementPlan, Applied, bool]:
-    """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime."""
+    """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime.
+
+    A refused update takes the others back: Slurm may refuse one and keep its value all the same (placement/retune.py).
+    """
     target, chosen = str(waiting.job_id), waiting.plan
     applied: Applied = ()
     try:
         record = desk.slurm.job(target)
         if record is not None and record.pending:
-            chosen = plan(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config)
-            chosen = replace(chosen, profile_key=waiting.profile_key)
-            applied = _apply_each(retune(waiting.plan, chosen, waiting.request, record), desk)
+            second = plan(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config)
+            updates = retune(waiting.plan, second, waiting.request, record)
+            applied = _apply_each(updates, desk)
+            if any(change["error"] for change in applied):
+                applied = (*applied, *_apply_each(undo(updates, waiting.plan, waiting.request, record), desk))
+            else:
+                chosen = replace(second, profile_key=waiting.profile_key)
     except (SlurmError, ValueError) as error:  # the job is good; a plan we cannot make must not hold it
         desk.say(f"not tuned again: {error}")
     start = start_action(target, waiting.release_at, "the pre-run found nothing wrong")

@@ -13,7 +13,15 @@ from pathlib import Path
 
 from slurmwrap import config as configuration
 from slurmwrap.cli.voice import Voice
-from slurmwrap.errors import PrerunFailed, PrerunInconclusive, RefusedError, ScriptError, SlurmwrapError, UsageError
+from slurmwrap.errors import (
+    NoSlurmConf,
+    PrerunFailed,
+    PrerunInconclusive,
+    RefusedError,
+    ScriptError,
+    SlurmwrapError,
+    UsageError,
+)
 from slurmwrap.job.command_line import split_command_line
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
@@ -98,7 +106,7 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
         config = configuration.load(environ)
         desk = flow.open_desk(config, environ, voice)
         prepared = flow.prepare(request, desk, voice)
-    except (RefusedError, PrerunFailed, ScriptError, UsageError):
+    except (RefusedError, PrerunFailed, ScriptError, UsageError, NoSlurmConf):
         raise
     except Exception as error:
         voice.fault(error)

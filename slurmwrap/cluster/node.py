@@ -73,6 +73,18 @@ class Topology:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One line of `scontrol show partition -o`: the limits that a tuned request must keep. None: no limit."""
+
+    name: str
+    default: bool = False
+    max_nodes: int | None = None
+    max_cpus_per_node: int | None = None
+    max_mem_mib_per_node: int | None = None
+    max_mem_mib_per_cpu: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """What one placement decision may know."""
 
@@ -80,6 +92,7 @@ class Snapshot:
     nodes: tuple[Node, ...]
     topology: Topology = field(default_factory=Topology)
     default_partition: str = ""
+    partitions: tuple[Partition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

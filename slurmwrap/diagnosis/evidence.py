@@ -100,6 +100,7 @@ class Citation:
     source: str  # LogTail.name, "kernel:n3", "slurm"
     line: int  # 1-based; 0 where lines have no numbers
     text: str
+    role: str = "root"  # root: the cause itself · support: agrees with it · cascade: follows from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,8 @@ def undo(
         "MinMemoryNode": str(record.mem_mib_per_node or 0),
     }
     if (cpus := _task_cpus(old, request)) and (tasks := _tasks_per_node(request.shape)):
-        back |= {"CPUsPerTask": str(cpus), "MinCPUsNode": str(cpus * tasks)}
+        # the other way round: Slurm checks the job after each key, and would refuse the first of them again
+        back |= {"MinCPUsNode": str(cpus * tasks), "CPUsPerTask": str(cpus)}
     return tuple(
         SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, because="the update was refused")
         for key, value in back.items()

@@ -38,6 +38,15 @@ class BlockedInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputRead:
+    """One input, read by ourselves with its user's rights. "" where it could not be read, or nothing is wrong."""
+
+    path: str
+    digest: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDecision:
     """The outcome of one attempt. `decision` is the taxonomy's id after ledger and consent had their say."""
 

@@ -1,0 +1,258 @@
+"""Turns Evidence into a Diagnosis: the root cause with the lines it rests on. Pure.
+
+Who is believed, in this order: Slurm about its own doing (state, then its DUE TO lines), the kernel where the
+application is vague, then the application's first failure that it did not survive, then exit codes. Unknown stays
+unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from slurmwrap.diagnosis import slurm_word
+from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
+from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
+from slurmwrap.diagnosis.lines import Log, read_log
+from slurmwrap.diagnosis.marks import DECISIVE, HINT, ORDINARY, Mark, find_marks
+from slurmwrap.diagnosis.progress import Progress, find_progress
+from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE, SUCCESS
+
+STRONG = 70
+_END_ROWS = 200  # rows at the end that are looked at for progress when nothing failed visibly
+_CITED = 4  # citations of a diagnosis at most
+_TEXT_CAP = 500
+_NAN_CRASH = re.compile(r"[Aa]ssert|nan|NaN|NAN|\binf\b|Inf\b|FloatingPoint|LinAlgError|ValueError|multinomial")
+_FAILED_HOOK = re.compile(r"\b(?:[Pp]rolog|PrologSlurmctld)\b.{0,40}\bfailed on ([\w.-]{1,64})")
+_GPU_SIDE = frozenset(
+    (
+        "cuda_failure",
+        "invalid_memory_access",
+        "nccl_error",
+        "core_dump",
+        "gpu_ecc_error",
+        "gpu_hardware",
+        "cuda_init_failed",
+    )
+)
+_VAGUE = re.compile(
+    r"unspecified launch failure|unknown error|launch timed out|CUDNN_STATUS_|CUBLAS_STATUS_|SIGABRT|Abort"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """One log, read."""
+
+    log: Log
+    marks: tuple[Mark, ...]
+    progress: Progress
+
+
+def classify(evidence: Evidence, *, signatures: SignatureSet | None = None) -> Diagnosis:
+    """The diagnosis of one ended attempt. Never raises for what a log may hold."""
+    known = signatures or default_signatures()
+    if slurm_word.completed(evidence) and not slurm_word.hidden_failure(evidence):
+        return _plain(SUCCESS, "slurm.completed", 0.99, _slurm_cites(evidence))
+    views = tuple(_view(read_log(tail), index, known) for index, tail in enumerate(evidence.logs))
+    kernel = kernel_word(evidence.kernel, known)
+    diagnosis = _judge(evidence, views, kernel)
+    return _with_node(diagnosis, evidence, kernel)
+
+
+def _view(log: Log, index: int, signatures: SignatureSet) -> _View:
+    marks = find_marks(log, index, signatures)
+    first = next((mark.row for mark in marks if mark.role == "root"), max(0, len(log.rows) - _END_ROWS))
+    return _View(log=log, marks=marks, progress=find_progress(log, after=first))
+
+
+def _judge(evidence: Evidence, views: tuple[_View, ...], kernel: KernelWord | None) -> Diagnosis:
+    root = _root(views)
+    if word := slurm_word.decisive_state(evidence):
+        line = _confirming(views, word.category)
+        return _of_word(word, evidence, views, line)
+    if root is not None and root.weight >= DECISIVE:
+        return _of_mark(root, views)
+    if kernel is not None and _kernel_wins(kernel, root):
+        return _of_kernel(kernel, root, views)
+    if _host_memory(evidence, root):
+        return _plain("cpu_oom", "cgroup.oom_kill", 0.95, (_cite("slurm", 0, _memory_text(evidence)),))
+    if root is not None and (diverged := _diverged(root, views)):
+        return diverged
+    if hook := _failed_hook(evidence, root):
+        return hook
+    if root is not None:
+        return _of_mark(root, views)
+    return _without_root(evidence, views)
+
+
+def _root(views: tuple[_View, ...]) -> Mark | None:
+    """The heaviest root mark that the program did not survive; the first among equals."""
+    alive = [
+        mark for view in views for mark in view.marks if mark.role == "root" and not view.progress.survived(mark.row)
+    ]
+    return min(alive, key=lambda mark: (-_class(mark.weight), mark.log, mark.row), default=None)
+
+
+def _class(weight: int) -> int:
+    """Weights within one strength are equal: then the first failure wins."""
+    return weight // 10
+
+
+def _confirming(views: tuple[_View, ...], category: str) -> Mark | None:
+    marks = (mark for view in views for mark in view.marks if mark.category == category)
+    return max(marks, key=lambda mark: mark.weight, default=None)
+
+
+def _kernel_wins(kernel: KernelWord, root: Mark | None) -> bool:
+    if root is None or root.weight < ORDINARY:
+        return True
+    if kernel.rank <= 1:
+        return root.category in AMBIGUOUS
+    if kernel.rank == 2:
+        return root.category in _GPU_SIDE
+    vague = root.category in ("nccl_error", "core_dump", "cuda_failure") and bool(_VAGUE.search(root.text))
+    return root.weight < STRONG and (vague or root.category in ("nccl_error", "core_dump"))
+
+
+def _host_memory(evidence: Evidence, root: Mark | None) -> bool:
+    if root is not None and root.weight >= STRONG and root.category not in AMBIGUOUS:
+        return False
+    if evidence.oom_kills:
+        return True
+    killed = evidence.signal == 9 or evidence.exit_code == 137
+    peak, limit = evidence.mem_peak_mib, evidence.mem_limit_mib
+    return bool(killed and peak and limit and peak >= 0.98 * limit)
+
+
+def _memory_text(evidence: Evidence) -> str:
+    return f"{evidence.oom_kills or 0} OOM kills, peak {evidence.mem_peak_mib} MiB of {evidence.mem_limit_mib} MiB"
+
+
+def _diverged(root: Mark, views: tuple[_View, ...]) -> Diagnosis | None:
+    """An assertion or device-side assert that follows a visible NaN is the NaN's."""
+    view = views[root.log]
+    first = view.progress.nan_before(root.row)
+    if first is None or root.category not in ("traceback_from_crash", "cuda_failure", "semantic_error"):
+        return None
+    if not _NAN_CRASH.search(root.text):
+        return None
+    shown = _cite(view.log.name, view.log.numbers[first], view.log.rows[first])
+    crash = replace(_cite_mark(root, views), role="cascade")
+    return _plain("model_diverged", "log.nan_before_crash", 0.85, (shown, crash))
+
+
+def _failed_hook(evidence: Evidence, root: Mark | None) -> Diagnosis | None:
+    if root is not None and root.weight > HINT:
+        return None
+    for text in evidence.hooks:
+        if found := _FAILED_HOOK.search(text):
+            found_in = _plain("node_failure", "hook.prolog_failed", 0.9, (_cite("slurm", 0, text),))
+            return replace(found_in, node=found[1])
+    return None
+
+
+def _without_root(evidence: Evidence, views: tuple[_View, ...]) -> Diagnosis:
+    if slurm_word.completed(evidence) and any(view.progress.finished for view in views):
+        return _plain(SUCCESS, "slurm.completed", 0.7, _slurm_cites(evidence))
+    for view in views:
+        rows, nan = view.progress.rows, view.progress.nan
+        if rows and nan and nan[-1] >= rows[-1]:
+            line = _cite(view.log.name, view.log.numbers[nan[-1]], view.log.rows[nan[-1]])
+            return _plain("model_diverged", "log.nan_at_end", 0.5, (line,))
+    if word := slurm_word.exit_word(evidence):
+        return _plain(word.category, word.signature, 0.5, (_cite("slurm", 0, word.text),))
+    return _plain(NO_SIGNATURE, "", 0.2, _last_lines(views) or _slurm_cites(evidence))
+
+
+def _of_word(word: slurm_word.Word, evidence: Evidence, views: tuple[_View, ...], line: Mark | None) -> Diagnosis:
+    cites = [_cite("slurm", 0, word.text)]
+    if line is not None:
+        cites.append(replace(_cite_mark(line, views), role="support"))
+    return _plain(word.category, word.signature, 0.98, tuple(cites))
+
+
+def _of_kernel(kernel: KernelWord, root: Mark | None, views: tuple[_View, ...]) -> Diagnosis:
+    source = f"kernel:{kernel.node}" if kernel.node else "kernel"
+    cites = [_cite(source, kernel.line, kernel.text)]
+    if root is not None:
+        cites.append(replace(_cite_mark(root, views), role="cascade"))
+    found = _plain(kernel.category, kernel.signature, 0.97 if kernel.rank <= 1 else 0.85, tuple(cites))
+    advice = kernel.advice or f"{found.advice} The kernel reports: {kernel.meaning}."
+    return replace(found, advice=advice, decision=kernel.decision or found.decision)
+
+
+def _of_mark(root: Mark, views: tuple[_View, ...]) -> Diagnosis:
+    cites = [_cite_mark(root, views), *_cascades(root, views)]
+    found = _plain(root.category, root.signature, _confidence(root.weight), tuple(cites))
+    return replace(
+        found,
+        decision=root.decision or found.decision,
+        advice=root.advice or found.advice,
+        input_path=root.input_path if root.category == "incorrect_inputs" else "",
+    )
+
+
+def _cascades(root: Mark, views: tuple[_View, ...]) -> Iterable[Citation]:
+    """The first line of each consequence that the log names, one per signature."""
+    seen = {root.signature}
+    for mark in (mark for view in views for mark in view.marks):
+        later = mark.log != root.log or mark.row > root.row
+        if later and mark.role in ("cascade", "root") and mark.signature not in seen and len(seen) < _CITED:
+            seen.add(mark.signature)
+            yield replace(_cite_mark(mark, views), role="cascade")
+
+
+def _with_node(diagnosis: Diagnosis, evidence: Evidence, kernel: KernelWord | None) -> Diagnosis:
+    if kernel is not None and kernel.node and (kernel.conclusive or diagnosis.signature == kernel.signature):
+        return replace(diagnosis, node=kernel.node, conclusive=kernel.conclusive)
+    if kernel is not None and kernel.conclusive:
+        return replace(diagnosis, conclusive=True)
+    slurm_says = diagnosis.signature in ("slurm.state_node_fail", "slurm.reason_node_down", "slurm.state_boot_fail")
+    if slurm_says and len(evidence.nodes) == 1:
+        return replace(diagnosis, node=evidence.nodes[0])
+    return diagnosis
+
+
+def _plain(category: str, signature: str, confidence: float, evidence: tuple[Citation, ...]) -> Diagnosis:
+    known = CATEGORIES[category]
+    return Diagnosis(
+        category=category,
+        domain=known.domain,
+        decision=known.decision,
+        confidence=confidence,
+        signature=signature,
+        evidence=evidence,
+        advice=known.advice,
+    )
+
+
+def _confidence(weight: int) -> float:
+    steps = ((DECISIVE, 0.98), (STRONG, 0.93), (50, 0.85), (ORDINARY, 0.75), (30, 0.5))
+    return next((confidence for least, confidence in steps if weight >= least), 0.35)
+
+
+def _cite(source: str, line: int, text: str) -> Citation:
+    return Citation(source=source, line=line, text=text.strip()[:_TEXT_CAP])
+
+
+def _cite_mark(mark: Mark, views: tuple[_View, ...]) -> Citation:
+    return _cite(views[mark.log].log.name, mark.number, mark.text)
+
+
+def _slurm_cites(evidence: Evidence) -> tuple[Citation, ...]:
+    if not evidence.state and evidence.exit_code is None:
+        return ()
+    ending = f"State {evidence.state or 'unknown'}, ExitCode {evidence.exit_code or 0}:{evidence.signal or 0}"
+    return (_cite("slurm", 0, ending),)
+
+
+def _last_lines(views: tuple[_View, ...]) -> tuple[Citation, ...]:
+    """The last line that is not blank, so that a person can go on from there."""
+    for view in views:
+        for row in range(len(view.log.rows) - 1, -1, -1):
+            if view.log.rows[row].strip():
+                return (_cite(view.log.name, view.log.numbers[row], view.log.rows[row]),)
+    return ()

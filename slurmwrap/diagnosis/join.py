@@ -1,0 +1,211 @@
+"""Joins what the hooks saw of a job with Slurm's word on it: Observations and a JobRecord in, Evidence out. Pure.
+
+A node knows a job by its raw id only, and ids come back (requeue, MaxJobId, a controller that lost its state), so an
+observation belongs to the run in whose time window it lies. Only observations whose seal is believed are given here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.diagnosis.evidence import Attempt, Context, Evidence, KernelLine, LogTail, Observation
+from slurmwrap.job.measurement import Measurement
+
+SLACK_S = 5.0  # clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min)
+_HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
+_ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT ")  # slurmstepd's, 22.05
+_OOM = 125  # Slurm's "signal" for an OOM kill (facts of 22.05: ExitCode 0:125 is OUT_OF_MEMORY)
+
+
+def split_status(raw: int) -> tuple[int, int]:
+    """A raw wait status -> (exit code, signal); a signal hides the code, as Slurm shows it: 4021 -> (0, 53)."""
+    signal = raw & 0x7F
+    return (0, signal) if signal else ((raw >> 8) & 0xFF, 0)
+
+
+def of_run(
+    observations: Iterable[Observation], *, uid: int, start: float | None, others: Iterable[float] = ()
+) -> tuple[Observation, ...]:
+    """The hooks' observations of the run that started at `start`; `others`: starts of the other runs of the same id.
+
+    One that names another user's uid speaks of an older job with the same id.
+    """
+    if start is None:
+        return ()
+    before = max((other for other in others if other < start), default=None)
+    after = min((other for other in others if other > start), default=None)
+    return tuple(
+        observation
+        for observation in observations
+        if observation.context in _HOOKS
+        and (uid < 0 or observation.facts.get("uid", uid) == uid)
+        and _border(observation, before, start) <= _time_of(observation) < _border(observation, start, after)
+    )
+
+
+def _time_of(observation: Observation) -> float:
+    """The run's start by the node's clock where the hook knows it, else when the hook ran."""
+    return _number(observation.facts, "started_at") or observation.at
+
+
+def _border(observation: Observation, start: float | None, following: float | None) -> float:
+    """Where the run that started at `start` gives way to the one that started at `following`.
+
+    What carries a start may come early by a wrong clock, though never by more than half of the time between two runs.
+    What only knows the end (EpilogSlurmctld, an Epilog without a Prolog) comes before the next start.
+    """
+    if following is None:
+        return float("inf")
+    if observation.context is not Context.PROLOG and not _number(observation.facts, "started_at"):
+        return following if start is not None else following - SLACK_S
+    return following - min(SLACK_S, SLACK_S if start is None else (following - start) / 2)
+
+
+def last_word(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
+    """`job` completed from what the hooks were told, for a run that Slurm has forgotten or already requeued.
+
+    Hooks see 0:0 for success, cancellation, time limit, node failure and preemption alike (Slurm 22.05, all four);
+    the state then stays unknown ("") and only the log can tell. The controller's own record is preferred.
+    """
+    words = sorted(observations, key=lambda o: (o.context is not Context.EPILOG_SLURMCTLD, o.at))
+    facts = next((o.facts for o in words if isinstance(o.facts.get("wait_status"), int)), None)
+    if facts is None:
+        return job
+    (code, signal), (derived, derived_signal) = split_status(facts["wait_status"]), split_status(_int(facts, "derived"))
+    state = "OUT_OF_MEMORY" if signal == _OOM else "FAILED" if code or signal else ""
+    ended = max(o.at for o in observations)
+    return replace(
+        job,
+        state=state,
+        exit_code=code,
+        signal=signal,
+        derived_exit_code=derived,
+        derived_signal=derived_signal,
+        end_time=job.end_time if job.end_time is not None else int(ended),
+    )
+
+
+def join(
+    attempt: Attempt,
+    job: JobRecord,
+    observations: Sequence[Observation],
+    *,
+    logs: Sequence[LogTail] = (),
+    requeued: bool = False,
+) -> Evidence:
+    """All facts of one run. `logs`: tails read by the caller, used where no Epilog brought any.
+
+    `requeued`: Slurm shows the next run already, so that 0:0 from a hook does not mean success.
+    """
+    epilogs = [o for o in observations if o.context is Context.EPILOG]
+    brought = tuple(tail for o in epilogs for tail in _tails(o.facts.get("logs")))
+    tails = brought or tuple(logs)
+    untold = not job.state and not job.exit_code and (requeued or _interrupted(tails, observations))
+    return Evidence(
+        attempt=attempt,
+        state=job.state,
+        reason="" if job.reason == "None" else job.reason.replace(" ", "_"),
+        exit_code=None if untold else job.exit_code,
+        signal=job.signal or None,
+        derived_exit_code=job.derived_exit_code,
+        derived_signal=job.derived_signal or None,
+        logs=tails,
+        kernel=tuple(line for o in epilogs for line in _kernel(o, job.nodes)),
+        nodes=job.nodes,
+        gpus=job.gpus,
+        run_s=_run_s(job),
+        time_limit_s=job.time_limit_s,
+        mem_limit_mib=memory_limit_mib(job),
+        mem_peak_mib=max((_int(o.facts, "mem_peak_mib") for o in epilogs), default=0) or None,
+        oom_kills=_total(epilogs, "oom_kills"),
+        hooks=tuple(line for o in epilogs for line in _gpu_lines(o, job.nodes)),
+    )
+
+
+def memory_limit_mib(job: JobRecord) -> int | None:
+    """The job's limit on one node in MiB; None when it has none of its own."""
+    if job.mem_mib_per_node:
+        return job.mem_mib_per_node
+    if job.mem_mib_per_cpu:
+        return job.mem_mib_per_cpu * max(1, job.cpus // max(1, len(job.nodes)))
+    return None
+
+
+def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement | None:
+    """What the Epilogs measured, on the node that used the most; None when they measured nothing."""
+    epilogs = [o.facts for o in observations if o.context is Context.EPILOG]
+    peak = max(epilogs, key=lambda facts: _int(facts, "mem_peak_mib"), default={})
+    cpu_s = max((_number(facts, "cpu_s") for facts in epilogs), default=0.0)
+    seconds = _run_s(job) or 0.0
+    if not _int(peak, "mem_peak_mib") and not cpu_s:
+        return None
+    share = max(1, len(job.nodes))
+    return Measurement(
+        seconds=seconds,
+        cpu_s=cpu_s or None,
+        cpus_used=round(cpu_s / seconds, 2) if cpu_s and seconds else None,
+        cpus_allocated=job.cpus // share or None,
+        mem_peak_mib=_int(peak, "mem_peak_mib") or None,
+        mem_source=str(peak.get("mem_source", "")),
+        gpus=-(-job.gpus // share),
+    )
+
+
+def _interrupted(tails: Iterable[LogTail], observations: Sequence[Observation]) -> bool:
+    """Whether Slurm ended the run: its line in stderr, or a node that began it and never saw its end."""
+    ended = {o.node for o in observations if o.context is Context.EPILOG}
+    lost = any(o.context is Context.PROLOG and o.node not in ended for o in observations)
+    return lost or any(_ENDED_BY_SLURM.search(tail.text) for tail in tails)
+
+
+def _run_s(job: JobRecord) -> float | None:
+    if job.start_time is None or job.end_time is None:
+        return None
+    return float(max(0, job.end_time - job.start_time))
+
+
+def _tails(logs: Any) -> Iterable[LogTail]:
+    for log in logs if isinstance(logs, list) else ():
+        if isinstance(log, Mapping) and isinstance(log.get("text"), str):
+            yield LogTail(name=str(log.get("name", "stdout")), text=log["text"], truncated=bool(log.get("truncated")))
+
+
+def _kernel(epilog: Observation, nodes: Sequence[str]) -> Iterable[KernelLine]:
+    """Lines of a node that Slurm says the job ran on; root of another node has no say in it."""
+    lines = epilog.facts.get("kernel")
+    if nodes and epilog.node not in nodes:
+        return
+    for line in lines if isinstance(lines, list) else ():
+        if isinstance(line, Mapping) and isinstance(line.get("text"), str):
+            at = line.get("at")
+            yield KernelLine(text=line["text"], node=epilog.node, at=float(at) if isinstance(at, int | float) else None)
+
+
+def _gpu_lines(epilog: Observation, nodes: Sequence[str]) -> Iterable[str]:
+    """The driver's own word that a GPU needs help (NVML field 230, nvmlDeviceGetFieldValues)."""
+    gpus = epilog.facts.get("gpu")
+    if nodes and epilog.node not in nodes:
+        return
+    for gpu in gpus if isinstance(gpus, list) else ():
+        if isinstance(gpu, Mapping) and gpu.get("recovery_action"):
+            where = f"GPU {gpu.get('index')} ({gpu.get('bus_id')})"
+            yield f"NVML on {epilog.node}: {where} asks for recovery action {gpu['recovery_action']}"
+
+
+def _total(observations: Sequence[Observation], key: str) -> int | None:
+    known = [_int(o.facts, key) for o in observations if isinstance(o.facts.get(key), int)]
+    return sum(known) if known else None
+
+
+def _int(facts: Mapping[str, Any], key: str) -> int:
+    value = facts.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _number(facts: Mapping[str, Any], key: str) -> float:
+    value = facts.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,103 @@
+"""What the node's kernel log says about an attempt. Pure.
+
+Kernel lines decide where the application's text is ambiguous (an unspecified launch failure, a bare NCCL time-out);
+they do not turn a syntax error into a hardware fault. Only they, Slurm and NVML may name a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slurmwrap.diagnosis.evidence import KernelLine
+from slurmwrap.diagnosis.signatures import SignatureSet, compiled
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.diagnosis.xid import XidEvent, action_of, category_of, is_conclusive, meaning_of, parse_xids
+
+# Causes that the application names too vaguely to stand against the kernel.
+AMBIGUOUS = frozenset(
+    (
+        "cuda_failure",
+        "invalid_memory_access",
+        "nccl_error",
+        "core_dump",
+        "cuda_init_failed",
+        "mpi_error",
+        "mpi_runtime_failure",
+        "traceback_from_crash",
+        "no_signature",
+        "gpu_ecc_error",
+        "gpu_hardware",
+        "storage_io",
+        "node_failure",
+        "network_error",
+    )
+)
+_HARD = ("RESET", "REBOOT", "DRAIN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelWord:
+    """The kernel's finding. `rank`: 0 conclusive · 1 hardware or host trouble · 2 informational · 3 the program's."""
+
+    category: str
+    signature: str
+    node: str
+    line: int  # 1-based among the kernel lines
+    text: str
+    meaning: str
+    conclusive: bool
+    rank: int
+    decision: str = ""
+    advice: str = ""
+
+
+def kernel_word(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> KernelWord | None:
+    """The finding that weighs most; the earliest among equals. None when the kernel says nothing that matters."""
+    words = [*_from_xids(lines), *_from_signatures(lines, signatures)]
+    return min(words, key=lambda word: (word.rank, word.line), default=None)
+
+
+def _from_xids(lines: tuple[KernelLine, ...]) -> Iterable[KernelWord]:
+    for event in parse_xids(line.text for line in lines):
+        if category := category_of(event):
+            yield _word_of(event, category, lines[event.line - 1].node)
+
+
+def _word_of(event: XidEvent, category: str, node: str) -> KernelWord:
+    conclusive, action = is_conclusive(event), action_of(event)
+    infrastructure = CATEGORIES[category].domain == "IF"
+    rank = 0 if conclusive and event.code != 154 else 1 if action in _HARD else 2 if infrastructure else 3
+    return KernelWord(
+        category=category,
+        signature=f"kernel.xid_{event.code}" if event.code > 0 else f"kernel.sxid_{-event.code}",
+        node=node if action != "APP" else "",
+        line=event.line,
+        text=event.text,
+        meaning=meaning_of(event),
+        conclusive=conclusive,
+        rank=rank,
+    )
+
+
+def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> Iterable[KernelWord]:
+    needles = signatures.needles["kernel"]
+    for number, line in enumerate(lines, 1):
+        wanted = sorted({pair for needle in needles if needle.literal in line.text for pair in needle.wanted_by})
+        for index, pattern in wanted:
+            signature = signatures.signatures[index]
+            if signature.role == "root" and compiled(signature.patterns[pattern]).search(line.text[:2000]):
+                infrastructure = CATEGORIES[signature.category].domain == "IF"
+                yield KernelWord(
+                    category=signature.category,
+                    signature=signature.id,
+                    node=line.node if infrastructure else "",
+                    line=number,
+                    text=line.text.strip(),
+                    meaning=CATEGORIES[signature.category].meaning,
+                    conclusive=False,
+                    rank=1 if signature.weight >= 70 else 3,
+                    decision=signature.decision,
+                    advice=signature.advice,
+                )
+                break

@@ -1,0 +1,132 @@
+"""Turns a regular expression into plain pieces of text, one of which every match holds. Pure.
+
+Used to skip expressions that cannot match. Understands what signatures are written in: literals, classes, escapes,
+groups, `?`, `*`, `+`, `{m,n}`, and alternatives at the top or in one required group. Whatever it does not understand
+yields no piece, never a wrong one.
+"""
+
+from __future__ import annotations
+
+MIN_LENGTH = 3
+_SPECIAL = ".^$"
+
+
+def required_literals(pattern: str) -> tuple[str, ...]:
+    """The shortest list of literals such that each match of `pattern` holds at least one; empty when there is none."""
+    return _of_alternatives(_split_alternatives(pattern))
+
+
+def _of_alternatives(branches: list[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    for branch in branches:
+        options = _of_branch(branch)
+        if not options:
+            return ()
+        found.extend(option for option in options if option not in found)
+    return tuple(found)
+
+
+def _of_branch(branch: str) -> tuple[str, ...]:
+    """The best single literal of a branch without top-level alternatives, else the best of its required groups."""
+    runs, groups = _pieces(branch)
+    best = max(runs, key=len, default="")
+    if len(best) >= MIN_LENGTH + 2:
+        return (best,)
+    options = [literals for literals in map(_of_group, groups) if literals]
+    if len(best) >= MIN_LENGTH:
+        options.append((best,))
+    return max(options, key=lambda literals: min(map(len, literals)), default=())
+
+
+def _of_group(body: str) -> tuple[str, ...]:
+    return _of_alternatives(_split_alternatives(body))
+
+
+def _split_alternatives(pattern: str) -> list[str]:
+    branches, start, index, depth = [], 0, 0, 0
+    while index < len(pattern):
+        index, kind, _ = _token(pattern, index)
+        depth += {"(": 1, ")": -1}.get(kind, 0)
+        if kind == "|" and depth == 0:
+            branches.append(pattern[start : index - 1])
+            start = index
+    return [*branches, pattern[start:]]
+
+
+def _token(pattern: str, index: int) -> tuple[int, str, str]:
+    """Where the token at `index` ends; its kind: `plain`, `class`, or one of ( ) |; its character if plain."""
+    char = pattern[index]
+    if char == "\\":
+        escaped = pattern[index + 1 : index + 2]
+        return index + 2, "class" if escaped.isalnum() else "plain", escaped
+    if char == "[":
+        return _end_of_class(pattern, index), "class", ""
+    if char in "()|":
+        return index + 1, char, ""
+    return index + 1, "class" if char in _SPECIAL else "plain", char
+
+
+def _end_of_class(pattern: str, index: int) -> int:
+    index += 1
+    if pattern[index : index + 1] == "^":
+        index += 1
+    if pattern[index : index + 1] == "]":
+        index += 1
+    while index < len(pattern) and pattern[index] != "]":
+        index += 2 if pattern[index] == "\\" else 1
+    return index + 1
+
+
+def _pieces(branch: str) -> tuple[list[str], list[str]]:
+    """Runs of plain characters that a match must hold, and the bodies of groups that it must pass."""
+    runs: list[str] = []
+    groups: list[str] = []
+    current, index = "", 0
+    while index < len(branch):
+        start = index
+        index, kind, char = _token(branch, index)
+        if kind == "(":
+            end = _end_of_group(branch, start)
+            index, low = _quantifier(branch, end, default=1)
+            runs, current = [*runs, current], ""
+            if low:
+                groups.append(_body(branch[start:end]))
+            continue
+        index, low = _quantifier(branch, index, default=-1)
+        if kind == "plain" and low != 0:
+            current += char
+        if kind != "plain" or low >= 0:
+            runs, current = [*runs, current], ""
+    return [*runs, current], groups
+
+
+def _end_of_group(pattern: str, index: int) -> int:
+    depth = 0
+    while index < len(pattern):
+        index, kind, _ = _token(pattern, index)
+        depth += {"(": 1, ")": -1}.get(kind, 0)
+        if depth == 0:
+            return index
+    return index
+
+
+def _body(group: str) -> str:
+    inside = group[1:-1]
+    if inside.startswith("?:"):
+        return inside[2:]
+    if inside.startswith("?P<"):
+        return inside[inside.index(">") + 1 :]
+    return "" if inside.startswith("?") else inside  # look-around and flags promise nothing
+
+
+def _quantifier(pattern: str, index: int, *, default: int) -> tuple[int, int]:
+    """Where a quantifier at `index` ends and its least count; `default` when there is none."""
+    char = pattern[index : index + 1]
+    if char in ("?", "*", "+"):
+        low, index = int(char == "+"), index + 1
+    elif char == "{":
+        end = pattern.index("}", index)
+        low, index = int(pattern[index + 1 : end].split(",")[0] or 0), end + 1
+    else:
+        return index, default
+    return index + (pattern[index : index + 1] == "?"), low

@@ -1,0 +1,221 @@
+"""Turns one log into marks: the rows that a signature or a traceback gives a meaning. Pure."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from slurmwrap.diagnosis.lines import Log, Traceback, strip_prefix, tracebacks
+from slurmwrap.diagnosis.signatures import WITHOUT_DIGITS, Needle, Signature, SignatureSet, compiled
+
+DECISIVE = 90
+ORDINARY = 40
+HINT = 20
+_CONTEXT_ROWS = 60
+_REPEATS = 4
+
+# Exceptions that only pass on what another process or an inner exception said.
+_WRAPPERS = frozenset(
+    (
+        "ChildFailedError",
+        "CalledProcessError",
+        "RayTaskError",
+        "ActorDiedError",
+        "RayActorError",
+        "WorkerCrashedError",
+        "ActorUnavailableError",
+        "ProcessRaisedException",
+        "ProcessExitedException",
+        "SignalException",
+        "KeyboardInterrupt",
+        "SystemExit",
+        "BrokenPipeError",
+        "DatasetGenerationError",
+        "RendezvousClosedError",
+        "TrainingFailedError",
+        "TuneError",
+        "RuntimeEnvSetupError",
+        "RemoteError",
+        "RetryError",
+        "CancelledError",
+        "RemoteTraceback",
+        "InductorError",
+        "BackendCompilerFailed",
+        "InstantiationException",
+        "ConfigCompositionException",
+        "MultiprocessingError",
+        "BrokenProcessPool",
+        "ExceptionGroup",
+    )
+)
+_WRAPPED_MESSAGE = re.compile(r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)")
+_QUIET = re.compile(
+    r"\bWARN(?:ING)?\b|\bWarning: |(?<!=)\bINFO\b|\bDEBUG\b|^\[?[WID]\d{4} |: [WI] (?:tensorflow|external|xla|\w+/)"
+    r"|^\[[WI] |^[WI] tensorflow/|\b[Rr]etry(?:ing)?\b(?! (?:count|limit|budget))|\bwill retry\b|\battempt \d"
+    r"|\b[Ff]alling back\b|\bcontinuing\b|\b[Ii]gnor(?:ed|ing)\b|\bskipping\b|\bnot a failure\b"
+)
+_LOUD = re.compile(r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |\bERROR\b|\bFATAL\b|\bCRITICAL\b|slurmstepd: error|srun: error")
+# Innermost frames of these are the library's complaint about how it is used.
+_MISUSE = frozenset(("AssertionError", "ValueError", "TypeError", "NotImplementedError", "AttributeError"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One row with a meaning. `weight` first, then position, decides which mark is the root."""
+
+    log: int  # index of the log
+    row: int
+    number: int  # line number in the file
+    text: str
+    signature: str
+    category: str
+    role: str
+    weight: int
+    decision: str = ""
+    advice: str = ""
+    input_path: str = ""
+
+
+def find_marks(log: Log, index: int, signatures: SignatureSet) -> tuple[Mark, ...]:
+    """Marks of one log in order of rows. Source lines inside tracebacks and what Python ignored are left out."""
+    blocks = tracebacks(log)
+    by_end = {block.end: block for block in blocks}
+    inside = _rows_inside(blocks)
+    marks: list[Mark] = []
+    for row, candidates in _matches(log, signatures).items():
+        if row not in inside and (found := _best(log, row, candidates, by_end.get(row))):
+            marks.append(_mark(log, index, row, *found))
+    taken = {mark.row for mark in marks}
+    marks += [_generic(log, index, block) for block in blocks if block.end not in taken and not block.ignored]
+    return tuple(sorted(marks, key=lambda mark: mark.row))
+
+
+def _rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
+    rows: set[int] = set()
+    for block in blocks:
+        rows.update(range(block.start, block.end + int(block.ignored)))
+    return frozenset(rows)
+
+
+def _matches(log: Log, signatures: SignatureSet) -> dict[int, dict[tuple[Signature, str], None]]:
+    """Rows that hold a literal, with the (signature, expression) pairs that want it.
+
+    Cheap for logs that repeat themselves: rows that differ only in digits are searched once, first for short triggers
+    and then, where one occurs, for the whole literals.
+    """
+    shapes = _shapes(log)
+    text = "\n".join(shapes)
+    starts = tuple(accumulate((len(shape) + 1 for shape in shapes), initial=0))
+    rows_of = tuple(shapes.values())
+    found: dict[int, set[tuple[int, int]]] = {}
+    for trigger, needles in signatures.triggers.items():
+        if hot := _places(text, starts, trigger):
+            _seek(log, [row for place in hot for row in rows_of[place]], needles, found)
+    return {row: {_pair(signatures, *wanted): None for wanted in sorted(users)} for row, users in found.items()}
+
+
+def _shapes(log: Log) -> dict[str, list[int]]:
+    """Rows by their text without digits: of each shape the first rows, and the last one."""
+    shapes: dict[str, list[int]] = {}
+    for row, shape in enumerate(log.text.translate(WITHOUT_DIGITS).split("\n")):
+        places = shapes.setdefault(shape, [])
+        if len(places) < _REPEATS:
+            places.append(row)
+        else:
+            places[-1] = row
+    return shapes
+
+
+def _places(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
+    """Which pieces of `text`, that begin at `starts`, hold `literal`."""
+    places: list[int] = []
+    at = text.find(literal)
+    while at >= 0:
+        place = bisect_right(starts, at) - 1
+        places.append(place)
+        at = text.find(literal, starts[place + 1])
+    return places
+
+
+def _seek(log: Log, rows: list[int], needles: tuple[Needle, ...], found: dict[int, set[tuple[int, int]]]) -> None:
+    text = "\n".join(log.rows[row] for row in rows)
+    starts = tuple(accumulate((len(log.rows[row]) + 1 for row in rows), initial=0))
+    for needle in needles:
+        if needle.literal in text:
+            for place in _places(text, starts, needle.literal):
+                found.setdefault(rows[place], set()).update(needle.wanted_by)
+
+
+def _pair(signatures: SignatureSet, signature: int, pattern: int) -> tuple[Signature, str]:
+    chosen = signatures.signatures[signature]
+    return chosen, chosen.patterns[pattern]
+
+
+def _best(
+    log: Log, row: int, candidates: Iterable[tuple[Signature, str]], block: Traceback | None
+) -> tuple[Signature, re.Match[str]] | None:
+    """The heaviest signature whose conditions hold; the first of the file among equals."""
+    best: tuple[Signature, re.Match[str]] | None = None
+    for signature, pattern in candidates:
+        if best is not None and signature.weight <= best[0].weight:
+            continue
+        match = compiled(pattern).search(log.rows[row])
+        if match and _holds(signature, log, row, block):
+            best = signature, match
+    return best
+
+
+def _holds(signature: Signature, log: Log, row: int, block: Traceback | None) -> bool:
+    if signature.unless and compiled(signature.unless).search(log.rows[row]):
+        return False
+    if signature.frame and (block is None or not compiled(signature.frame).search(block.frames)):
+        return False
+    if signature.context:
+        before = "\n".join(log.rows[max(0, row - _CONTEXT_ROWS) : row + 1])
+        return bool(compiled(signature.context).search(before))
+    return True
+
+
+def _mark(log: Log, index: int, row: int, signature: Signature, match: re.Match[str]) -> Mark:
+    text = log.rows[row]
+    weight = signature.weight
+    if signature.role == "root" and not signature.quiet and weight < DECISIVE and is_quiet(text):
+        weight = HINT
+    return Mark(
+        log=index,
+        row=row,
+        number=log.numbers[row],
+        text=text,
+        signature=signature.id,
+        category=signature.category,
+        role=signature.role,
+        weight=weight,
+        decision=signature.decision,
+        advice=signature.advice,
+        input_path=(match.groupdict().get("input") or ""),
+    )
+
+
+def is_quiet(text: str) -> bool:
+    """Whether the line itself says that it is a warning, or that the program goes on."""
+    return bool(_QUIET.search(text)) and not _LOUD.search(text)
+
+
+def _generic(log: Log, index: int, block: Traceback) -> Mark:
+    """The mark of a traceback that no signature knows."""
+    text = log.rows[block.end]
+    wrapper = block.exception in _WRAPPERS or bool(_WRAPPED_MESSAGE.search(block.message))
+    misuse = block.in_library and block.exception in _MISUSE and bool(block.message)
+    return Mark(
+        log=index,
+        row=block.end,
+        number=log.numbers[block.end],
+        text=text,
+        signature="python.wrapped" if wrapper else "python.library_misuse" if misuse else "python.exception",
+        category="semantic_error" if misuse and not wrapper else "traceback_from_crash",
+        role="cascade" if wrapper else "root",
+        weight=HINT if wrapper or is_quiet(strip_prefix(text)) else ORDINARY,
+    )

@@ -1,0 +1,196 @@
+"""Xid and SXid lines of the kernel log, and what each code says about the node. Pure.
+
+The table is NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, catalogue of 2025-10) with the actions that this
+project takes. Only `conclusive` codes drain a node by themselves; a recovery action that the driver reports (Xid 154)
+is authoritative; an unknown code is logged and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+ACTIONS = ("APP", "FOLLOW", "RESET", "REBOOT", "DRAIN", "LOG")
+FALLEN_OFF_BUS = 79
+RECOVERY_ACTION_CHANGED = 154
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """One code. `category` is "" where the code names no cause by itself."""
+
+    code: int
+    meaning: str
+    action: str  # APP: the program's fault · FOLLOW: another code decides · RESET, REBOOT, DRAIN: the node's · LOG
+    conclusive: bool  # drains the node by itself
+    category: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidEvent:
+    """One line that reports a fault. `code` is the Xid, or the negated SXid; `line` counts from 1."""
+
+    code: int
+    bus_id: str  # "0000:05:00", as printed
+    text: str
+    line: int
+
+
+_ROWS = (
+    (13, "graphics engine exception", "APP", False, "cuda_failure"),
+    (31, "GPU memory page fault (MMU)", "APP", False, "invalid_memory_access"),
+    (32, "invalid or corrupted push buffer stream", "APP", False, "cuda_failure"),
+    (43, "GPU stopped processing: channel reset", "APP", False, "cuda_failure"),
+    (45, "pre-emptive channel clean-up", "FOLLOW", False, ""),
+    (46, "GPU stopped processing: time-out", "RESET", False, "gpu_hardware"),
+    (48, "double-bit ECC error", "RESET", True, "gpu_ecc_error"),
+    (61, "internal micro-controller breakpoint", "DRAIN", False, "gpu_hardware"),
+    (62, "internal micro-controller halt", "RESET", True, "gpu_hardware"),
+    (63, "row remapping or page retirement recorded", "LOG", False, "gpu_ecc_error"),
+    (64, "row remapping or page retirement failed", "RESET", True, "gpu_ecc_error"),
+    (68, "NVDEC0 exception", "APP", False, "cuda_failure"),
+    (69, "graphics engine class error", "APP", False, "cuda_failure"),
+    (73, "NVENC2 error", "LOG", False, ""),
+    (74, "NVLink error", "RESET", True, "gpu_hardware"),
+    (79, "GPU has fallen off the bus", "REBOOT", True, "gpu_hardware"),
+    (92, "high rate of single-bit ECC errors", "LOG", False, "gpu_ecc_error"),
+    (94, "contained memory error", "LOG", False, "gpu_ecc_error"),
+    (95, "uncontained memory error", "RESET", True, "gpu_ecc_error"),
+    (109, "context switch time-out", "RESET", False, "gpu_hardware"),
+    (110, "security fault", "RESET", False, "gpu_hardware"),
+    (119, "GSP RPC time-out", "RESET", True, "gpu_hardware"),
+    (120, "GSP error", "RESET", True, "gpu_hardware"),
+    (121, "C2C link error", "LOG", False, "gpu_hardware"),
+    (123, "SPI PMU RPC write failure", "DRAIN", False, "gpu_hardware"),
+    (136, "NVLink ALI training failed", "RESET", False, "gpu_hardware"),
+    (137, "NVLink privilege error (often a peer process died)", "APP", False, "invalid_memory_access"),
+    (140, "unrecovered ECC error", "RESET", True, "gpu_ecc_error"),
+    (143, "GPU initialisation error", "RESET", False, "gpu_hardware"),
+    (144, "NVLink SAW error", "RESET", False, "gpu_hardware"),
+    (145, "NVLink RLW error", "RESET", False, "gpu_hardware"),
+    (146, "NVLink TLW error", "RESET", False, "gpu_hardware"),
+    (147, "NVLink TREX error", "RESET", False, "gpu_hardware"),
+    (148, "NVLink NVLPW_CTRL error", "RESET", False, "gpu_hardware"),
+    (149, "NVLink NETIR error", "RESET", False, "gpu_hardware"),
+    (150, "NVLink MSE error", "RESET", False, "gpu_hardware"),
+    (151, "key rotation error (confidential computing)", "DRAIN", False, "gpu_hardware"),
+    (154, "GPU recovery action changed", "FOLLOW", False, ""),
+    (155, "NVLink software-defined error", "RESET", False, "gpu_hardware"),
+    (156, "resource retirement event", "RESET", False, "gpu_hardware"),
+    (157, "resource retirement failure", "LOG", False, ""),
+    (158, "GPU fatal time-out", "RESET", False, "gpu_hardware"),
+    (160, "channel retirement event", "LOG", False, ""),
+    (161, "channel retirement failure", "LOG", False, ""),
+    (171, "uncorrectable DRAM error (detail of 48)", "FOLLOW", False, "gpu_ecc_error"),
+    (172, "uncorrectable SRAM error (detail of 48)", "FOLLOW", False, "gpu_ecc_error"),
+)
+
+XIDS = MappingProxyType(
+    {
+        code: Xid(code=code, meaning=meaning, action=action, conclusive=conclusive, category=category)
+        for code, meaning, action, conclusive, category in _ROWS
+    }
+)
+
+# Xid 154's text, and NVML field 230 (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), longest names first.
+# Only "None" leaves the node alone; the others name what must be done before another job may use the GPU.
+_RECOVERY = (
+    ("drain and reset", "RESET"),
+    ("gpu reset", "RESET"),
+    ("bus reset", "RESET"),
+    ("node reboot", "REBOOT"),
+    ("system reboot", "REBOOT"),
+    ("drain p2p", "DRAIN"),
+    ("imex", "DRAIN"),
+    ("none", "LOG"),
+)
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\)[^:]{0,80}: (\d{1,4})\b")
+_SXID = re.compile(r"nvidia-nvswitch\d{1,3}: SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): (\d{4,6})\b")
+# Two forms without "Xid": both mean 79 (open-gpu-kernel-modules osinit.c and nv-pci.c).
+_OFF_BUS = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{4,20}): GPU has fallen off the bus")
+_OFF_BUS_START = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{4,20})")
+_LINE_CAP = 2000
+_SPREAD = 4  # lines over which the multi-line form is printed
+
+
+def parse_xids(lines: Iterable[str]) -> tuple[XidEvent, ...]:
+    """Every Xid, SXid and "fallen off the bus" form among kernel lines, in their order."""
+    rows = [line[:_LINE_CAP] for line in lines]
+    events = (_event(rows, index) for index in range(len(rows)))
+    return tuple(event for event in events if event is not None)
+
+
+def _event(rows: list[str], index: int) -> XidEvent | None:
+    text = rows[index]
+    if "NVRM" not in text and "SXid" not in text:
+        return None
+    if found := _XID.search(text):
+        return _made(int(found[2]), found[1], text, index)
+    if found := _SXID.search(text):
+        return _made(-int(found[2]), found[1], text, index)
+    if found := _OFF_BUS.search(text):
+        return _made(FALLEN_OFF_BUS, found[1], text, index)
+    found = _OFF_BUS_START.search(text)
+    if found and "fallen off the bus" in " ".join(rows[index : index + _SPREAD]):
+        return _made(FALLEN_OFF_BUS, found[1], text, index)
+    return None
+
+
+def _made(code: int, bus_id: str, text: str, index: int) -> XidEvent:
+    return XidEvent(code=code, bus_id=bus_id, text=text.strip(), line=index + 1)
+
+
+def action_of(event: XidEvent) -> str:
+    """One of ACTIONS for this very line: Xid 154 and the NVLink 5 codes say it in their text; unknown codes LOG."""
+    if event.code < 0:
+        return "RESET" if _says_fatal(event.text) else "LOG"
+    if event.code == RECOVERY_ACTION_CHANGED:
+        return _recovery_action(event.text)
+    known = XIDS.get(event.code)
+    if known is None:
+        return "LOG"
+    if 144 <= event.code <= 150 and not _says_fatal(event.text):
+        return "LOG"
+    return known.action
+
+
+def is_conclusive(event: XidEvent) -> bool:
+    """Whether this line alone drains the node. A fatal NVLink 5 code (144-150) does not: Xid 154 follows it."""
+    if event.code == RECOVERY_ACTION_CHANGED:
+        return action_of(event) in ("RESET", "REBOOT", "DRAIN")
+    known = XIDS.get(event.code)
+    return known is not None and known.conclusive
+
+
+def category_of(event: XidEvent) -> str:
+    """The failure category this line speaks of, "" for none."""
+    if event.code < 0:
+        return "gpu_hardware"
+    if event.code == RECOVERY_ACTION_CHANGED:
+        return "gpu_hardware" if is_conclusive(event) else ""
+    known = XIDS.get(event.code)
+    return known.category if known is not None else ""
+
+
+def meaning_of(event: XidEvent) -> str:
+    """What the code means, in words."""
+    if event.code < 0:
+        return f"NVSwitch error (SXid {-event.code})"
+    known = XIDS.get(event.code)
+    return f"{known.meaning} (Xid {event.code})" if known else f"unknown Xid {event.code}"
+
+
+def _says_fatal(text: str) -> bool:
+    lowered = text.lower().replace("non-fatal", "nonfatal")
+    return "fatal" in lowered.replace("nonfatal", "")
+
+
+def _recovery_action(text: str) -> str:
+    lowered = text.lower()
+    _, _, tail = lowered.partition("changed from")
+    _, arrow, new = tail.partition(" to ")
+    wanted = new if arrow else lowered
+    return next((action for name, action in _RECOVERY if name in wanted), "LOG")

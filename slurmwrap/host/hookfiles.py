@@ -1,0 +1,197 @@
+"""Edge: builds the hooks that Slurm runs: shims with their paths filled in, one zipapp, one settings file.
+
+Everything lands in one directory on the local disk, written aside and renamed, so that a hook that is just being
+started sees the old or the new file. slurm.conf is the administrator's: `plan` prints the lines for it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import slurmwrap.observe
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.host.command import run
+from slurmwrap.shipped import shipped
+
+MAIN = "import sys\n\nfrom observe.entry import main\n\nsys.exit(main(sys.argv))\n"
+STAMP = (1980, 1, 1, 0, 0, 0)  # the same input gives the same zipapp, byte for byte
+COMPILE = (  # by the interpreter of the nodes; unchecked, since a zip keeps no exact times (PEP 552, Python 3.7)
+    "import pathlib, py_compile, sys\n"
+    "for path in pathlib.Path(sys.argv[1]).rglob('*.py'):\n"
+    "    py_compile.compile(str(path), str(path) + 'c', str(path.name), doraise=True,\n"
+    "                       invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookSettings:
+    """What installation fixes. `%n` in node_state_dir, kernel_log and nvidia_proc is the node's name."""
+
+    directory: Path  # where the files go, on every node and on the controller
+    python: str  # absolute; Python 3.6 or newer, on the nodes' local disk
+    spool: Path  # shared by nodes and controller, mode 1733
+    controller_dir: Path  # private to SlurmUser, local to the controller
+    node_state_dir: Path  # private to root on each node; does not survive a reboot if it is below /run
+    cluster: str
+    munge: str  # absolute
+    munge_socket: str  # "" = MUNGE's default
+    kernel_log: str  # "/dev/kmsg" | "journal" | "file:PATH"
+    nvidia_proc: str  # /proc/driver/nvidia
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookFiles:
+    """What was written and slurm.conf names."""
+
+    prolog: Path
+    epilog: Path
+    epilog_slurmctld: Path
+    zipapp: Path
+
+
+def install(settings: HookSettings) -> HookFiles:
+    """Writes all files below `settings.directory`, which must be ours and writable by nobody else."""
+    _check(settings)
+    files = _files(settings.directory)
+    settings.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _refuse_shared(settings.directory)
+    _write(files.zipapp, _zipapp(settings.python), 0o644)
+    _write(_settings_file(settings.directory), _settings_json(settings), 0o644)
+    for path, content in _shims(settings, files):
+        _write(path, content.encode(), 0o755)
+    return files
+
+
+def plan(settings: HookSettings) -> str:
+    """What an administrator does with the files: directories, and the lines of slurm.conf."""
+    files = _files(settings.directory)
+    return (
+        f"# On every node and on the controller: {settings.directory}\n"
+        f"# Once, on the file system that nodes and controller share:\n"
+        f"#   install -d -m 1733 -o SlurmUser {shlex.quote(str(settings.spool))}\n"
+        f"# Once, on the controller:\n"
+        f"#   install -d -m 0700 -o SlurmUser {shlex.quote(str(settings.controller_dir))}\n"
+        f"# slurm.conf:\n"
+        f"Prolog={files.prolog}\n"
+        f"Epilog={files.epilog}\n"
+        f"EpilogSlurmctld={files.epilog_slurmctld}\n"
+        f"PrologFlags=Alloc\n"
+        f"PrologEpilogTimeout=60\n"
+    )
+
+
+def _files(directory: Path) -> HookFiles:
+    return HookFiles(
+        prolog=directory / "prolog",
+        epilog=directory / "epilog",
+        epilog_slurmctld=directory / "epilog_slurmctld",
+        zipapp=directory / "observe.pyz",
+    )
+
+
+def _settings_file(directory: Path) -> Path:
+    return directory / "hooks.json"
+
+
+def _check(settings: HookSettings) -> None:
+    """Relative paths would be looked up in a hook's working directory, and there is no PATH."""
+    named: dict[str, str | Path] = {"directory": settings.directory, "python": settings.python, "spool": settings.spool}
+    named |= {"controller_dir": settings.controller_dir, "node_state_dir": settings.node_state_dir}
+    named |= {"munge": settings.munge, "nvidia_proc": settings.nvidia_proc}
+    for name, path in named.items():
+        if not Path(path).is_absolute() or "\n" in str(path):
+            raise SlurmwrapError(f"hooks: {name} '{path}' is not an absolute path", hint="Give the full path.")
+    if settings.kernel_log not in ("/dev/kmsg", "journal") and not settings.kernel_log.startswith("file:/"):
+        raise SlurmwrapError(
+            f"hooks: kernel_log '{settings.kernel_log}' is unknown", hint="It is /dev/kmsg, journal or file:/PATH."
+        )
+    if any(character.isspace() for character in str(settings.directory)):
+        raise SlurmwrapError(f"hooks: slurm.conf cannot name '{settings.directory}'", hint="Use a path without blanks.")
+
+
+def _refuse_shared(directory: Path) -> None:
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise SlurmwrapError(
+            f"{directory} is not a directory that only uid {os.geteuid()} can write; Slurm would run its files as root",
+            hint=f"Run: chown root {directory} && chmod 755 {directory}",
+        )
+
+
+def _shims(settings: HookSettings, files: HookFiles) -> tuple[tuple[Path, str], ...]:
+    sleep = shutil.which("sleep", path="/usr/bin:/bin") or "/bin/sleep"
+    values = {
+        "PYTHON": shlex.quote(settings.python),
+        "ZIPAPP": shlex.quote(str(files.zipapp)),
+        "SETTINGS": shlex.quote(str(_settings_file(settings.directory))),
+        "SLEEP": shlex.quote(sleep),
+        "STATE": '"${SLURMD_NODENAME-}"'.join(map(shlex.quote, str(settings.node_state_dir).split("%n"))),
+        "CLUSTER": shlex.quote(settings.cluster),
+        "CONTROLLER_DIR": shlex.quote(str(settings.controller_dir)),
+    }
+    node = (shipped("prolog") / "node_hook.sh").read_text(encoding="utf-8")
+    controller = (shipped("hooks") / "epilog_slurmctld.sh").read_text(encoding="utf-8")
+    return (
+        (files.prolog, _fill(node, {**values, "CONTEXT": "prolog"})),
+        (files.epilog, _fill(node, {**values, "CONTEXT": "epilog"})),
+        (files.epilog_slurmctld, _fill(controller, values)),
+    )
+
+
+def _fill(template: str, values: dict[str, str]) -> str:
+    return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], template)  # one pass: values are not templates
+
+
+def _settings_json(settings: HookSettings) -> bytes:
+    names = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc")
+    return json.dumps({name: str(getattr(settings, name)) for name in names}, indent=1).encode() + b"\n"
+
+
+def _zipapp(python: str) -> bytes:
+    """The modules of observe/ as package `observe`, NVIDIA's binding where it is installed, and byte code for speed.
+
+    Byte code belongs to one Python release; another one on a node reads the sources instead.
+    """
+    with tempfile.TemporaryDirectory() as stage:
+        root = Path(stage)
+        shutil.copytree(
+            Path(slurmwrap.observe.__file__).parent,
+            root / "observe",
+            ignore=shutil.ignore_patterns("__pycache__", ".*"),
+        )
+        (root / "__main__.py").write_text(MAIN, encoding="utf-8")
+        binding = find_spec("pynvml")
+        if binding is not None and binding.origin:
+            shutil.copyfile(binding.origin, root / "pynvml.py")
+        run([python, "-I", "-S", "-c", COMPILE, stage], timeout_s=30)
+        return _zip(root)
+
+
+def _zip(root: Path) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:  # stored: decompression costs more than it saves
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            archive.writestr(zipfile.ZipInfo(path.relative_to(root).as_posix(), STAMP), path.read_bytes())
+    return buffer.getvalue()
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_bytes(content)
+        aside.chmod(mode)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,52 @@
+"""Edge: inputs that may have broken a job, read as the job's owner: nobody learns of a file he cannot read.
+
+Always in a forked child with a deadline, for a file system may hang. Root's child becomes that user first
+(observe/userfile); anybody else reads his own files only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from slurmwrap.observe import child, userfile
+from slurmwrap.prerun import formats, inputs
+from slurmwrap.retry.decision import InputRead
+
+_LOADED = formats  # the child may not be able to read our own files once it is the user
+_ANSWER_BYTES = 1 << 20
+_DEADLINE_S = 5.0
+
+
+def read_inputs_as(uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
+    """Digest and fault of each path with the rights of `uid`; () when we may not read, or not in time."""
+    ours = os.geteuid()
+    if not paths or (uid != ours and (ours != 0 or uid <= 0)):
+        return ()
+    try:
+        owner = pwd.getpwuid(uid)
+    except KeyError:
+        return ()
+
+    def read(send: Any) -> None:
+        if uid != ours:
+            userfile.become(owner.pw_name, uid, owner.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
+        send(json.dumps([(_digest(path), inputs.inspect(path) or "") for path in paths]).encode("ascii"))
+
+    answer = child.call(read, time.monotonic() + _DEADLINE_S, _ANSWER_BYTES)  # type: ignore[no-untyped-call]
+    if not answer.complete:
+        return ()
+    found = zip(paths, json.loads(answer.data), strict=True)
+    return tuple(InputRead(path=path, digest=digest, fault=fault) for path, (digest, fault) in found)
+
+
+def _digest(path: str) -> str:
+    """A FIFO would block: regular files only."""
+    try:
+        return inputs.digest(path) if os.path.isfile(path) else ""  # noqa: PTH113 - takes any text
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,79 @@
+"""Edge: MUNGE by its two commands. Bytes in, a credential out, and back with who made it and where.
+
+Expired, rewound and replayed credentials decode all the same (munge(7); the first and the last checked with 0.5.15):
+a spool file may be read late or twice, and its nonce keeps it from counting twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurmwrap.errors import BadCredential, StoreError
+from slurmwrap.host.command import CommandResult, run
+
+__all__ = ["GENUINE", "BadCredential", "Decoded", "decode", "encode"]
+
+SUCCESS, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
+GENUINE = (SUCCESS, EXPIRED, REWOUND, REPLAYED)
+_UNREACHABLE = (6, 7)  # EMUNGE_SOCKET, EMUNGE_TIMEOUT: nothing is said about the credential
+_KEYS = "STATUS,ENCODE_HOST,ENCODE_TIME,UID,GID"
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A payload and munged's word on who sealed it."""
+
+    payload: bytes
+    uid: int
+    gid: int
+    encode_host: str  # IPv4 address of the encoding munged (its --origin)
+    encode_time: int  # Unix seconds
+    status: int  # one of GENUINE
+
+
+def encode(payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes:
+    """`payload` as a credential, which only `uid_restriction` can decode if given. StoreError without munged."""
+    argv = ["munge", *_socket(socket)]
+    if uid_restriction is not None:
+        argv.append(f"--restrict-uid={uid_restriction}")
+    result = run(argv, timeout_s=_TIMEOUT_S, stdin=payload)
+    if not result.ok:
+        raise StoreError(f"munge: {_said(result)}", hint="Is munged running? `munge -n` tells.")
+    return result.stdout.strip()
+
+
+def decode(credential: bytes, *, socket: str) -> Decoded:
+    """What a credential holds. BadCredential when it is none; StoreError when munged cannot be asked."""
+    argv = ["unmunge", *_socket(socket), "--numeric", f"--keys={_KEYS}"]
+    result = run(argv, timeout_s=_TIMEOUT_S, stdin=credential)
+    if result.exit_code is None or result.exit_code in _UNREACHABLE:
+        raise StoreError(f"unmunge: {_said(result)}", hint="Is munged running? `munge -n | unmunge` tells.")
+    if result.exit_code not in GENUINE:
+        raise BadCredential(f"unmunge: {_said(result)}")
+    return _parse(result.stdout)
+
+
+def _socket(socket: str) -> tuple[str, ...]:
+    return (f"--socket={socket}",) if socket else ()
+
+
+def _said(result: CommandResult) -> str:
+    if result.timed_out:
+        return f"no answer in {_TIMEOUT_S:g} s"
+    lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[0].removeprefix("unmunge: ").removeprefix("munge: ") if lines else f"exit code {result.exit_code}"
+
+
+def _parse(output: bytes) -> Decoded:
+    """Metadata lines, an empty line, the payload as it was."""
+    head, _, payload = output.partition(b"\n\n")
+    fields = {key: value.strip() for key, _, value in (line.partition(":") for line in head.decode().splitlines())}
+    return Decoded(
+        payload=payload,
+        uid=int(fields["UID"]),
+        gid=int(fields["GID"]),
+        encode_host=fields["ENCODE_HOST"],
+        encode_time=int(fields["ENCODE_TIME"]),
+        status=int(fields["STATUS"]),
+    )

@@ -1,0 +1,36 @@
+"""Edge: the output of a job whose paths Slurm has resolved, read as the job's user (design: "The user's files").
+
+The reader is observe/userfile.py in a forked child; here it gets its deadline. Any caller that is neither root nor the
+user reads nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+
+from slurmwrap.diagnosis.evidence import LogTail
+from slurmwrap.observe import logs
+from slurmwrap.retry.attempt import AttemptRecord
+
+DEADLINE_S = 3.0
+
+
+class UserLogs:
+    """The `Logs` edge: stdout and stderr of an attempt, read with the rights of its user and of nobody else."""
+
+    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+        self._deadline_s = deadline_s
+
+    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+        """The last 64 KiB of each; empty when they cannot be read, or not in time."""
+        if record.uid <= 0 or os.geteuid() not in (0, record.uid):
+            return ()
+        try:
+            user = pwd.getpwuid(record.uid)
+        except KeyError:
+            return ()
+        paths = tuple(dict.fromkeys(os.fsencode(path) for path in (record.std_out, record.std_err) if path))
+        answer = logs.read(paths, user.pw_name, record.uid, user.pw_gid, time.monotonic() + self._deadline_s)
+        return tuple(LogTail(name=log["name"], text=log["text"], truncated=log["truncated"]) for log in answer["logs"])

@@ -1,0 +1,94 @@
+"""Turns the job's output patterns into log tails, read as the job's user. What comes back is the user's word."""
+import json
+import os
+
+from . import child, job, logpattern, userfile
+
+TAIL = 64 * 1024
+ANSWER = 4 << 20  # both tails as JSON, every byte escaped
+
+
+def tails(environ, started_at, deadline):
+    """Facts `logs` and, where a file was not read, `log_error`. Returns by `deadline` whatever the file system does."""
+    uid, gid = job.number(environ, "SLURM_JOB_UID"), job.number(environ, "SLURM_JOB_GID")
+    wanted = patterns(environ)
+    if not wanted:
+        return {"logs": []}
+    if not uid or gid is None:
+        return {"logs": [], "log_error": "a job of root" if uid == 0 else "the job's user is unknown"}
+    user = job.text(environ, "SLURM_JOB_USER")
+    values = logpattern.known(environ, os.uname().nodename.split(".")[0].encode("utf-8", "surrogateescape"))
+    work_dir = environ.get(b"SLURM_JOB_WORK_DIR", b"")
+    files = [(name, logpattern.readings(name, values, work_dir)) for name in wanted]
+    return _as_user(files, user, uid, gid, started_at, deadline)
+
+
+def read(paths: tuple, user: str, uid: int, gid: int, deadline: float) -> dict:
+    """The same for `paths` that are known (bytes, absolute); also for a caller that is that user himself."""
+    files = [(path, [[part for part in path.split(b"/") if part]]) for path in paths if path.startswith(b"/")]
+    return _as_user([one for one in files if one[0] != b"/dev/null"], user, uid, gid, None, deadline)
+
+
+def _as_user(files, user, uid, gid, started_at, deadline):
+    def look(send):
+        userfile.become(user, uid, gid, send.descriptor)
+        found = [_one(name, readings, uid, started_at) for name, readings in files]
+        send(json.dumps(found).encode("utf-8"))
+
+    answer = child.call(look, deadline, ANSWER)
+    if not answer.complete:
+        return {"logs": [], "log_error": "the file system did not answer in time" if answer.late else "not readable"}
+    return _facts(json.loads(answer.data.decode("utf-8")))
+
+
+def patterns(environ):
+    """The patterns of stdout and stderr that can name a file, each once."""
+    found = []
+    for key in (b"SLURM_JOB_STDOUT", b"SLURM_JOB_STDERR"):
+        value = environ.get(key, b"")
+        if value and value not in (b"/dev/null", b"(null)") and value not in found:
+            found.append(value)
+    return found
+
+
+def _one(pattern, readings, uid, started_at):
+    """[name, text or None, truncated, error] of one file."""
+    error = "no such file"
+    for components in readings:
+        path = pattern
+        try:
+            path = userfile.find(components, uid, started_at)
+            data, more = userfile.tail(path, uid, TAIL)
+            return [_text(path), _whole_lines(data, more).decode("utf-8", "replace"), more, ""]
+        except FileNotFoundError:
+            continue
+        except userfile.Unreadable as reason:
+            error = str(reason)
+        except OSError as reason:
+            error = reason.strerror or "cannot be read"
+        return [_text(path), None, False, error]
+    return [_text(pattern), None, False, error]
+
+
+def _text(path):
+    return path.decode("utf-8", "replace")
+
+
+def _whole_lines(data, more):
+    """Without the half line at the start, unless it is all there is."""
+    start = data.find(b"\n") + 1 if more else 0
+    return data[start:] or data
+
+
+def _facts(found):
+    kept, names, errors = [], set(), []
+    for name, text, truncated, error in found:
+        if error:
+            errors.append("%s: %s" % (name, error))
+        elif name not in names:  # two patterns may name one file
+            names.add(name)
+            kept.append({"name": name, "text": text, "truncated": truncated})
+    facts = {"logs": kept}
+    if errors:
+        facts["log_error"] = "; ".join(errors)
+    return facts

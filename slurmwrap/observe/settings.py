@@ -1,0 +1,27 @@
+"""Turns hooks.json, written at installation, into the Settings of this node. Reads one file of root's."""
+import json
+import re
+
+KEYS = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc")
+
+
+class Settings:
+    """What installation fixed. `%n` in a path has become the name of this node."""
+
+    def __init__(self, node, values):
+        self.node = node
+        for key in KEYS:
+            setattr(self, key, str(values[key]).replace("%n", node))
+
+
+def load(path, environ):
+    """Settings from the JSON file at `path`. OSError, ValueError or KeyError when it cannot be used."""
+    with open(path, "rb") as stream:
+        values = json.loads(stream.read().decode("utf-8"))
+    return Settings(node_name(environ), values)
+
+
+def node_name(environ):
+    """SLURMD_NODENAME where it can be part of a path, else "unknown"."""
+    name = environ.get(b"SLURMD_NODENAME", b"").decode("utf-8", "replace")
+    return name if re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,250}$", name) else "unknown"

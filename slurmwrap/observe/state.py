@@ -1,0 +1,90 @@
+"""Edge: this node's private directory: marks from Prolog to Epilog, observations not sent yet, the last failure."""
+import json
+import os
+import stat
+import time
+
+MARK_DAYS = 30  # an Epilog that never ran leaves its mark; longer than any job's time limit
+UNSENT_FILES = 64  # of at most 380 KiB: /run is memory
+
+
+def ensure(path):
+    """`path` as a directory of ours that nobody else can enter. OSError when it cannot be had."""
+    try:
+        os.makedirs(path, mode=0o700)
+    except FileExistsError:
+        pass
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError("%s is not a private directory of uid %d" % (path, os.geteuid()))
+    return path
+
+
+def write(path, data):
+    """Replaces `path` in one step."""
+    aside = path + ".new"
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        os.rename(aside, path)
+    except BaseException:
+        os.unlink(aside)
+        raise
+
+
+def save_mark(settings, job_id, mark):
+    """Keeps what the Epilog of the same job on this node needs. A requeued job's Prolog overwrites it."""
+    directory = ensure(settings.node_state_dir)
+    write(_mark_path(directory, job_id), json.dumps(mark).encode("utf-8"))
+
+
+def take_mark(settings, job_id):
+    """The mark of a job, {} when no Prolog left one; it is removed, and very old ones of other jobs with it."""
+    directory = ensure(settings.node_state_dir)
+    path = _mark_path(directory, job_id)
+    try:
+        with open(path, "rb") as stream:
+            mark = json.loads(stream.read().decode("utf-8"))
+        os.unlink(path)
+    except (OSError, ValueError):
+        mark = {}
+    _prune(directory)
+    return mark if isinstance(mark, dict) else {}
+
+
+def _mark_path(directory, job_id):
+    return os.path.join(directory, "%d.mark" % job_id)
+
+
+def _prune(directory):
+    oldest = time.time() - MARK_DAYS * 86400
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if name.endswith(".mark") and os.lstat(path).st_mtime < oldest:
+            os.unlink(path)
+
+
+def keep_unsent(settings, name, payload):
+    """Keeps an observation that could not be sealed or spooled; the node's next hook sends it. False when full."""
+    directory = ensure(os.path.join(ensure(settings.node_state_dir), "unsent"))
+    if len(os.listdir(directory)) >= UNSENT_FILES:
+        return False
+    write(os.path.join(directory, name), payload)
+    return True
+
+
+def unsent(settings, limit):
+    """Up to `limit` paths of observations kept by `keep_unsent`, oldest first."""
+    directory = os.path.join(settings.node_state_dir, "unsent")
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith(".obs"))
+    except OSError:
+        return []
+    return [os.path.join(directory, name) for name in names[:limit]]
+
+
+def note(settings, text):
+    """Writes the last failure of a hook to `failed` in the node's directory, replacing the one before."""
+    line = "%d %s\n" % (time.time(), text.replace("\n", " ")[:2000])
+    write(os.path.join(ensure(settings.node_state_dir), "failed"), line.encode("utf-8", "replace"))

@@ -1,0 +1,58 @@
+"""What a trial gave: records only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurmwrap.diagnosis.evidence import LogTail
+from slurmwrap.prerun.verdict import Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReading:
+    """What the injected counter wrote, of the busiest process. Times in seconds of CLOCK_MONOTONIC."""
+
+    count: int = 0
+    source: str = ""  # "optimizer" | "explicit"; "" when nothing was counted
+    first: float = 0.0
+    last: float = 0.0
+    gpu_mem_mib: int = 0
+    parked: bool = False
+
+    @property
+    def per_s(self) -> float | None:
+        """Steps per second between the first and the last; None below two steps."""
+        span = self.last - self.first
+        return (self.count - 1) / span if self.count > 1 and span > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A live view of the trial."""
+
+    seconds: float
+    steps: int
+    last_line: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """How the trial ended. `layer` names what ended it: "step", "exit", "timeout" or "supervisor"."""
+
+    layer: str
+    exit_code: int | None = None  # of the user's script; None when we ended it
+    signal: int | None = None  # that killed the script
+    steps: int = 0
+    step_source: str = ""
+    seconds: float = 0.0
+    logs: tuple[LogTail, ...] = ()
+    measurement: Measurement = field(default_factory=Measurement)
+    crashed: bool = False  # the last Python that started died of an exception, whatever the script's exit code says
+    oom_kills: int | None = None  # of the job's cgroup; None when it cannot be read
+    refused: tuple[str, ...] = ()  # Slurm commands of the script that were left out
+    error: str = ""  # why the trial could not be run at all, "" when it could
+
+    @property
+    def timed_out(self) -> bool:
+        """The time limit ended it."""
+        return self.layer == "timeout"

@@ -1,0 +1,218 @@
+"""The trial as a Slurm job: turns a JobRequest into the same job on ONE GPU. Pure.
+
+`TrialSpec` is what gsub writes into the trial's directory and the pre-run job reads there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from slurmwrap.cluster.node import Node
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit
+
+CPU_FLOOR = 4  # one process with its loader workers; never more than the user asked for on a node
+MEM_FLOOR_MIB = 16 * 1024  # a process loads the whole model even where eight would share the node's memory
+
+# The job's own options that the trial keeps as they are. Everything else either makes no sense on one GPU
+# (array, nodelist, switches, gpu-bind), belongs to the real job (dependency, begin, mail, output) or is set anew.
+_KEPT = (
+    *("account", "clusters", "qos", "constraint", "prefer", "reservation", "exclude", "licenses", "tmp", "wckey"),
+    *("input", "propagate", "export-file", "get-user-env", "ignore-pbs"),
+)
+_OURS = (
+    *("SLURMWRAP_PYTHON", "SLURMWRAP_TRIAL_DIR", "SLURMWRAP_REAL_JOB", "SLURMWRAP_RELEASE_AT", "SLURMWRAP_CONFIG"),
+    "XDG_STATE_HOME",
+    "XDG_CONFIG_HOME",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSpec:
+    """One trial. Paths are absolute; memory in MiB, times in seconds."""
+
+    trial_dir: str  # the user's own, 0700: script, spec, step files, output
+    script: str  # the copy that is run, inside trial_dir
+    script_name: str = ""  # what the user calls it: findings and reasons name this
+    args: tuple[str, ...] = ()
+    chdir: str = "/"
+    steps: int = 3  # optimizer steps that count as a pass
+    time_limit_s: float = 900.0
+    environment: Mapping[str, str] = field(default_factory=dict)  # laid over the pre-run job's; see trial_environment()
+    real_job: str | None = None  # address of the job that waits; None for --prerun=wait|only
+    cluster: str = ""
+    mode: str = "auto"
+    fingerprint: str = ""
+    profile_key: str = ""
+    gpus: int = 0  # of the real job
+    nodes: int = 1  # of the real job
+    gpu_type: str = ""
+    cpus: int | None = None  # of the trial
+    mem_mib: int | None = None  # of the trial
+    mem_shrunk: bool = False  # the trial has less memory than a node of the real job
+    inputs: tuple[str, ...] = ()  # files the job names, absolute
+
+    @property
+    def step_dir(self) -> str:
+        """Where the injected counter writes; visible in containers that mount the user's home."""
+        return f"{self.trial_dir}/steps"
+
+    @property
+    def output(self) -> str:
+        """Standard output and error of the user's script."""
+        return f"{self.trial_dir}/output"
+
+
+def spec_to_json(spec: TrialSpec) -> dict[str, Any]:
+    """A dict of JSON types; `spec_from_json` gives the same TrialSpec back."""
+    return asdict(spec)
+
+
+def spec_from_json(plain: Mapping[str, Any]) -> TrialSpec:
+    """Unknown keys (a newer gsub) are left out. Raises TypeError when a needed one is missing."""
+    known = {f.name for f in fields(TrialSpec)}
+    kept: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in plain.items() if key in known
+    }
+    return TrialSpec(**kept)
+
+
+def trial_options(
+    request: JobRequest,
+    *,
+    partition: str | None,
+    time_limit_s: float,
+    cpus: int | None,
+    mem_mib: int | None,
+    output: str,
+) -> tuple[str, ...]:
+    """sbatch's options for the trial job, spelled --name=value.
+
+    `partition` None or "": the job's own. `cpus`, `mem_mib` None: Slurm's default. Submit with `trial_environ()`,
+    since SBATCH_* variables of the user would bring back what is left out here.
+    """
+    options = [f"--job-name={request.job_name}.prerun", f"--chdir={request.chdir}"]
+    options += ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--gres={_gres(request)}"]
+    options += [f"--cpus-per-task={cpus}"] if cpus else []
+    options += [f"--mem={mem_mib}M"] if mem_mib else []
+    options += [f"--time={_clock(time_limit_s)}", f"--output={output}", "--no-requeue"]
+    wanted = partition or request.value("partition")
+    options += [f"--partition={wanted}"] if wanted else []
+    return (*options, *_kept(request), *_export(request))
+
+
+def trial_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for submitting the trial: the user's without SBATCH_*, which options already hold."""
+    return {name: value for name, value in environ.items() if not name.startswith("SBATCH_")}
+
+
+def trial_shape(request: JobRequest, node: Node | None = None) -> tuple[int | None, int | None]:
+    """(CPUs, memory in MiB) for one GPU: the share of what the user asked per node, but at least a sane floor.
+
+    Where the user said nothing (or --mem=0) the GPU's share of `node`, one that could run the job; without it None.
+    """
+    gpus = gpus_per_node(request)
+    cpus = _cpus_per_node(request, gpus)
+    mem = _mem_per_node(request, gpus, cpus)
+    share_of = node if node is not None and node.gpus else None
+    return (
+        _scaled(cpus, gpus, CPU_FLOOR) or (max(1, share_of.cpus // share_of.gpus) if share_of else None),
+        _scaled(mem, gpus, MEM_FLOOR_MIB) or (share_of.mem_mib // share_of.gpus or None if share_of else None),
+    )
+
+
+def mem_shrunk(request: JobRequest, mem_mib: int | None) -> bool:
+    """True when the trial gets less memory than the job may use on one node, so that running out proves nothing."""
+    gpus = gpus_per_node(request)
+    asked = _mem_per_node(request, gpus, _cpus_per_node(request, gpus))
+    if asked is None:
+        return gpus > 1 or mem_mib is not None
+    return mem_mib is None or mem_mib < asked
+
+
+def gpus_per_node(request: JobRequest) -> int:
+    """GPUs that the request holds on one node, at least 1."""
+    shape = request.shape
+    return max(1, shape.gpus_per_node or shape.gpus // max(1, shape.nodes or 1))
+
+
+def trial_environment(request: JobRequest) -> dict[str, str]:
+    """What Slurm would put into the job's environment and the trial's allocation does not: name, array, GPU counts.
+
+    A script that says `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable to be there (sbatch(1), "OUTPUT
+    ENVIRONMENT VARIABLES": the option's own text).
+    """
+    names = {
+        GpuUnit.GPUS: ("gpus", "SLURM_GPUS"),
+        GpuUnit.PER_NODE: ("gpus-per-node", "SLURM_GPUS_PER_NODE"),
+        GpuUnit.PER_TASK: ("gpus-per-task", "SLURM_GPUS_PER_TASK"),
+        GpuUnit.PER_SOCKET: ("gpus-per-socket", "SLURM_GPUS_PER_SOCKET"),
+    }
+    found = {"SLURM_JOB_NAME": request.job_name}
+    if request.shape.gpu_unit in names:
+        option, variable = names[request.shape.gpu_unit]
+        found[variable] = re.sub(r"\d+$", "1", request.value(option) or "1")
+    array = request.value("array")
+    if array and (first := re.match(r"\d+", array)):
+        found |= {"SLURM_ARRAY_TASK_ID": first[0], "SLURM_ARRAY_TASK_MIN": first[0], "SLURM_ARRAY_TASK_MAX": first[0]}
+        found |= {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_STEP": "1"}
+    return found
+
+
+def _gres(request: JobRequest) -> str:
+    others = [g for g in (request.value("gres") or "").split(",") if g and not re.match(r"(gres:)?gpu(:|$|/)", g)]
+    kind = f"gpu:{request.shape.gpu_type}:1" if request.shape.gpu_type else "gpu:1"
+    return ",".join((kind, *(g for g in others if g.lower() != "none")))
+
+
+def _kept(request: JobRequest) -> list[str]:
+    names = {s.option for s in request.settings}
+    chosen = [n for n in _KEPT if n in names] + sorted(n for n in names if n.startswith("container"))
+    options = []
+    for name in chosen:
+        value = request.value(name)
+        if name in ("constraint", "prefer") and value and set("*[") & set(value):
+            continue  # node counts ("[rack1|rack2]", "a*2") ask for more than one node
+        options.append(f"--{name}" if value is None else f"--{name}={value}")
+    return options
+
+
+def _export(request: JobRequest) -> list[str]:
+    # The wrapper's parameters travel in the environment, and only ALL takes them along (sbatch(1), --export).
+    value = request.value("export")
+    if value is None or "ALL" in value.split(","):
+        return [] if value is None else [f"--export={value}"]
+    ours = ",".join(_OURS)
+    if value.upper() == "NIL":
+        return [f"--export={ours}"]
+    if value.upper() == "NONE":  # Slurm then loads the user's login environment, which a list does not
+        return [f"--export={ours}", *([] if request.setting("get-user-env") else ["--get-user-env"])]
+    return [f"--export={value},{ours}"]
+
+
+def _clock(seconds: float) -> str:
+    minutes = max(1, math.ceil(seconds / 60))
+    return f"{minutes // 60}:{minutes % 60:02d}:00"
+
+
+def _scaled(per_node: int | None, gpus: int, floor: int) -> int | None:
+    return None if not per_node else max(math.ceil(per_node / gpus), min(floor, per_node))
+
+
+def _cpus_per_node(request: JobRequest, gpus: int) -> int | None:
+    shape = request.shape
+    if shape.cpus is None or shape.cpu_unit is CpuUnit.NONE:
+        return None
+    if shape.cpu_unit is CpuUnit.PER_GPU:
+        return shape.cpus * gpus
+    tasks = shape.tasks_per_node or math.ceil((shape.tasks or 1) / max(1, shape.nodes or 1))
+    return shape.cpus * max(1, tasks)
+
+
+def _mem_per_node(request: JobRequest, gpus: int, cpus: int | None) -> int | None:
+    shape = request.shape
+    unit = {MemUnit.PER_NODE: 1, MemUnit.PER_GPU: gpus, MemUnit.PER_CPU: cpus or 1}.get(shape.mem_unit)
+    return None if unit is None or not shape.mem_mib else shape.mem_mib * unit

@@ -1,0 +1,155 @@
+"""What the reconciler is handed, and what it keeps during a pass: Edges, Scope, Words, Summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.node import Snapshot
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Evidence
+from slurmwrap.edges import Clock, Logs, Publisher, Slurm, Spool, Store
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.profiling.merge import merge
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.retry.decision import InputRead
+from slurmwrap.retry.record import profile_key_of
+
+T = TypeVar("T")
+
+
+class Unpack(Protocol):
+    """store.plain.from_plain: JSON -> record; ValueError for anything that is not one."""
+
+    def __call__(self, cls: type[T], plain: Mapping[str, Any]) -> T: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Whose reconciler this is. The site's believes hooks; a user's own sees only his jobs and touches no node."""
+
+    user: str | None = None  # None: the site's
+    uid: int = -1  # of `user`
+    trusted: frozenset[int] = frozenset({0, -1})  # whose hooks are believed; -1: a private directory is the seal
+    patience_s: float = 10.0  # how long an ended job waits for the Epilogs of nodes whose Prolog was heard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edges:
+    """What the reconciler is handed."""
+
+    slurm: Slurm
+    store: Store
+    spools: tuple[Spool, ...]  # the nodes' before the controller's: a Prolog says when a run began
+    logs: Logs
+    clock: Clock
+    publisher: Publisher | None
+    unpack: Unpack
+    classify: Callable[[Evidence], Diagnosis]
+    read_inputs: Callable[[int, Sequence[str]], tuple[InputRead, ...]]  # (uid, absolute paths), read as that user
+    config: Config
+    scope: Scope = field(default_factory=Scope)
+    say: Callable[[str], None] = lambda line: None
+
+
+@dataclass(slots=True)
+class Words:
+    """Slurm's word in one pass. `first` was asked before the spools were read: an Epilog writes its observation before
+    its job is final, so of the jobs that are final in `first` everything is in the spool."""
+
+    ask: Callable[[], Sequence[JobRecord]]
+    first: dict[int, JobRecord] = field(default_factory=dict)
+    latest: dict[int, JobRecord] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.first = {job.job_id: job for job in self.ask()}
+        self.latest = self.first
+
+    def know(self, ids: Iterable[int]) -> None:
+        """Asks again if one of `ids` is new: then Slurm knows all of them, or has forgotten them."""
+        if any(self.owner(job_id) is None for job_id in ids):
+            self.latest = {job.job_id: job for job in self.ask()}
+
+    def owner(self, job_id: int) -> int | None:
+        """The uid of a job or array; None when Slurm knows none of that id."""
+        if job_id in self.latest:
+            return self.latest[job_id].uid
+        return next((job.uid for job in self.latest.values() if job.array_job_id == job_id), None)
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What came in: new observations, those known before, refused ones, and the profiles they changed."""
+
+    kept: int = 0
+    known: int = 0
+    refused: int = 0
+    profiles: int = 0
+    blocked: int = 0
+
+
+@dataclass(slots=True)
+class Summary:
+    """What one pass did. `waiting`: runs that are ending, so that the next pass should come soon."""
+
+    ingested: IngestReport = field(default_factory=IngestReport)
+    judged: list[AttemptRecord] = field(default_factory=list)
+    applied: list[ActionRecord] = field(default_factory=list)
+    given_up: list[ActionRecord] = field(default_factory=list)
+    waiting: int = 0
+    errors: list[str] = field(default_factory=list)
+    published: bool = False
+
+
+@dataclass(slots=True)
+class Notebook:
+    """What is kept between passes of one process, to save reads. Everything in it can be found again."""
+
+    cluster: str = ""
+    settled: set[Attempt] = field(default_factory=set)  # reconciled runs that Slurm still shows
+    published_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass: its edges, Slurm's word, and reads that are made at most once."""
+
+    edges: Edges
+    book: Notebook
+    words: Words
+    summary: Summary
+    now: float
+    _snapshot: Snapshot | None = None
+    dirty: bool = False
+    telling: bool = True
+
+    def snapshot(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = self.edges.slurm.snapshot()
+        return self._snapshot
+
+    def forget_snapshot(self) -> None:
+        self._snapshot = None
+
+
+def learn(
+    edges: Edges, key: str, uid: int, measurement: Measurement, *, at: float, source: str, complete: bool
+) -> None:
+    """Merges one measurement into its profile. In the site's database a key belongs to the user who named it."""
+    own = key if edges.scope.user is not None else profile_key_of(uid, key)
+    old = edges.store.profile(own)
+    gpu_type = old.gpu_type if old is not None else ""
+    merged = merge(
+        old,
+        measurement,
+        key=own,
+        source=source,
+        at=at,
+        gpu_type=gpu_type,
+        gpus_per_node=measurement.gpus,
+        complete=complete,
+    )
+    edges.store.save_profile(merged)
+    edges.store.save_measurement(own, measurement, at, source)

@@ -1,0 +1,190 @@
+"""Turns what lies in the spools into rows of the database: observations, submissions, pre-runs. Edges are handed in.
+
+Nothing is removed from a spool before it is stored, and what is stored twice is stored once: a reconciler that is
+killed at any instruction only does some of it again. A run that Slurm no longer shows becomes an open attempt here,
+which is the reconciler's durable to-do list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.join import of_run
+from slurmwrap.edges import Collected, SetAside, Store
+from slurmwrap.prerun.verdict import Outcome
+from slurmwrap.reconcile.desk import Edges, IngestReport, Unpack, Words, learn
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.record import record_of, run_of_hooks
+
+BATCH = 1000
+_HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
+
+
+def ingest(edges: Edges, cluster: str, words: Words) -> IngestReport:
+    """Empties the spools. StoreError when database or spool fail; what was not stored is still in the spool then."""
+    report = IngestReport()
+    for spool in edges.spools:
+        while batch := list(spool.collect(BATCH)):
+            words.know(_ids(batch))
+            with edges.store.transaction():
+                handled = [_one(collected, edges, cluster, words, report) for collected in batch]
+                _open_unseen(handled, edges.store, cluster, words)
+            report.blocked += sum(_block_from_prerun(one, edges) for one in handled)
+            spool.discard(handled)
+            if len(batch) < BATCH:
+                break
+    return report
+
+
+def _ids(batch: Sequence[Collected]) -> set[int]:
+    return {one.item.job_id for one in batch if isinstance(one.item, Observation)}
+
+
+def _one(collected: Collected, edges: Edges, cluster: str, words: Words, report: IngestReport) -> Collected:
+    """Stores one file; a refused one comes back as SetAside, which the spool keeps apart."""
+    item = collected.item
+    if isinstance(item, Observation):
+        reason = _refusal(item, edges, cluster, words)
+        if not reason:
+            new = edges.store.ingest(item)
+            report.kept, report.known = report.kept + new, report.known + (not new)
+            _unpack(item, edges, report, new)
+            return collected
+        item = SetAside(name=collected.name, reason=reason, uid=item.uid)
+    report.refused += 1
+    edges.store.set_aside(item, edges.clock.now())
+    return replace(collected, item=item)
+
+
+def _refusal(item: Observation, edges: Edges, cluster: str, words: Words) -> str:
+    """Why an observation is not believed; "" when it is."""
+    if item.cluster != cluster:
+        return f"it is about another cluster, not {cluster}"
+    if item.context in _HOOKS:
+        return "" if item.uid in edges.scope.trusted else f"uid {item.uid} cannot speak for a hook"
+    if item.context is Context.SLURM:
+        return "Slurm's word does not arrive here"
+    try:
+        claim = _claim(item, edges.unpack)
+    except ValueError as error:
+        return f"it is no {item.context.value} record: {str(error)[:100]}"
+    return _not_his(item, claim, edges, words)
+
+
+def _claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:
+    if item.context is Context.SUBMIT:
+        return unpack(Submission, item.facts.get("submission") or {})
+    return unpack(PrerunRecord, item.facts.get("prerun") or {})
+
+
+def _not_his(item: Observation, claim: Submission | PrerunRecord, edges: Edges, words: Words) -> str:
+    """A user speaks of his own jobs only: the seal's uid must be the one Slurm says the job belongs to."""
+    sealed = edges.scope.uid if item.uid == -1 and edges.scope.user is not None else item.uid
+    if sealed < 0 or claim.uid != sealed or claim.cluster != item.cluster:
+        return "it speaks for another user or cluster"
+    jobs = {claim.job_id} | ({claim.prerun_job_id} if isinstance(claim, PrerunRecord) else set())
+    if item.job_id not in jobs:
+        return "it is about another job than it says"
+    owners = {_owner(job_id, item.cluster, edges.store, words) for job_id in jobs if job_id is not None}
+    if edges.scope.user is not None and owners <= {None, sealed}:
+        return ""
+    return "" if owners - {None} == {sealed} else "Slurm does not say that the job is his"
+
+
+def _owner(job_id: int, cluster: str, store: Store, words: Words) -> int | None:
+    """By Slurm, else by what was remembered of Slurm or root's word."""
+    found = words.owner(job_id)
+    if found is not None:
+        return found
+    known = [record.uid for record in store.attempts(cluster=cluster, job_id=job_id)]
+    known += [o.facts.get("uid", -1) for o in store.observations(cluster, job_id) if o.context in _HOOKS]
+    return next((uid for uid in reversed(known) if isinstance(uid, int) and uid >= 0), None)
+
+
+def _unpack(item: Observation, edges: Edges, report: IngestReport, new: bool) -> None:
+    if item.context not in (Context.SUBMIT, Context.PRERUN):
+        return
+    claim = _claim(item, edges.unpack)
+    if isinstance(claim, Submission):
+        edges.store.save_submission(claim)
+        return
+    edges.store.save_prerun(claim)
+    if new:
+        report.profiles += _learn_from_prerun(claim, edges)
+
+
+def _learn_from_prerun(record: PrerunRecord, edges: Edges) -> bool:
+    measurement = record.verdict.measurement
+    if measurement is None or not record.profile_key or record.verdict.outcome is Outcome.FAIL:
+        return False
+    learn(edges, record.profile_key, record.uid, measurement, at=record.at, source="prerun", complete=False)
+    return True
+
+
+def _block_from_prerun(one: Collected, edges: Edges) -> bool:
+    """The pre-run read the file itself, as its user: his word, so it binds him alone. Before its spool file goes."""
+    if not isinstance(one.item, Observation) or one.item.context is not Context.PRERUN:
+        return False
+    record = edges.unpack(PrerunRecord, one.item.facts["prerun"])
+    verdict = record.verdict
+    if not verdict.input_path or verdict.outcome is not Outcome.FAIL or edges.config.mode_of("block_input") != "act":
+        return False
+    digest = verdict.input_digest or "".join(
+        read.digest for read in edges.read_inputs(record.uid, (verdict.input_path,))
+    )
+    if not digest:
+        return False
+    edges.store.block_input(
+        BlockedInput(
+            digest=digest,
+            path=verdict.input_path,
+            uid=record.uid,
+            reason=verdict.input_fault or verdict.reason,
+            at=record.at,
+            job_id=record.job_id or record.prerun_job_id,
+        )
+    )
+    return True
+
+
+def _open_unseen(handled: Sequence[Collected], store: Store, cluster: str, words: Words) -> None:
+    """Opens an attempt for each run that only its hooks tell of: Slurm has forgotten it or shows the next one."""
+    heard: dict[int, list[Observation]] = {}
+    for one in handled:
+        if isinstance(one.item, Observation) and one.item.context in _HOOKS:
+            heard.setdefault(one.item.job_id, []).append(one.item)
+    for job_id, observations in heard.items():
+        job = words.latest.get(job_id)
+        if job is not None and not job.pending and job.restarts == 0:
+            continue  # its only run is the one that Slurm shows
+        known = list(store.attempts(cluster=cluster, job_id=job_id))
+        if job is not None and not job.pending:
+            known.append(record_of(job, cluster))
+        unseen = [o for o in observations if not _covered(o, known, forgotten=job is None)]
+        for run in _runs(unseen):
+            store.save_attempt(run_of_hooks(cluster, job_id, run))
+
+
+def _runs(observations: Sequence[Observation]) -> Iterable[Sequence[Observation]]:
+    """Observations of several unknown runs, one by one: their Prologs count them."""
+    prologs = [o for o in observations if o.context is Context.PROLOG]
+    counts = sorted({int(o.facts.get("restarts") or 0) for o in prologs})
+    if not counts:
+        return [observations] if observations else []
+    return [[o for o in prologs if int(o.facts.get("restarts") or 0) == count] for count in counts]
+
+
+def _covered(observation: Observation, known: Sequence[AttemptRecord], *, forgotten: bool) -> bool:
+    """Whether one of the known runs is the observation's. Where Slurm still knows the job only a Prolog opens a run:
+    an Epilog's restart count may already be the next run's (Slurm 22.05)."""
+    if observation.context is not Context.PROLOG and not forgotten:
+        return True
+    starts = [float(r.start_time) for r in known if r.start_time is not None]
+    for record in known:
+        mine = of_run([observation], uid=record.uid, start=record.start_time, others=starts)
+        if mine and (observation.context is not Context.PROLOG or observation.facts.get("restarts") == record.restarts):
+            return True
+    return False

@@ -1,0 +1,157 @@
+"""Judges one run that ended: joins what is known of it, classifies, decides, stores all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.diagnosis.evidence import Context, Diagnosis, LogTail, Observation
+from slurmwrap.diagnosis.join import join, last_word, measured, of_run
+from slurmwrap.reconcile.desk import Pass, learn
+from slurmwrap.retry.attempt import AttemptRecord, Submission
+from slurmwrap.retry.decision import InputRead
+from slurmwrap.retry.ledger import Ledger, ledger_of
+from slurmwrap.retry.policy import Case, decide
+from slurmwrap.retry.record import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
+from slurmwrap.retry.strikes import Fleet, fleet_of, lost_node
+
+_LAUNCH_FAILED = "launch_failed_requeued_held"
+_INPUTS = 20  # of one job are looked at
+
+
+def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRecord | None:
+    """Diagnoses and decides in one transaction; None when it still runs or not all of it is known."""
+    overwritten = job is not None and job.submit_time > record.attempt.submit_time
+    if job is not None and not overwritten and not job.ended:
+        run.summary.waiting += job.state == "COMPLETING"
+        return None
+    store = run.edges.store
+    others = siblings(record, run) if overwritten or record.restarts else ()
+    seen = _seen(record, others, run)
+    gone_at = job.end_time if job is not None and not overwritten else job.submit_time if job is not None else None
+    if gone_at is not None and run.now < gone_at + run.edges.scope.patience_s and _still_to_come(seen):
+        run.summary.waiting += 1
+        return None
+    word = job if job is not None and not overwritten else _reconstructed(record, job, seen, run)
+    record = ended(completed_by_hooks(record, seen), word, measured(word, seen))
+    if overwritten and not record.state:
+        record = replace(record, state=REQUEUED)
+    logs = () if word.state == "COMPLETED" and not word.derived_exit_code else _tails(record, seen, run)
+    evidence = join(record.attempt, word, seen, logs=logs, requeued=overwritten)
+    diagnosis = _with_lost_node(run.edges.classify(evidence), record, run)
+    submission = submission_of(record, run)
+    blamed = _blamed_input(diagnosis, submission, record, word, run)
+    diagnosis = replace(diagnosis, input_path=blamed.path) if blamed.path else diagnosis
+    case = case_of(record, diagnosis, submission, job, others, run)
+    case = replace(case, digest=blamed.digest, fault=blamed.fault)
+    decision = decide(case, run.edges.config)
+    record = replace(record, diagnosis=diagnosis, decision=decision.decision, decision_reason=decision.reason)
+    with store.transaction():
+        store.save_attempt(record)
+        store.save_diagnosis(record.attempt, diagnosis, decision, run.now)
+        _learn(record, submission, run)
+    run.dirty |= bool(decision.strikes or decision.blocked)
+    run.summary.judged.append(record)
+    return record
+
+
+def siblings(record: AttemptRecord, run: Pass) -> tuple[AttemptRecord, ...]:
+    found = run.edges.store.attempts(cluster=record.attempt.cluster, job_id=record.attempt.job_id)
+    return tuple(other for other in found if other.attempt != record.attempt)
+
+
+def _seen(record: AttemptRecord, others: Sequence[AttemptRecord], run: Pass) -> tuple[Observation, ...]:
+    """The hooks' observations of this run. In user mode there are none to be believed."""
+    if run.edges.scope.user is not None:
+        return ()
+    starts = [float(other.start_time) for other in others if other.start_time is not None]
+    observations = run.edges.store.observations(record.attempt.cluster, record.attempt.job_id)
+    return of_run(observations, uid=record.uid, start=record.start_time, others=starts)
+
+
+def _still_to_come(seen: Sequence[Observation]) -> bool:
+    """A node whose Prolog was heard has not sent its Epilog: the shared spool may be slow."""
+    ended_on = {o.node for o in seen if o.context is Context.EPILOG}
+    return any(o.context is Context.PROLOG and o.node not in ended_on for o in seen)
+
+
+def _reconstructed(record: AttemptRecord, job: JobRecord | None, seen: Sequence[Observation], run: Pass) -> JobRecord:
+    """The best word on a run that Slurm has forgotten (`job` None) or replaced by the next one (`job`)."""
+    base = remembered(completed_by_hooks(record, seen), job)
+    if job is None:
+        return last_word(base, seen)
+    if job.pending and job.reason.replace(" ", "_") == _LAUNCH_FAILED and job.restarts == record.restarts + 1:
+        return replace(base, reason=_LAUNCH_FAILED)
+    word = last_word(base, seen)
+    if not word.state and not word.exit_code and _down(record, run):
+        return replace(word, state="NODE_FAIL")  # Slurm requeued it, and a node of it is down: both Slurm's word
+    return word
+
+
+def _down(record: AttemptRecord, run: Pass) -> bool:
+    nodes = {node.name: node for node in run.snapshot().nodes}
+    return any(name in nodes and nodes[name].state == "DOWN" for name in record.nodes)
+
+
+def _tails(record: AttemptRecord, seen: Sequence[Observation], run: Pass) -> tuple[LogTail, ...]:
+    if any(o.facts.get("logs") for o in seen if o.context is Context.EPILOG):
+        return ()
+    return run.edges.logs.tails(record)
+
+
+def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> Diagnosis:
+    if diagnosis.category != "node_failure" or diagnosis.node or len(record.nodes) < 2:
+        return diagnosis
+    return replace(diagnosis, node=lost_node(diagnosis, record, Fleet(nodes=run.snapshot().nodes)))
+
+
+def _blamed_input(
+    diagnosis: Diagnosis, submission: Submission | None, record: AttemptRecord, word: JobRecord, run: Pass
+) -> InputRead:
+    """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken."""
+    if diagnosis.decision != "blacklist_input":
+        return InputRead(path="")
+    named = diagnosis.input_path
+    if named and not named.startswith("/"):
+        named = f"{word.work_dir}/{named}" if word.work_dir else ""
+    paths = (named,) if named else submission.inputs[:_INPUTS] if submission is not None else ()
+    reads = run.edges.read_inputs(record.uid, paths) if paths else ()
+    if named:
+        return reads[0] if reads else InputRead(path=named)
+    return next((read for read in reads if read.fault), InputRead(path=""))
+
+
+def submission_of(record: AttemptRecord, run: Pass) -> Submission | None:
+    found = run.edges.store.submission(record.attempt.cluster, submitted_id(record))
+    return found if found is not None and speaks_for(found, record) else None
+
+
+def case_of(
+    record: AttemptRecord,
+    diagnosis: Diagnosis,
+    submission: Submission | None,
+    job: JobRecord | None,
+    others: Sequence[AttemptRecord],
+    run: Pass,
+) -> Case:
+    asks = submission is not None and diagnosis.decision in ("retry_elsewhere", "resize", "blacklist_input")
+    return Case(
+        diagnosis=diagnosis,
+        record=record,
+        job=job,
+        submission=submission,
+        ledger=ledger_of(others, record) if others else Ledger(),
+        fleet=fleet_of(run.snapshot(), record.partition) if asks else Fleet(),
+        now=run.now,
+    )
+
+
+def _learn(record: AttemptRecord, submission: Submission | None, run: Pass) -> None:
+    """A run of gsub's teaches its profile what the Epilogs measured, whether it ended well or not."""
+    if submission is None or not submission.profile_key or record.measurement is None:
+        return
+    complete = record.diagnosis is not None and record.diagnosis.category == "success"
+    at = float(record.end_time or run.now)
+    learn(run.edges, submission.profile_key, record.uid, record.measurement, at=at, source="epilog", complete=complete)
+    run.dirty = True

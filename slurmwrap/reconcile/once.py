@@ -1,0 +1,93 @@
+"""One pass: ingest, judge every run that ended, act, publish."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from slurmwrap.edges import Published
+from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
+from slurmwrap.reconcile.act import finish
+from slurmwrap.reconcile.desk import Edges, Notebook, Pass, Summary, Words
+from slurmwrap.reconcile.ingest import ingest
+from slurmwrap.reconcile.judge import judge
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.record import key_of, record_of
+from slurmwrap.retry.strikes import WINDOW_S, health
+
+_STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+
+
+def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
+    """One pass over everything that is new. SlurmUnreachable and StoreError end it early; the next pass goes on."""
+    book = book if book is not None else Notebook()
+    book.cluster = book.cluster or edges.slurm.cluster_name()
+    words = Words(ask=lambda: edges.slurm.jobs(edges.scope.user))
+    run = Pass(edges=edges, book=book, words=words, summary=Summary(), now=edges.clock.now())
+    run.summary.ingested = ingest(edges, book.cluster, words)
+    for record in _to_do(run):
+        try:
+            _attend(record, run)
+        except (SlurmUnreachable, StoreError):
+            raise
+        except Exception as error:  # one job that we cannot handle must not keep all others waiting
+            run.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
+    _publish(run)
+    return run.summary
+
+
+def _to_do(run: Pass) -> tuple[AttemptRecord, ...]:
+    """Runs that are not done with, oldest first, after those that Slurm shows were added."""
+    store, cluster = run.edges.store, run.book.cluster
+    with store.transaction():
+        open_ones = {record.attempt: record for record in store.attempts(cluster=cluster, unreconciled=True)}
+        shown = {key_of(job, cluster): job for job in run.words.first.values() if job.state in _STARTED or job.ended}
+        for key, job in shown.items():
+            if key in run.book.settled:
+                continue
+            before = open_ones.get(key) or store.attempt(key)
+            if before is not None and before.reconciled:
+                run.book.settled.add(key)
+                continue
+            seen = before if before is not None and before.diagnosis else record_of(job, cluster, before)
+            if seen != before and not job.ended:
+                store.save_attempt(seen)
+            open_ones[key] = seen
+        run.book.settled &= shown.keys()
+    return tuple(sorted(open_ones.values(), key=lambda record: record.attempt.submit_time))
+
+
+def _attend(record: AttemptRecord, run: Pass) -> None:
+    """Brings one run as far as it can be brought now."""
+    job = run.words.first.get(record.attempt.job_id)
+    if job is None and record.attempt.job_id in run.words.latest:
+        return  # Slurm showed it only after the spools were read: the next pass has all of it
+    if job is not None and job.submit_time < record.attempt.submit_time:
+        job = None  # an older record of a controller that lost its state
+    if record.diagnosis is None:
+        judged = judge(record, job, run)
+        if judged is None:
+            return
+        record = judged
+    finish(record, job, run)
+
+
+def _publish(run: Pass) -> None:
+    """Replaces what everyone may see, when it changed and every five minutes."""
+    publisher, store, now = run.edges.publisher, run.edges.store, run.edges.clock.now()
+    changed = run.dirty or run.summary.ingested.profiles or run.summary.ingested.blocked
+    if publisher is None or (not changed and now < run.book.published_at + 300):
+        return
+    strikes = store.strikes(since=now - WINDOW_S)
+    published = Published(
+        at=now,
+        health=health(strikes, run.snapshot().nodes, now=now),
+        # Paths and reasons are a user's; the digest tells only those who can read the file.
+        blocked=tuple(replace(b, path="", reason=f"it made job {b.job_id} fail") for b in store.blocked_inputs()),
+        profiles=store.profiles(),
+    )
+    try:
+        publisher.publish(published)
+    except SlurmwrapError as error:
+        run.summary.errors.append(str(error))
+        return
+    run.book.published_at, run.summary.published = now, True

@@ -1,0 +1,114 @@
+"""How a job is run again: the actions on Slurm, in the order that was measured to work. Pure.
+
+requeuehold, then one update per key (a bad key aborts the rest of a call), release, StartTime: a requeued job waits two
+minutes otherwise, and on a released one an update would race with the scheduler (Slurm 22.05; scontrol(1)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.hostlist import expand, fold
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.diagnosis.evidence import Diagnosis
+from slurmwrap.diagnosis.join import memory_limit_mib
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.decision import Ruled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """What shall be different in the next run. "" and None: as it was."""
+
+    rule: str
+    because: str = ""
+    avoid: tuple[str, ...] = ()
+    memory: tuple[str, int] | None = None  # (scontrol's key, MiB)
+    std_out: str = ""
+    delay_s: int = 0
+
+
+def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
+    """All of it for one job or array task; never for a bare array id, which would mean every task."""
+    updates = (*_placement(again.avoid, job), *_memory(again.memory), *_output(again.std_out))
+    start = f"now+{again.delay_s}" if again.delay_s else "now"
+    steps = (
+        (Verb.REQUEUEHOLD, "", "", again.because),
+        *((Verb.UPDATE_JOB, key, value, because) for key, value, because in updates),
+        (Verb.RELEASE, "", "", "it was held while it was changed"),
+        (Verb.UPDATE_JOB, "StartTime", start, "Slurm delays a requeued job by two minutes"),
+    )
+    return tuple(
+        Ruled(rule=again.rule, action=SlurmAction(verb=verb, target=job.address, key=key, value=value, because=because))
+        for verb, key, value, because in steps
+    )
+
+
+def suspects(diagnosis: Diagnosis, record: AttemptRecord, blamed: str) -> tuple[str, ...]:
+    """The nodes the next run should avoid: the blamed one, else the only one it had."""
+    if diagnosis.decision not in ("retry_elsewhere", "blacklist_input"):
+        return ()
+    return (blamed,) if blamed else record.nodes if len(record.nodes) == 1 else ()
+
+
+def more_memory(job: JobRecord, peak_mib: int | None, *, factor: float, cap_mib: int) -> tuple[str, int] | None:
+    """(scontrol's key in the job's own unit, MiB) beyond what it had; None when the nodes have no more.
+
+    Both keys were seen to reach the next run's srun (Slurm 22.05); the other unit's key would break it.
+    """
+    limit = memory_limit_mib(job)
+    if limit is None or cap_mib <= limit:
+        return None
+    wanted = min(cap_mib, math.ceil(max(limit, peak_mib or 0) * factor))
+    if job.mem_mib_per_node:
+        return ("MinMemoryNode", wanted)
+    cpus = max(1, job.cpus // max(1, len(job.nodes)))
+    per_cpu = wanted // cpus
+    return ("MinMemoryCPU", per_cpu) if per_cpu > (job.mem_mib_per_cpu or 0) else None
+
+
+def retry_output(path: str, restarts: int) -> str:
+    """The file name of the next run's own output: `slurm-81.out` -> `slurm-81.retry1.out`; "" where none is needed."""
+    name = PurePosixPath(path)
+    if not path or name.parts[:2] == ("/", "dev"):
+        return ""
+    stem = name.stem
+    head, dot, tail = stem.rpartition(".retry")
+    if dot and tail.isdecimal():
+        stem = head
+    return str(name.with_name(f"{stem}.retry{restarts + 1}{name.suffix}"))
+
+
+def back_off(base_s: int, spent: int) -> int:
+    """Seconds before the next run: doubled with each failure of the same root cause, an hour at most."""
+    return int(min(3600, base_s * 2 ** min(spent, 10)))
+
+
+def _placement(avoid: tuple[str, ...], job: JobRecord) -> Iterable[tuple[str, str, str]]:
+    excluded, pinned = _names(job.exc_nodes), _names(job.req_nodes)
+    added = tuple(node for node in avoid if node not in excluded)
+    if added:
+        yield "ExcNodeList", fold((*excluded, *added)), f"away from {', '.join(added)}"
+    if set(avoid) & set(pinned):
+        yield "ReqNodeList", "", f"it was pinned to {job.req_nodes}, which must be left"
+
+
+def _memory(memory: tuple[str, int] | None) -> Iterable[tuple[str, str, str]]:
+    if memory:
+        yield memory[0], str(memory[1]), "it ran out of host memory"
+
+
+def _output(std_out: str) -> Iterable[tuple[str, str, str]]:
+    if std_out:
+        yield "StdOut", std_out, "a requeued job truncates its output file"
+
+
+def _names(hostlist: str) -> tuple[str, ...]:
+    try:
+        return expand(hostlist)
+    except ValueError:
+        return tuple(hostlist.split(","))

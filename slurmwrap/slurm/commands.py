@@ -1,0 +1,264 @@
+"""Edge: Slurm by its commands, as `edges.Slurm`. Works alike on 22.05, 24.11 and 26.05.
+
+Reads are text with time stamps in Unix seconds (SLURM_TIME_FORMAT=%s) and without the caller's SQUEUE_* preferences.
+Several commands of one question run side by side. A submission is made once, whatever comes of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+from slurmwrap.cluster.action import DRAIN_PREFIX, SlurmAction, Verb
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.node import Node, Snapshot
+from slurmwrap.edges import Clock, SbatchCall, SbatchResult
+from slurmwrap.errors import NoSlurmConf, SlurmError, SlurmUnreachable
+from slurmwrap.host.clock import SystemClock
+from slurmwrap.host.command import CommandResult, run
+from slurmwrap.slurm.jobs import exclude_format, job_format, parse_jobs
+from slurmwrap.slurm.parse import parse_config, parse_nodes, parse_partitions, parse_topology
+
+# Where Slurm's own builds and the common packagings look when SLURM_CONF is not set. The last one: configless.
+CONF_PLACES = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+    "/opt/slurm/etc/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+)
+_NO_CONF = re.compile(r"cannot stat file (\S+): .*retrying in|Could not establish a configuration source")
+_UNREACHABLE = re.compile(r"Unable to contact slurm controller|Connection refused|Socket timed out|connect failure")
+# The request may have arrived: nobody knows whether a job was made. A failed connect is not among them.
+_AMBIGUOUS = re.compile(
+    r"Socket timed out on send/recv|Zero Bytes were transmitted|Transport endpoint|Unexpected message"
+)
+_SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
+_PARSABLE = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
+_FORGOTTEN = "Invalid job id specified"
+_JOB_ADDRESS = re.compile(r"\d+(_\d+)?(\+\d+)?", re.ASCII)
+_NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII | re.IGNORECASE)
+_KEY = re.compile(r"[A-Za-z]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+SBATCH_TIMEOUT_S = 120.0  # sbatch itself retries for 20 s and more when the controller is busy
+
+
+class SlurmCommands:
+    """Slurm as `environ` sees it (SLURM_CONF, PATH). Raises SlurmUnreachable and SlurmError as edges.Slurm says."""
+
+    def __init__(
+        self, environ: Mapping[str, str] = os.environ, *, timeout_s: float = 10.0, clock: Clock | None = None
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock or SystemClock()
+        self._given = environ
+        self._environ = _reading_environ(environ)
+        self._config: Mapping[str, str] | None = None
+        self._conf_seen = False
+
+    def config(self) -> Mapping[str, str]:
+        """`scontrol show config`, read once: "SlurmUser" → "slurm(64030)", "MinJobAge" → "300 sec"."""
+        if self._config is None:
+            self._config = parse_config(self._read(["scontrol", "show", "config"])[0])
+        return self._config
+
+    def cluster_name(self) -> str:
+        """ClusterName of slurm.conf."""
+        return self.config().get("ClusterName", "")
+
+    def snapshot(self) -> Snapshot:
+        """Nodes, topology and the default partition, by two commands side by side."""
+        nodes, rest = self._side_by_side(
+            ["scontrol", "show", "node", "-d", "-o"],
+            # one more process saved: scontrol takes several requests on its standard input (22.05 to 26.05)
+            ["scontrol", "-o"],
+            stdin=b"show topology\nshow partition\n",
+        )
+        lines = _decode(rest.stdout).replace("scontrol: ", "")  # its prompt; no topology plugin is no error
+        partitions = parse_partitions(lines)
+        return Snapshot(
+            taken_at=self._clock.now(),
+            nodes=parse_nodes(_checked(nodes, self._timeout_s)),
+            topology=parse_topology(lines),
+            default_partition=next((partition.name for partition in partitions if partition.default), ""),
+            partitions=partitions,
+        )
+
+    def node_addresses(self) -> Mapping[str, str]:
+        """NodeName → NodeAddr, a host name or an address."""
+        return {node.name: node.address for node in self._nodes()}
+
+    def sbatch(self, call: SbatchCall) -> SbatchResult:
+        """Submits once, in the caller's own environment. sbatch's words and exit code come back as they are."""
+        self._need_conf()
+        script = [] if call.script_path is None else [call.script_path]
+        result = run(
+            ["sbatch", *call.options, *script, *call.args],
+            timeout_s=SBATCH_TIMEOUT_S if call.timeout_s is None else call.timeout_s,
+            stdin=call.stdin,
+            environ=call.environ or self._given,
+            cwd=call.cwd,
+        )
+        if result.missing:
+            raise _not_started(result)
+        stdout, stderr = _decode(result.stdout), _decode(result.stderr)
+        found = _SUBMITTED.findall(stdout) or _PARSABLE.findall(stdout)
+        job_id = int(found[-1]) if found else None
+        return SbatchResult(
+            exit_code=1 if result.exit_code is None else result.exit_code,
+            stdout=stdout,
+            stderr=stderr,
+            job_id=job_id,
+            timed_out=job_id is None and (result.timed_out or bool(_AMBIGUOUS.search(stderr))),
+        )
+
+    def job(self, address: str) -> JobRecord | None:
+        """One job by raw id or array address ("77_2"); of a bare array id the master's record."""
+        if not _JOB_ADDRESS.fullmatch(address):
+            raise SlurmError(f"'{address}' is not a job id or array task address")
+        found = self._jobs("-j", address)
+        return next((job for job in found if str(job.job_id) == address), found[0] if found else None)
+
+    def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
+        """All jobs that Slurm still knows, ended ones too, of one user or all."""
+        return self._jobs(*([] if user is None else [f"--user={user}"]))
+
+    def apply(self, action: SlurmAction) -> None:
+        """Carries out one action. SlurmError when Slurm refuses, or when a node is not ours to touch."""
+        if action.verb in (Verb.DRAIN, Verb.RESUME):
+            self._guard(action)
+        self._read(argv_of(action))
+
+    def _guard(self, action: SlurmAction) -> None:
+        """A drain has an owner: what a person or another tool set stays as it is."""
+        node = next((node for node in self._nodes(action.target) if node.name == action.target), None)
+        if node is None:
+            raise SlurmError(f"there is no node '{action.target}'")
+        ours, out = node.reason.startswith(DRAIN_PREFIX), bool(node.flags & {"DRAIN", "FAIL"})
+        if action.verb is Verb.DRAIN and node.reason and not ours and (out or node.state == "DOWN"):
+            raise SlurmError(f"node {node.name} is out already: {node.reason}", hint="We touch only our own drains.")
+        if action.verb is Verb.RESUME and not (ours and out):
+            raise SlurmError(
+                f"node {node.name} is not drained by us: {node.state}, reason '{node.reason}'",
+                hint="We touch only our own drains.",
+            )
+
+    def _nodes(self, *names: str) -> tuple[Node, ...]:
+        return parse_nodes(self._read(["scontrol", "show", "node", *names, "-d", "-o"])[0])
+
+    def _jobs(self, *selection: str) -> tuple[JobRecord, ...]:
+        separator = f"\x1f{os.urandom(8).hex()}\x1f"  # in the environment: argv can be read by everyone
+        argv = ["squeue", "--noheader", "--all", "--states=all", *selection]
+        try:
+            rows, excluded = self._read(
+                argv,
+                argv,
+                environs=(
+                    {"SQUEUE_FORMAT2": job_format(separator)},
+                    {"SQUEUE_FORMAT": exclude_format(separator)},
+                ),
+            )
+            return parse_jobs(rows, excluded, separator)
+        except ValueError as error:
+            raise SlurmError(f"squeue: {error}") from error
+        except SlurmError as error:
+            if _FORGOTTEN in str(error):
+                return ()
+            raise
+
+    def _read(self, *commands: Sequence[str], environs: Sequence[Mapping[str, str]] = ()) -> list[str]:
+        """The outputs of commands run side by side. The first failure raises."""
+        return [_checked(result, self._timeout_s) for result in self._side_by_side(*commands, environs=environs)]
+
+    def _side_by_side(
+        self, *commands: Sequence[str], stdin: bytes | None = None, environs: Sequence[Mapping[str, str]] = ()
+    ) -> list[CommandResult]:
+        """Runs them all at once; `stdin` goes to the last."""
+        self._need_conf()
+        results: dict[int, CommandResult] = {}
+
+        def work(at: int) -> None:
+            environ = {**self._environ, **environs[at]} if environs else self._environ
+            given = stdin if at == len(commands) - 1 else None
+            results[at] = run(commands[at], timeout_s=self._timeout_s, stdin=given, environ=environ)
+
+        threads = [Thread(target=work, args=(at,)) for at in range(1, len(commands))]
+        for thread in threads:
+            thread.start()
+        work(0)
+        for thread in threads:
+            thread.join()
+        return [results[at] for at in range(len(commands))]
+
+    def _need_conf(self) -> None:
+        """Without slurm.conf every command retries for 60 s: ask before. Configless sites must not be refused."""
+        if self._conf_seen:
+            return
+        named = self._environ.get("SLURM_CONF")
+        if named and not os.access(named, os.R_OK):
+            raise NoSlurmConf(f"SLURM_CONF={named}: cannot be read", hint="Correct or unset SLURM_CONF.")
+        if not named and not any(Path(place).exists() for place in CONF_PLACES):
+            probe = run(["scontrol", "ping"], timeout_s=2.0, environ=self._environ)
+            if probe.missing or _NO_CONF.search(_decode(probe.stderr)):
+                _checked(replace(probe, exit_code=1), 2.0)
+        self._conf_seen = True
+
+
+def argv_of(action: SlurmAction) -> list[str]:
+    """The command of one action. SlurmError for a target, key or value that could mean more than it says."""
+    node = action.verb in (Verb.DRAIN, Verb.RESUME)
+    if not (_NODE_NAME if node else _JOB_ADDRESS).fullmatch(action.target):
+        raise SlurmError(f"'{action.target}' is not a {'node name' if node else 'job id or array task address'}")
+    if action.verb is Verb.CANCEL:
+        return ["scancel", action.target]
+    if action.verb is Verb.UPDATE_JOB:
+        if not _KEY.fullmatch(action.key):
+            raise SlurmError(f"'{action.key}' is not a key of scontrol update")
+        return ["scontrol", "update", f"JobId={action.target}", f"{action.key}={_CONTROL.sub(' ', action.value)}"]
+    if action.verb is Verb.DRAIN:
+        if not action.value.startswith(DRAIN_PREFIX):
+            raise SlurmError(f"a drain's Reason must start with '{DRAIN_PREFIX}', not '{action.value}'")
+        reason = _CONTROL.sub(" ", action.value)
+        return ["scontrol", "update", f"NodeName={action.target}", "State=DRAIN", f"Reason={reason}"]
+    if action.verb is Verb.RESUME:
+        return ["scontrol", "update", f"NodeName={action.target}", "State=RESUME"]
+    return ["scontrol", action.verb.value, action.target]
+
+
+def _reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """For reads: the user's tastes (SQUEUE_*, SLURM_TIME_FORMAT) and another cluster must not shine in."""
+    kept = {k: v for k, v in environ.items() if not k.startswith(("SQUEUE_", "SCONTROL_")) and k != "SLURM_CLUSTERS"}
+    # TERM and INPUTRC: scontrol reads its requests by readline
+    return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "TERM": "dumb", "INPUTRC": "/dev/null"}
+
+
+def _checked(result: CommandResult, timeout_s: float) -> str:
+    """Its standard output, or the error it stands for, in Slurm's own words."""
+    if result.missing:
+        raise _not_started(result)
+    words = "; ".join(line.strip() for line in _decode(result.stderr or result.stdout).splitlines() if line.strip())
+    if no_conf := _NO_CONF.search(words):
+        raise NoSlurmConf(
+            f"{result.argv[0]}: no slurm.conf{f' at {no_conf[1]}' if no_conf[1] else ''}",
+            hint="Set SLURM_CONF to the cluster's slurm.conf.",
+        )
+    if result.timed_out:
+        raise SlurmUnreachable(f"{result.argv[0]}: no answer within {timeout_s:g} s{f': {words}' if words else ''}")
+    if result.ok:
+        return _decode(result.stdout)
+    kind = SlurmUnreachable if _UNREACHABLE.search(words) else SlurmError
+    code = result.exit_code if result.exit_code and result.exit_code > 0 else 1
+    raise kind(words or f"{result.argv[0]} ended with exit code {result.exit_code}", exit_code=code)
+
+
+def _not_started(result: CommandResult) -> SlurmUnreachable:
+    return SlurmUnreachable(_decode(result.stderr), hint="Are Slurm's commands on PATH? (module load slurm)")
+
+
+def _decode(text: bytes) -> str:
+    # not surrogateescape: what a user puts into a job's name must survive JSON and SQLite
+    return text.decode("utf-8", "replace")

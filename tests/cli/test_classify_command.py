@@ -1,0 +1,95 @@
+"""`slurmwrap classify` as a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from slurmwrap.cli.classify import register
+from slurmwrap.errors import UsageError
+
+LOG = 'starting\nTraceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nMemoryError\n'
+
+
+def run(*args: object) -> Result:
+    app = typer.Typer()
+    app.callback()(lambda: None)  # keeps `classify` a subcommand, as in slurmwrap
+    register(app)
+    return CliRunner().invoke(app, ["classify", *map(str, args)])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "out.log"
+    path.write_text(LOG)
+    return path
+
+
+def test_a_file_is_told_with_its_line_decision_and_advice(log: Path) -> None:
+    result = run(log, "--exit-code", "1", "--state", "FAILED")
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "cpu_oom (cpu.oom_allocation), confidence 0.93",
+        "decision: resize",
+        f"root     {log}:5: MemoryError",
+        "Ask for more memory (--mem), or use fewer or leaner data-loader workers.",
+    ]
+
+
+def test_kernel_lines_of_a_file_are_heard(log: Path, tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel"
+    kernel.write_text("NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.\n")
+    log.write_text("nothing\n")
+    found = json.loads(run(log, "--kernel", kernel, "--exit-code", "1", "--json").output)
+    assert (found["category"], found["conclusive"], found["evidence"][0]["source"]) == ("gpu_hardware", True, "kernel")
+
+
+def test_json_lines_are_classified_without_looking_at_the_label(tmp_path: Path) -> None:
+    rows = tmp_path / "in.jsonl"
+    row = {"id": "a", "category": "success", "slurm_state": "FAILED", "exit_code": 1, "signal": None, "log": LOG}
+    rows.write_text(json.dumps(row) + "\n\n" + json.dumps({**row, "id": "b", "category": "gpu_oom"}) + "\n")
+    answers = [json.loads(line) for line in run("--jsonl", rows).output.splitlines()]
+    assert [(answer["id"], answer["category"], answer["decision"]) for answer in answers] == [
+        ("a", "cpu_oom", "resize"),
+        ("b", "cpu_oom", "resize"),
+    ]
+    assert {"id", "category", "domain", "decision", "confidence", "signature", "evidence"} <= set(answers[0])
+
+
+def test_labelled_files_are_scored(tmp_path: Path) -> None:
+    rows = tmp_path / "in.jsonl"
+    row = {"id": "a", "category": "gpu_oom", "slurm_state": "FAILED", "exit_code": 1, "log": LOG}
+    rows.write_text("".join(json.dumps({**row, "category": label}) + "\n" for label in ("gpu_oom", "cpu_oom")))
+    output = run("--score", rows).output
+    assert "right 1 of 2: accuracy 0.5000, macro-F1 0.3333" in output
+    assert "confused: gpu_oom taken for cpu_oom, 1 (a)" in output
+
+
+@pytest.mark.parametrize(
+    ("content", "args", "complaint"),
+    [
+        ("{", ("--jsonl",), "line 1: not JSON"),
+        ("[1]", ("--score",), "line 1: not a JSON object"),
+    ],
+)
+def test_bad_json_lines_are_named(tmp_path: Path, content: str, args: tuple[str, ...], complaint: str) -> None:
+    path = tmp_path / "x"
+    path.write_text(content)
+    result = run(*args, path)
+    assert isinstance(result.exception, UsageError)
+    assert complaint in str(result.exception)
+
+
+def test_a_missing_file_and_no_file_are_usage_errors(tmp_path: Path) -> None:
+    gone, none = run(tmp_path / "gone"), run()
+    assert isinstance(gone.exception, UsageError) and "cannot read" in str(gone.exception)
+    assert isinstance(none.exception, UsageError)
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal(log: Path) -> None:
+    log.write_text("\x07ERROR: \x9b31mNo such thing\x00\n")
+    assert not {"\x07", "\x9b", "\x00"} & set(run(log, "--exit-code", "1").output)

@@ -1,0 +1,47 @@
+"""Fixtures that tests of several rooms share: a directory other users may enter, and a munged of our own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """A directory like tmp_path that other users can enter: pytest's own are closed to them."""
+    path = Path(tempfile.mkdtemp(prefix="slurmwrap-test-", dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def munge_socket() -> Iterator[str]:
+    """The socket of a real munged with its own key, for the whole session."""
+    program = shutil.which("munged", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        pytest.skip("munged is not installed (Debian: apt-get install munge)")
+    home = Path(tempfile.mkdtemp(prefix="slurmwrap-munge-", dir="/tmp"))
+    home.chmod(0o755)
+    (home / "key").write_bytes(os.urandom(64))
+    (home / "key").chmod(0o600)
+    options = {"key-file": "key", "log-file": "log", "pid-file": "pid", "seed-file": "seed", "socket": "socket"}
+    argv = [program, "--foreground", "--force", *(f"--{option}={home / name}" for option, name in options.items())]
+    daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while not (home / "socket").exists():
+            assert daemon.poll() is None and time.monotonic() < deadline, f"munged did not start; see {home / 'log'}"
+            time.sleep(0.02)
+        yield str(home / "socket")
+    finally:
+        daemon.terminate()
+        daemon.wait(10)
+        shutil.rmtree(home)

@@ -1,0 +1,226 @@
+"""Whole logs to diagnoses: what is the root, what follows from it, and who is believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
+from slurmwrap.diagnosis.score import evidence_of
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, decisions_of
+
+CASES: list[dict[str, Any]] = [
+    json.loads(line) for line in (Path(__file__).parents[1] / "data/diagnosis/cases.jsonl").read_text().splitlines()
+]
+PROGRESS = "".join(f"step {number}/900 loss={3 - number / 1000:.3f} lr=1e-4\n" for number in range(1, 6))
+LATER = "".join(f"step {number}/900 loss={3 - number / 1000:.3f} lr=1e-4\n" for number in range(6, 12))
+TRACEBACK = 'Traceback (most recent call last):\n  File "/home/ann/train.py", line 7, in <module>\n    main()\n'
+OOM = TRACEBACK + "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+WATCHDOG = (
+    "[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(OpType=X)\n"
+)
+XID79 = "NVRM: Xid (PCI:0000:41:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+XID31 = "NVRM: Xid (PCI:0000:41:00): 31, pid=7, name=python, Ch 00000008, MMU Fault: ENGINE GRAPHICS GPC0"
+
+
+def diagnose(*texts: str, kernel: tuple[str, ...] = (), state: str = "FAILED", code: int | None = 1) -> Diagnosis:
+    logs = tuple(LogTail(name=f"out.{index}", text=text) for index, text in enumerate(texts))
+    lines = tuple(KernelLine(text=text, node="n3") for text in kernel)
+    return classify(Evidence(state=state, exit_code=code, logs=logs, kernel=lines, nodes=("n3",)))
+
+
+@pytest.mark.parametrize("row", CASES, ids=lambda row: str(row["id"]))
+def test_a_whole_log_is_given_its_root_cause(row: dict[str, Any]) -> None:
+    found = classify(evidence_of(row))
+    assert found.category == row["category"]
+    assert found.domain == CATEGORIES[row["category"]].domain
+    assert found.decision in decisions_of(row["category"])
+    assert found.evidence
+
+
+def test_the_cases_cover_every_category_and_success() -> None:
+    assert {row["category"] for row in CASES} == set(CATEGORIES)
+
+
+def test_a_diagnosis_cites_the_line_with_its_source_and_number_and_names_what_follows() -> None:
+    found = diagnose(PROGRESS + OOM + WATCHDOG)
+    assert found == Diagnosis(
+        category="gpu_oom",
+        domain="U",
+        decision="stop",
+        confidence=0.93,
+        signature="gpu.oom_torch",
+        evidence=(
+            Citation(
+                source="out.0",
+                line=9,
+                text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            ),
+            Citation(source="out.0", line=10, text=WATCHDOG.strip(), role="cascade"),
+        ),
+        advice=CATEGORIES["gpu_oom"].advice,
+    )
+
+
+def test_line_numbers_count_from_the_tails_first_line() -> None:
+    log = LogTail(name="out", text=OOM, first_line=1001, truncated=True)
+    assert classify(Evidence(state="FAILED", exit_code=1, logs=(log,))).evidence[0].line == 1004
+
+
+def test_the_root_is_found_in_another_ranks_file() -> None:
+    assert diagnose(PROGRESS + WATCHDOG, PROGRESS + OOM).evidence[0].source == "out.1"
+
+
+def test_peers_that_complain_first_do_not_hide_the_cause() -> None:
+    assert diagnose(PROGRESS + WATCHDOG + OOM).category == "gpu_oom"
+
+
+def test_an_error_followed_by_progress_is_background() -> None:
+    assert diagnose(PROGRESS + OOM + LATER).category == "no_signature"
+
+
+def test_one_redrawn_progress_line_after_an_error_does_not_excuse_it() -> None:
+    assert diagnose(PROGRESS + OOM + "step 6/900 loss=2.9 lr=1e-4\n").category == "gpu_oom"
+
+
+def test_a_completed_job_succeeded_whatever_its_log_says() -> None:
+    found = diagnose(OOM, state="COMPLETED", code=0)
+    assert (found.category, found.decision) == ("success", "none")
+
+
+def test_a_failed_step_hidden_by_a_later_command_is_diagnosed() -> None:
+    log = LogTail(name="out", text=OOM)
+    found = classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,)))
+    assert found.category == "gpu_oom"
+
+
+def test_a_hidden_failure_that_the_script_got_over_is_success() -> None:
+    log = LogTail(name="out", text="step failed, second try\nTraining finished.\n")
+    assert classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,))).category == "success"
+
+
+def test_warnings_do_not_anchor() -> None:
+    text = "2024-01-01 10:00:00 WARNING hub: 401 Client Error: Unauthorized for url: https://x\n" + TRACEBACK
+    assert diagnose(text + "KeyError: 'x'\n").category == "traceback_from_crash"
+
+
+def test_what_python_ignored_does_not_anchor() -> None:
+    text = f"Exception ignored in: <function f at 0x1>\n{OOM}"
+    assert diagnose(text).category == "no_signature"
+
+
+def test_source_lines_inside_a_traceback_do_not_anchor() -> None:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise MemoryError("x") if a else b\n'
+    assert diagnose(text + "KeyError: 'b'\n").category == "traceback_from_crash"
+
+
+def test_advice_lines_do_not_anchor() -> None:
+    assert diagnose("Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n").category == "no_signature"
+
+
+def test_a_missing_input_is_named() -> None:
+    text = TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'\n"
+    found = diagnose(text)
+    assert (found.category, found.decision, found.input_path) == (
+        "incorrect_inputs",
+        "blacklist_input",
+        "/data/train.bin",
+    )
+
+
+def test_slurms_time_limit_beats_what_the_program_printed() -> None:
+    found = diagnose(OOM, state="TIMEOUT", code=0)
+    assert (found.category, found.signature) == ("time_limit", "slurm.state_timeout")
+
+
+def test_a_preemption_before_the_job_went_on_is_background() -> None:
+    line = "slurmstepd: error: *** JOB 45 ON n3 CANCELLED AT 2026-11-20T23:50:10 DUE TO PREEMPTION ***\n"
+    assert diagnose(PROGRESS + line + LATER + OOM).category == "gpu_oom"
+
+
+def test_a_conclusive_xid_explains_a_bare_nccl_timeout_and_blames_the_node() -> None:
+    found = diagnose(PROGRESS + WATCHDOG, kernel=("x", XID79))
+    assert (found.category, found.signature, found.node, found.conclusive) == (
+        "gpu_hardware",
+        "kernel.xid_79",
+        "n3",
+        True,
+    )
+    assert found.evidence[0] == Citation(source="kernel:n3", line=2, text=XID79)
+    assert found.evidence[1].role == "cascade"
+
+
+def test_a_conclusive_xid_does_not_excuse_a_typing_error_but_still_counts_against_the_node() -> None:
+    found = diagnose("run.sh: line 3: pyhton: command not found\n", kernel=(XID79,), code=127)
+    assert (found.category, found.decision, found.node, found.conclusive) == ("syntax_error", "stop", "n3", True)
+
+
+def test_xid_31_explains_an_abort_and_does_not_blame_the_node() -> None:
+    found = diagnose(PROGRESS + "terminate called after throwing an instance of 'c10::Error'\n", kernel=(XID31,))
+    assert (found.category, found.node, found.conclusive) == ("invalid_memory_access", "", False)
+
+
+def test_a_forged_xid_in_the_users_output_blames_no_node() -> None:
+    found = diagnose(PROGRESS + XID79 + "\n")
+    assert (found.node, found.conclusive) == ("", False)
+
+
+def test_an_xid_that_is_only_recorded_does_not_override_the_program() -> None:
+    line = "NVRM: Xid (PCI:0000:41:00): 63, pid=7, name=python, Row Remapper: New row marked for remapping"
+    found = diagnose(TRACEBACK + "KeyError: 'x'\n", kernel=(line,))
+    assert (found.category, found.conclusive) == ("traceback_from_crash", False)
+
+
+def test_a_bare_kill_is_unknown_until_the_cgroup_says_out_of_memory() -> None:
+    log = (LogTail(name="out", text=PROGRESS + "run.sh: line 12: 4410 Killed   python train.py\n"),)
+    bare = Evidence(state="FAILED", exit_code=137, logs=log)
+    told = Evidence(state="FAILED", exit_code=137, logs=log, oom_kills=1)
+    full = Evidence(state="FAILED", exit_code=137, logs=log, mem_peak_mib=4090, mem_limit_mib=4096)
+    assert [classify(evidence).category for evidence in (bare, told, full)] == ["no_signature", "cpu_oom", "cpu_oom"]
+
+
+def test_a_failed_prolog_blames_its_node_when_the_program_said_nothing() -> None:
+    evidence = Evidence(state="FAILED", exit_code=1, hooks=("prolog failed on n5: exit 1",))
+    found = classify(evidence)
+    assert (found.category, found.node) == ("node_failure", "n5")
+
+
+def test_a_single_node_that_failed_is_named_and_one_of_several_is_not() -> None:
+    one = classify(Evidence(state="NODE_FAIL", nodes=("n1",)))
+    two = classify(Evidence(state="NODE_FAIL", nodes=("n1", "n2")))
+    assert (one.node, two.node) == ("n1", "")
+
+
+def test_nothing_recognisable_stays_unknown_and_shows_the_last_line() -> None:
+    found = diagnose(PROGRESS + "bye\n\n")
+    assert (found.category, found.decision, found.signature) == ("no_signature", "retry", "")
+    assert found.evidence == (Citation(source="out.0", line=6, text="bye"),)
+
+
+def test_no_evidence_at_all_is_unknown() -> None:
+    assert classify(Evidence()).category == "no_signature"
+
+
+def test_the_middle_of_a_huge_log_is_left_out_and_lines_are_still_numbered() -> None:
+    text = PROGRESS * 40_000 + OOM
+    found = diagnose(text)
+    assert found.evidence[0].line == text.count("\n")
+
+
+PIECES = st.sampled_from(
+    [*OOM.split("\n"), WATCHDOG, XID79, "\x1b[31mError:\x1b[0m", "\r", "│ ", "\0", "é", '  File "', "a" * 3000]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(PIECES, st.text(max_size=40)), max_size=40).map("\n".join))
+def test_any_text_gives_some_diagnosis(text: str) -> None:
+    found = diagnose(text, kernel=tuple(text.split("\n")[:5]))
+    assert found.category in CATEGORIES
+    assert 0 <= found.confidence <= 1

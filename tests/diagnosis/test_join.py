@@ -1,0 +1,150 @@
+"""Joining observations and Slurm's word into evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import START, job
+
+from slurmwrap.diagnosis.evidence import Attempt, Context, Evidence, KernelLine, LogTail, Observation
+from slurmwrap.diagnosis.join import join, last_word, measured, memory_limit_mib, of_run, split_status
+from slurmwrap.job.measurement import Measurement
+
+KEY = Attempt(cluster="lab", job_id=81, submit_time=START - 100)
+XID = "NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus."
+
+
+def hook(context: Context, at: float, node: str = "n1", **facts: object) -> Observation:
+    plain = {"uid": 1001, **facts}
+    return Observation(
+        nonce=f"{context}{at}{node}", cluster="lab", job_id=81, context=context, at=at, node=node, facts=plain
+    )
+
+
+def epilog(node: str = "n1", **facts: object) -> Observation:
+    return hook(Context.EPILOG, START - 30.0, node, started_at=START - 90.0, **facts)
+
+
+@pytest.mark.parametrize(
+    ("raw", "split"), [(768, (3, 0)), (139, (0, 11)), (253, (0, 125)), (35584, (139, 0)), (4021, (0, 53)), (0, (0, 0))]
+)
+def test_raw_wait_statuses_split_as_slurm_splits_them(raw: int, split: tuple[int, int]) -> None:
+    assert split_status(raw) == split
+
+
+def test_all_facts_of_a_run_come_together() -> None:
+    logs = [{"name": "/out", "text": "boom", "truncated": True}]
+    kernel = [{"text": XID, "at": 5.0}]
+    gpu = [{"index": 0, "bus_id": "05:00", "recovery_action": 2}, {"index": 1, "bus_id": "06:00", "recovery_action": 0}]
+    one = epilog(logs=logs, kernel=kernel, gpu=gpu, mem_peak_mib=700, oom_kills=1)
+    two = epilog("n2", mem_peak_mib=900, oom_kills=2)
+    found = join(KEY, job(81, nodes=("n1", "n2"), derived_exit_code=9), [one, two])
+    assert found == Evidence(
+        attempt=KEY,
+        state="FAILED",
+        reason="NonZeroExitCode",
+        exit_code=1,
+        derived_exit_code=9,
+        logs=(LogTail(name="/out", text="boom", truncated=True),),
+        kernel=(KernelLine(text=XID, node="n1", at=5.0),),
+        nodes=("n1", "n2"),
+        gpus=2,
+        run_s=60.0,
+        time_limit_s=3600,
+        mem_limit_mib=4000,
+        mem_peak_mib=900,
+        oom_kills=3,
+        hooks=("NVML on n1: GPU 0 (05:00) asks for recovery action 2",),
+    )
+
+
+def test_a_node_that_slurm_does_not_name_is_not_believed() -> None:
+    stray = epilog("n7", kernel=[{"text": XID, "at": None}], gpu=[{"index": 0, "recovery_action": 2}])
+    found = join(KEY, job(81), [stray])
+    assert (found.kernel, found.hooks) == ((), ())
+
+
+def test_facts_of_a_wrong_kind_are_left_out() -> None:
+    found = join(KEY, job(81), [epilog(logs="x", kernel={"a": 1}, gpu=7, mem_peak_mib="much", oom_kills=None)])
+    assert (found.logs, found.kernel, found.hooks, found.mem_peak_mib, found.oom_kills) == ((), (), (), None, None)
+
+
+def test_logs_read_by_ourselves_serve_where_no_epilog_brought_any() -> None:
+    mine = (LogTail(name="/out", text="mine"),)
+    brought = epilog(logs=[{"name": "/out", "text": "theirs"}])
+    assert join(KEY, job(81), [epilog()], logs=mine).logs == mine
+    assert join(KEY, job(81), [brought], logs=mine).logs == (LogTail(name="/out", text="theirs"),)
+
+
+def test_squeues_blanks_in_a_reason_are_scontrols_underscores() -> None:
+    assert join(KEY, job(81, reason="launch failed requeued held"), []).reason == "launch_failed_requeued_held"
+
+
+def test_the_hooks_tell_the_end_of_a_job_that_slurm_forgot_and_the_controller_comes_first() -> None:
+    controller = hook(Context.EPILOG_SLURMCTLD, START - 29.0, "", wait_status=253, derived=256)
+    found = last_word(job(81, state="", end_time=None), [epilog(wait_status=768), controller])
+    assert (found.state, found.exit_code, found.signal, found.derived_exit_code) == ("OUT_OF_MEMORY", 0, 125, 1)
+    assert found.end_time == START - 29
+
+
+def test_zero_from_a_hook_is_a_success_only_if_nothing_speaks_against_it() -> None:
+    gone = job(81, state="", exit_code=0)
+    line = "slurmstepd-n1: error: *** JOB 81 ON n1 CANCELLED AT 2026-11-20T23:55:58 DUE TO TIME LIMIT ***"
+    logs = [{"name": "/out", "text": line}]
+    begun = [hook(Context.PROLOG, START - 90.0), hook(Context.PROLOG, START - 90.0, "n2")]
+    assert join(KEY, gone, [*begun[:1], epilog()]).exit_code == 0
+    assert join(KEY, gone, [epilog(logs=logs)]).exit_code is None
+    assert join(KEY, gone, [*begun, epilog()]).exit_code is None  # n2 never saw the end
+    assert join(KEY, gone, [epilog()], requeued=True).exit_code is None
+
+
+def test_an_observation_belongs_to_the_run_in_whose_window_it_lies() -> None:
+    first = [hook(Context.PROLOG, 1000.2), hook(Context.EPILOG, 1001.5, started_at=1000.2)]
+    first += [hook(Context.EPILOG_SLURMCTLD, 1001.4, "")]
+    second = [hook(Context.PROLOG, 1004.1), hook(Context.EPILOG, 2000.0, started_at=1004.1)]
+    second += [hook(Context.EPILOG_SLURMCTLD, 2000.0, "")]
+    both = [*first, *second]
+    assert of_run(both, uid=1001, start=1000, others=[1004]) == tuple(first)
+    assert of_run(both, uid=1001, start=1004, others=[1000]) == tuple(second)
+
+
+def test_a_node_whose_clock_is_slow_is_still_heard_and_an_older_job_is_not() -> None:
+    slow, older = hook(Context.PROLOG, 996.0), hook(Context.PROLOG, 900.0)
+    stranger = hook(Context.PROLOG, 1000.0, uid=1002)
+    assert of_run([older, slow, stranger], uid=1001, start=1000) == (slow,)
+    assert of_run([slow], uid=1001, start=None) == ()
+
+
+def test_users_records_are_no_hooks() -> None:
+    assert of_run([hook(Context.SUBMIT, 1000.0)], uid=1001, start=1000) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({"mem_mib_per_node": 4000}, 4000),
+        ({"mem_mib_per_node": None, "mem_mib_per_cpu": 500, "cpus": 8, "nodes": ("n1", "n2")}, 2000),
+        ({"mem_mib_per_node": None}, None),
+    ],
+)
+def test_the_memory_limit_of_one_node(changes: dict[str, object], limit: int | None) -> None:
+    assert memory_limit_mib(job(81, **changes)) == limit
+
+
+def test_what_the_epilogs_measured_is_told_of_one_node() -> None:
+    ended = replace(job(81), nodes=("n1", "n2"), gpus=5, cpus=16)
+    epilogs = [epilog(mem_peak_mib=700, cpu_s=30.0, mem_source="cgroup"), epilog("n2", mem_peak_mib=600, cpu_s=90.0)]
+    assert measured(ended, epilogs) == Measurement(
+        seconds=60.0,
+        cpu_s=90.0,
+        cpus_used=1.5,
+        cpus_allocated=8,
+        mem_peak_mib=700,
+        mem_source="cgroup",
+        gpus=3,
+    )
+
+
+def test_nothing_measured_is_no_measurement() -> None:
+    assert measured(job(81), [epilog()]) is None

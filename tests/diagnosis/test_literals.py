@@ -1,0 +1,42 @@
+"""Plain pieces that a match must hold."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmwrap.diagnosis.literals import required_literals
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literals"),
+    [
+        ("CUDA out of memory", ("CUDA out of memory",)),
+        (r"No module named \S+", ("No module named ",)),
+        (r"(?:foo1|barbaz) x", ("foo1", "barbaz")),
+        (r"a\(b\)|cde", ("a(b)", "cde")),
+        (r"x{2,3}abcd", ("abcd",)),
+        (r"colou?rs", ("colo",)),
+        (r"(?P<name>hidden)? shown", (" shown",)),
+        (r"(?!never)always", ("always",)),
+        (r"[^\]x]abc?", ()),
+        (r"\d+|word", ()),
+    ],
+)
+def test_literals_of_a_pattern(pattern: str, literals: tuple[str, ...]) -> None:
+    assert required_literals(pattern) == literals
+
+
+PIECES = st.sampled_from(["abc", "de?", r"\d{1,2}", "(?:fgh|ijk)", r"\(", "[xyz]", "lmn+", "(?:opq)?", r"\s*"])
+
+
+@given(st.lists(PIECES, min_size=1, max_size=5), st.data())
+def test_whatever_a_pattern_matches_holds_one_of_its_literals(pieces: list[str], data: st.DataObject) -> None:
+    pattern = "".join(pieces)
+    text = data.draw(st.from_regex(pattern, fullmatch=True))
+    literals = required_literals(pattern)
+    assert re.search(pattern, text)
+    assert not literals or any(literal in text for literal in literals)

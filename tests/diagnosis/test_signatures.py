@@ -1,0 +1,130 @@
+"""The shipped set of signatures, and what becomes of a site's own file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.evidence import Evidence, LogTail
+from slurmwrap.diagnosis.literals import required_literals
+from slurmwrap.diagnosis.signatures import Signature, compiled, default_signatures, load_signatures
+from slurmwrap.diagnosis.taxonomy import FAILURES, NO_SIGNATURE, decisions_of
+from slurmwrap.errors import ConfigError
+
+SHIPPED = default_signatures()
+ids = [signature.id for signature in SHIPPED.signatures]
+# An unbounded quantifier right after a group that itself ends in one: the shape of catastrophic backtracking.
+NESTED = re.compile(r"(?<!\\)[+*]\)[+*{]")
+
+
+def hits(signature: Signature, text: str) -> bool:
+    found = any(compiled(pattern).search(text) for pattern in signature.patterns)
+    return found and not (signature.unless and compiled(signature.unless).search(text))
+
+
+@pytest.mark.parametrize("signature", SHIPPED.signatures, ids=ids)
+def test_a_signature_matches_its_own_examples_and_not_its_counterexamples(signature: Signature) -> None:
+    assert signature.examples
+    assert [text for text in signature.examples if not hits(signature, text)] == []
+    assert [text for text in signature.counterexamples if hits(signature, text)] == []
+
+
+@pytest.mark.parametrize("signature", SHIPPED.signatures, ids=ids)
+def test_every_pattern_of_a_signature_has_an_example(signature: Signature) -> None:
+    unshown = [p for p in signature.patterns if not any(compiled(p).search(text) for text in signature.examples)]
+    assert unshown == []
+
+
+@pytest.mark.parametrize("signature", SHIPPED.signatures, ids=ids)
+def test_an_example_holds_a_literal_that_leads_to_its_pattern(signature: Signature) -> None:
+    for pattern in signature.patterns:
+        for text in signature.examples:
+            if compiled(pattern).search(text):
+                assert any(literal in text for literal in required_literals(pattern)), (pattern, text)
+
+
+@pytest.mark.parametrize("signature", SHIPPED.signatures, ids=ids)
+def test_patterns_have_no_nested_quantifiers(signature: Signature) -> None:
+    assert [pattern for pattern in signature.patterns if NESTED.search(pattern)] == []
+
+
+@pytest.mark.parametrize("signature", SHIPPED.signatures, ids=ids)
+def test_a_signature_says_who_prints_it_and_decides_as_its_category_may(signature: Signature) -> None:
+    assert signature.by
+    assert signature.decision in ("", *(decisions_of(signature.category) if signature.category else ()))
+
+
+def test_ids_are_unique_and_every_failure_category_has_a_signature() -> None:
+    assert len(ids) == len(set(ids))
+    covered = {signature.category for signature in SHIPPED.signatures if signature.role == "root"}
+    # the program's own exceptions are known by their form (marks.py), not by a signature
+    assert set(FAILURES) - covered == {NO_SIGNATURE, "traceback_from_crash"}
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [s for s in SHIPPED.signatures if s.role == "root" and s.where == "log" and not (s.frame or s.context)],
+    ids=lambda signature: signature.id,
+)
+def test_a_log_of_one_example_line_is_given_the_signatures_category(signature: Signature) -> None:
+    found = {
+        text: classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),))).category
+        for text in signature.examples
+    }
+    assert [(text, category) for text, category in found.items() if category != signature.category] == []
+
+
+def test_the_set_has_a_version() -> None:
+    assert re.fullmatch(r"\d{4}\.\d{2}", SHIPPED.version)
+
+
+SITE = """
+version = "site-1"
+[[signature]]
+id = "site.flexlm"
+category = "permission_error"
+pattern = ['FlexNet Licensing error:-\\d+']
+by = "our solver"
+example = ['FlexNet Licensing error:-15']
+decision = "stop"
+"""
+
+
+def test_a_sites_file_adds_to_the_set_and_decides(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(SITE)
+    both = load_signatures(Path(__file__).parents[2] / "slurmwrap/diagnosis/signatures.toml", path)
+    log = LogTail(name="out", text="starting\nFlexNet Licensing error:-15,570\n")
+    found = classify(Evidence(state="FAILED", exit_code=1, logs=(log,)), signatures=both)
+    assert (found.category, found.signature, both.version) == (
+        "permission_error",
+        "site.flexlm",
+        f"{SHIPPED.version}+site-1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (("permission_error", "permision_error"), "unknown category 'permision_error'"),
+        (("decision =", "decison ="), "unknown key 'decison'"),
+        (('"stop"', '"halt"'), "unknown decision 'halt'"),
+        (("FlexNet", "(FlexNet"), "missing ), unterminated subpattern"),
+        (("FlexNet Licensing error:-\\d+", "\\d+"), "no plain text of three characters"),
+        (("FlexNet", "(?i)FlexNet"), "(?i)"),
+        (("[[signature]]", "[[signature"), "site.toml"),
+    ],
+)
+def test_a_mistake_in_a_sites_file_is_named(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(SITE.replace(*change))
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        load_signatures(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read signatures .*none\.toml"):
+        load_signatures(tmp_path / "none.toml")

@@ -1,0 +1,58 @@
+"""The taxonomy as data: 30 categories and success, as the public contract lists them."""
+
+from __future__ import annotations
+
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS, DOMAINS, FAILURES, decisions_of
+
+CONTRACT = {
+    "syntax_error": ("U", "stop"),
+    "import_error": ("U", "stop"),
+    "cannot_load_libs": ("AE", "stop"),
+    "semantic_error": ("U", "stop"),
+    "incorrect_inputs": ("U", "blacklist_input"),
+    "permission_error": ("U", "stop"),
+    "traceback_from_crash": ("U", "stop"),
+    "gpu_oom": ("U", "stop"),
+    "cpu_oom": ("U", "resize"),
+    "model_diverged": ("U", "stop"),
+    "checkpoint_error": ("U", "retry"),
+    "storage_full": ("IF", "stop"),
+    "core_dump": ("AE", "stop"),
+    "invalid_memory_access": ("AE", "stop"),
+    "cuda_failure": ("AE", "stop"),
+    "cuda_init_failed": ("AE", "retry_elsewhere"),
+    "cuda_version_mismatch": ("AE", "stop"),
+    "mpi_error": ("AE", "stop"),
+    "mpi_runtime_failure": ("AE", "retry"),
+    "nccl_error": ("AE", "retry"),
+    "address_in_use": ("AE", "retry"),
+    "gpu_ecc_error": ("IF", "retry_elsewhere"),
+    "gpu_hardware": ("IF", "retry_elsewhere"),
+    "node_failure": ("IF", "retry_elsewhere"),
+    "storage_io": ("IF", "retry"),
+    "network_error": ("IF", "retry"),
+    "job_preempted": ("RS", "retry"),
+    "time_limit": ("RS", "resize"),
+    "cancelled": ("RS", "none"),
+    "no_signature": ("", "retry"),
+}
+
+
+def test_categories_are_the_contracts_with_domain_and_default_decision() -> None:
+    found = {name: (known.domain, known.decision) for name, known in CATEGORIES.items() if name != "success"}
+    assert found == CONTRACT
+    assert len(FAILURES) == 30
+
+
+def test_every_category_uses_known_domains_and_decisions_and_says_what_to_do() -> None:
+    for known in CATEGORIES.values():
+        assert known.domain in ("", *DOMAINS)
+        assert set(decisions_of(known.id)) <= set(DECISIONS)
+        assert known.meaning
+        assert known.advice or known.id == "success"
+
+
+def test_overrides_follow_the_default_decision() -> None:
+    assert decisions_of("storage_full") == ("stop", "retry_elsewhere")
+    assert decisions_of("checkpoint_error") == ("retry", "stop")
+    assert decisions_of("gpu_oom") == ("stop",)

@@ -1,0 +1,104 @@
+"""Kernel lines to Xid events, and what each event means for the node."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.diagnosis.xid import (
+    ACTIONS,
+    XIDS,
+    XidEvent,
+    action_of,
+    category_of,
+    is_conclusive,
+    meaning_of,
+    parse_xids,
+)
+
+BUS = "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def event(text: str) -> XidEvent:
+    (found,) = parse_xids([text])
+    return found
+
+
+def test_an_xid_line_gives_code_bus_id_text_and_line() -> None:
+    assert parse_xids(["usb 1-1: new device", f"[ 12.5] {BUS}"]) == (
+        XidEvent(code=79, bus_id="0000:05:00", text=f"[ 12.5] {BUS}", line=2),
+    )
+
+
+def test_older_lines_without_the_word_pci_are_read_too() -> None:
+    assert event("NVRM: Xid (0000:03:00): 13, Graphics Exception").code == 13
+
+
+def test_both_forms_without_the_word_xid_are_79() -> None:
+    lines = [
+        "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:b3:00.0",
+        "NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    ]
+    assert [(found.code, found.bus_id, found.line) for found in parse_xids(lines)] == [
+        (79, "0000:18:00.0", 1),
+        (79, "0000:b3:00.0", 2),
+    ]
+
+
+def test_a_gpu_that_is_only_introduced_is_no_event() -> None:
+    assert (
+        parse_xids(["NVRM: The NVIDIA GPU 0000:b3:00.0", "NVRM: is not supported", "", "", "fallen off the bus"]) == ()
+    )
+
+
+def test_sxids_are_negative_and_resets_only_when_fatal() -> None:
+    fatal = event("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
+    mild = event("nvidia-nvswitch0: SXid (PCI:0000:8b:00.0): 12028, Non-fatal, Link 32 egress error")
+    assert (fatal.code, action_of(fatal), mild.code, action_of(mild)) == (-20034, "RESET", -12028, "LOG")
+    assert category_of(fatal) == "gpu_hardware"
+    assert meaning_of(fatal) == "NVSwitch error (SXid 20034)"
+
+
+def test_conclusive_codes_are_the_contracts_nine() -> None:
+    assert {code for code, known in XIDS.items() if known.conclusive} == {48, 62, 64, 74, 79, 95, 119, 120, 140}
+
+
+@pytest.mark.parametrize("code", [63, 92, 94, 13, 31, 43, 45])
+def test_informational_and_application_codes_never_drain(code: int) -> None:
+    found = event(f"NVRM: Xid (PCI:0000:05:00): {code}, pid=1, name=python, x")
+    assert not is_conclusive(found)
+    assert action_of(found) in ("LOG", "APP", "FOLLOW")
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "drains"),
+    [
+        ("GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "RESET", True),
+        ("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "REBOOT", True),
+        ("GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", "DRAIN", True),
+        ("GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", "RESET", True),
+        ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", "LOG", False),
+    ],
+)
+def test_the_recovery_action_of_xid_154_is_obeyed(text: str, action: str, drains: bool) -> None:
+    found = event(f"NVRM: Xid (PCI:0000:0f:00): 154, {text}")
+    assert (action_of(found), is_conclusive(found)) == (action, drains)
+    assert category_of(found) == ("gpu_hardware" if drains else "")
+
+
+@pytest.mark.parametrize(("word", "action"), [("Fatal", "RESET"), ("Nonfatal", "LOG"), ("Non-fatal", "LOG")])
+def test_nvlink5_codes_go_by_their_text(word: str, action: str) -> None:
+    found = event(f"NVRM: Xid (PCI:0000:0f:00): 149, NETIR_LINK_EVT {word} XC0 i0 Link 02 (0x004a4406)")
+    assert (action_of(found), is_conclusive(found)) == (action, False)
+
+
+def test_an_unknown_xid_is_logged_only() -> None:
+    found = event("NVRM: Xid (PCI:0000:0f:00): 998, something new")
+    assert (action_of(found), is_conclusive(found), category_of(found)) == ("LOG", False, "")
+    assert meaning_of(found) == "unknown Xid 998"
+
+
+def test_the_table_uses_known_actions() -> None:
+    assert {known.action for known in XIDS.values()} <= set(ACTIONS)
+    assert len(XIDS) == 46

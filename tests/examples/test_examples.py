@@ -1,0 +1,95 @@
+"""Every example as a trial without Slurm: one task, real PyTorch, verdict as its README says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.prerun import inputs
+from slurmwrap.prerun.judge import judge
+from slurmwrap.prerun.supervisor import run_trial
+from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.prerun.verdict import Outcome, Verdict
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.sbatch"))
+
+pytestmark = pytest.mark.torch
+
+
+def tried(folder: Path, script: str, *args: str, gpus: int, **fields: object) -> Verdict:
+    """The verdict of `examples/<script>`, submitted from the root of a copy in `folder`."""
+    copy = folder / "examples" / script
+    shutil.copytree((EXAMPLES / script).parent, copy.parent)
+    trial = folder / "trial"
+    trial.mkdir(mode=0o700)
+    shutil.copy(copy, trial / "slurm_script")
+    spec = TrialSpec(
+        trial_dir=str(trial),
+        script=str(trial / "slurm_script"),
+        script_name=script,
+        args=args,
+        chdir=str(folder),
+        time_limit_s=60.0,
+        gpus=gpus,
+        **fields,  # type: ignore[arg-type]
+    )
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": str(folder),
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_SUBMIT_DIR": str(folder),
+        "SLURMD_NODENAME": "localhost",
+    }
+    return judge(spec, run_trial(spec, environ=environ), classify)
+
+
+def test_every_example_is_tried_here() -> None:
+    assert [f"{name}/train.sbatch" for name in ("buggy", "corrupt_input", "ddp", "gpu_fault", "single")] == SCRIPTS
+
+
+def test_ddp_passes_and_tells_what_it_needs(tmp_path: Path) -> None:
+    found = tried(tmp_path, "ddp/train.sbatch", gpus=16)
+    assert (found.outcome, found.layer, found.reason) == (Outcome.PASS, "step", "3 optimizer steps ran on one GPU")
+    assert found.measurement is not None
+    assert 100 < (found.measurement.mem_peak_mib or 0) < 4000
+    assert 0 < (found.measurement.cpus_used or 0) < 8
+    assert (found.measurement.steps_per_s or 0) > 0
+
+
+def test_buggy_fails_in_the_line_of_its_loss(tmp_path: Path) -> None:
+    found = tried(tmp_path, "buggy/train.sbatch", gpus=16)
+    line = next(
+        n for n, text in enumerate((EXAMPLES / "buggy/train.py").read_text().splitlines(), 1) if "return nn.f" in text
+    )
+    assert (found.outcome, found.layer, found.category) == (Outcome.FAIL, "exit", "semantic_error")
+    assert found.reason == f"examples/buggy/train.py:{line}: RuntimeError: Expected target size [32, 12], got [32, 24]"
+
+
+def test_single_passes_with_its_loader_workers_and_writes_no_checkpoint(tmp_path: Path) -> None:
+    found = tried(tmp_path, "single/train.sbatch", "--save-to", str(tmp_path / "checkpoints"), gpus=1)
+    assert (found.outcome, found.steps) == (Outcome.PASS, 3)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_gpu_fault_passes_since_only_its_gpu_is_bad(tmp_path: Path) -> None:
+    assert tried(tmp_path, "gpu_fault/train.sbatch", gpus=1).outcome is Outcome.PASS
+
+
+def test_corrupt_input_is_blamed_on_the_file_and_passes_with_a_good_one(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(EXAMPLES / "corrupt_input/make_data.py"), str(tmp_path)], check=True)
+    good, truncated = str(tmp_path / "good.pt"), str(tmp_path / "truncated.pt")
+    assert inputs.inspect(good) is None
+    first = tmp_path / "first"
+    first.mkdir()
+    found = tried(first, "corrupt_input/train.sbatch", truncated, gpus=4, inputs=(truncated,))
+    assert (found.outcome, found.category, found.input_path) == (Outcome.FAIL, "incorrect_inputs", truncated)
+    assert found.input_fault == "is truncated or corrupt: file is not a zip file"
+    assert found.input_digest == inputs.digest(truncated)
+    assert tried(tmp_path, "corrupt_input/train.sbatch", good, gpus=4, inputs=(good,)).outcome is Outcome.PASS

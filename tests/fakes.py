@@ -1,0 +1,256 @@
+"""Whole edges for tests, in memory: they behave like the real ones as far as the stages can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.hostlist import expand
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.node import Node, Snapshot, Topology
+from slurmwrap.diagnosis.evidence import LogTail, Observation
+from slurmwrap.edges import Collected, Published, SbatchCall, SbatchResult, SetAside
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+
+START = 1_790_000_000  # a fixed moment, so that tests read the same every day
+
+
+class FakeClock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self, now: float = START) -> None:
+        self.time = float(now)
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += max(0.0, seconds)
+
+
+def node(name: str, **changes: object) -> Node:
+    """An idle node with 8 GPUs, 32 CPUs and 256,000 MiB in partition "gpu"."""
+    plain = Node(name=name, state="IDLE", cpus=32, mem_mib=256_000, gpus=8, gpu_type="a100", partitions=("gpu",))
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def job(job_id: int, **changes: object) -> JobRecord:
+    """A job of alice (uid 1001) that failed with exit code 1 after a minute on n1."""
+    plain = JobRecord(
+        job_id=job_id,
+        name="train",
+        user="alice",
+        uid=1001,
+        partition="gpu",
+        state="FAILED",
+        reason="NonZeroExitCode",
+        requeue=True,
+        exit_code=1,
+        submit_time=START - 100,
+        eligible_time=START - 100,
+        start_time=START - 90,
+        end_time=START - 30,
+        time_limit_s=3600,
+        nodes=("n1",),
+        num_nodes=1,
+        cpus=8,
+        gpus=2,
+        mem_mib_per_node=4000,
+        work_dir="/home/alice",
+        std_out=f"/home/alice/slurm-{job_id}.out",
+        std_err=f"/home/alice/slurm-{job_id}.out",
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeSlurm:
+    """A controller that keeps jobs and nodes, and treats requeue, hold, update and drain as Slurm 22.05 was seen to."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    nodes: dict[str, Node] = field(default_factory=lambda: {f"n{i}": node(f"n{i}") for i in range(8)})
+    records: dict[int, JobRecord] = field(default_factory=dict)
+    calls: list[SlurmAction] = field(default_factory=list)  # what was asked, refused or not
+    submitted: list[SbatchCall] = field(default_factory=list)
+    away: bool = False
+
+    def add(self, *jobs: JobRecord) -> None:
+        """Jobs that the controller knows from now on."""
+        self.records.update({job.job_id: job for job in jobs})
+
+    def cluster_name(self) -> str:
+        self._answer()
+        return "lab"
+
+    def snapshot(self) -> Snapshot:
+        self._answer()
+        return Snapshot(taken_at=self.clock.now(), nodes=tuple(self.nodes.values()), topology=Topology())
+
+    def sbatch(self, call: SbatchCall) -> SbatchResult:
+        self._answer()
+        self.submitted.append(call)
+        job_id = max(self.records, default=0) + 1
+        return SbatchResult(exit_code=0, stdout=f"Submitted batch job {job_id}\n", stderr="", job_id=job_id)
+
+    def job(self, address: str) -> JobRecord | None:
+        self._answer()
+        return next((job for job in self.records.values() if address in (job.address, str(job.job_id))), None)
+
+    def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
+        self._answer()
+        return tuple(job for job in self.records.values() if user in (None, job.user))
+
+    def apply(self, action: SlurmAction) -> None:
+        self._answer()
+        self.calls.append(action)
+        if action.verb in (Verb.DRAIN, Verb.RESUME):
+            self._node(action)
+            return
+        found = self.job(action.target)
+        if found is None:
+            raise SlurmError(f"Invalid job id specified for job {action.target}")
+        self.records[found.job_id] = self._changed(found, action)
+
+    def _answer(self) -> None:
+        if self.away:
+            raise SlurmUnreachable("Unable to contact slurm controller (connect failure)")
+
+    def _node(self, action: SlurmAction) -> None:
+        found = self.nodes[action.target]
+        drain = action.verb is Verb.DRAIN
+        flags = found.flags | {"DRAIN"} if drain else found.flags - {"DRAIN"}
+        self.nodes[action.target] = replace(found, flags=flags, reason=action.value if drain else "")
+
+    def _changed(self, found: JobRecord, action: SlurmAction) -> JobRecord:
+        if action.verb in (Verb.REQUEUE, Verb.REQUEUEHOLD):
+            return self._requeued(found, held=action.verb is Verb.REQUEUEHOLD)
+        if action.verb is Verb.RELEASE:
+            return replace(found, reason="None")
+        if action.verb is Verb.CANCEL:
+            return replace(found, state="CANCELLED")
+        if not found.pending:
+            raise SlurmError(f"Job has already finished for job {action.target}")
+        return self._updated(found, action)
+
+    def _requeued(self, found: JobRecord, *, held: bool) -> JobRecord:
+        if found.pending:
+            raise SlurmError(f"Job is pending execution for job {found.address}")
+        if not found.requeue:
+            raise SlurmError(f"Requested operation is presently disabled for job {found.address}")
+        return replace(
+            found,
+            state="PENDING",
+            reason="job requeued in held state" if held else "BeginTime",
+            restarts=found.restarts + 1,
+            submit_time=int(self.clock.now()),
+            eligible_time=int(self.clock.now()) + 121,
+            start_time=None,
+            end_time=None,
+            nodes=(),
+        )
+
+    def _updated(self, found: JobRecord, action: SlurmAction) -> JobRecord:
+        value = action.value
+        if action.key == "StartTime":
+            return replace(found, eligible_time=int(self.clock.now()) + int(value.partition("+")[2] or 0))
+        if action.key in ("ExcNodeList", "ReqNodeList"):
+            unknown = set(expand(value)) - self.nodes.keys()
+            if unknown:
+                raise SlurmError(f"Invalid node name specified for job {found.address}")
+            return replace(found, **{"exc_nodes" if action.key == "ExcNodeList" else "req_nodes": value})
+        change = {
+            "StdOut": lambda: {"std_out": value},
+            "MinMemoryNode": lambda: {"mem_mib_per_node": int(value)},
+            "MinMemoryCPU": lambda: {"mem_mib_per_cpu": int(value)},
+            "Comment": lambda: {"comment": value},
+        }
+        if action.key not in change:
+            raise SlurmError(f"Update of this parameter is not supported: {action.key}={value}")
+        return replace(found, **change[action.key]())
+
+
+class MemorySpool:
+    """A spool that keeps its files in a dict."""
+
+    def __init__(self, *items: Observation | SetAside) -> None:
+        self.files: dict[str, Observation | SetAside] = {}
+        self.rejected: dict[str, Observation | SetAside] = {}
+        for item in items:
+            self.put(item)
+
+    def put(self, item: Observation | SetAside) -> None:
+        """One more file."""
+        self.files[f"{len(self.files) + len(self.rejected):06d}.obs"] = item
+
+    def collect(self, limit: int = 1000) -> list[Collected]:
+        return [Collected(name=name, item=item) for name, item in sorted(self.files.items())[:limit]]
+
+    def discard(self, collected: Sequence[Collected]) -> None:
+        for one in collected:
+            self.files.pop(one.name, None)
+            if isinstance(one.item, SetAside):
+                self.rejected[one.name] = one.item
+
+
+class FakeLogs:
+    """Output files by attempt's raw job id."""
+
+    def __init__(self, texts: dict[int, str] | None = None) -> None:
+        self.texts = texts or {}
+
+    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+        text = self.texts.get(record.attempt.job_id)
+        return () if text is None else (LogTail(name=record.std_out, text=text),)
+
+
+class FakePublisher:
+    """Keeps what was published and who was told."""
+
+    def __init__(self) -> None:
+        self.published: Published | None = None
+        self.told: dict[int, tuple[AttemptRecord, tuple[ActionRecord, ...]]] = {}
+
+    def publish(self, published: Published) -> None:
+        self.published = published
+
+    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+        self.told[record.attempt.job_id] = (record, tuple(actions))
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+class Fuse:
+    """Counts the calls of all edges it is laid through, and kills the process at one of them, before or after it."""
+
+    def __init__(self, at: int | None = None, *, after: bool = False) -> None:
+        self.at, self.after, self.count = at, after, 0
+
+    def through(self, edge: object) -> object:
+        """`edge` with this fuse in each of its methods."""
+        return _Fused(edge, self)
+
+    def burn(self, call: Callable[[], object]) -> object:
+        """One call."""
+        self.count += 1
+        mine = self.count == self.at
+        if mine and not self.after:
+            raise Killed
+        result = call()
+        if mine:
+            raise Killed
+        return result
+
+
+class _Fused:
+    def __init__(self, edge: object, fuse: Fuse) -> None:
+        self._edge, self._fuse = edge, fuse
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._edge, name)
+        if not callable(found):
+            return found
+        return lambda *args, **kwargs: self._fuse.burn(lambda: found(*args, **kwargs))

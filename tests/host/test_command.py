@@ -1,0 +1,134 @@
+"""The one place that runs programs: nothing may hang it, nothing may get lost."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from slurmwrap.host.clock import SystemClock
+from slurmwrap.host.command import CommandResult, run
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+
+
+def test_result_of_a_command_that_fails_holds_both_outputs_and_its_exit_code() -> None:
+    argv = ("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert run(argv, timeout_s=5) == CommandResult(
+        argv=argv, exit_code=3, stdout=b"out\n", stderr=b"err\n", timed_out=False, missing=False
+    )
+
+
+def test_ok_means_that_it_ended_with_zero() -> None:
+    assert run(["true"], timeout_s=5).ok
+    assert not run(["false"], timeout_s=5).ok
+
+
+def test_program_that_does_not_exist_is_a_value_that_says_so() -> None:
+    result = run(["/nonexistent/sbatch", "--version"], timeout_s=5)
+    assert (result.missing, result.exit_code, result.timed_out) == (True, None, False)
+    assert result.stderr == b"/nonexistent/sbatch: No such file or directory"
+
+
+def test_argument_with_a_nul_byte_is_a_value_too() -> None:
+    result = run(["echo", "a\0b"], timeout_s=5)
+    assert result.missing
+    assert b"null byte" in result.stderr
+
+
+def test_working_directory_that_is_gone_is_a_value_too(tmp_path: Path) -> None:
+    assert run(["pwd"], timeout_s=5, cwd=tmp_path / "gone").missing
+    assert run(["pwd"], timeout_s=5, cwd=tmp_path).stdout == os.fsencode(tmp_path.resolve()) + b"\n"
+
+
+def test_arguments_reach_the_program_as_they_are() -> None:
+    nasty = "a b;$(touch x)`id`'\"\n\x01\udcff*"
+    assert run(["printf", "%s", nasty], timeout_s=5).stdout == os.fsencode(nasty)
+
+
+def test_megabytes_on_all_three_pipes_at_once_do_not_dead_lock() -> None:
+    program = "import sys; b=sys.stdin.buffer.read(); sys.stderr.buffer.write(b); sys.stdout.buffer.write(b)"
+    sent = os.urandom(1 << 20) * 4
+    result = run([*PYTHON, program], timeout_s=20, stdin=sent)
+    assert (result.exit_code, result.stdout == sent, result.stderr == sent) == (0, True, True)
+
+
+def test_input_that_nobody_reads_does_not_break_the_call() -> None:
+    assert run(["true"], timeout_s=5, stdin=b"x" * (1 << 20)).exit_code == 0
+
+
+def test_empty_input_is_an_end_of_file_at_once() -> None:
+    assert run(["cat"], timeout_s=5, stdin=b"").exit_code == 0
+    assert run(["cat"], timeout_s=5).exit_code == 0
+
+
+def test_time_out_kills_the_whole_group_and_keeps_what_was_said(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    script = f"echo begun; sleep 60 & echo $! > {pid_file}; wait"
+    started = time.monotonic()
+    result = run(["sh", "-c", script], timeout_s=0.3)
+    assert time.monotonic() - started < 0.3 + 0.5
+    assert (result.timed_out, result.exit_code, result.stdout) == (True, None, b"begun\n")
+    assert _gone(int(pid_file.read_text()))
+
+
+def test_program_that_ignores_sigterm_and_closes_its_pipes_is_killed_all_the_same() -> None:
+    program = "import os,signal,time; signal.signal(15, signal.SIG_IGN); os.close(1); os.close(2); time.sleep(60)"
+    started = time.monotonic()
+    assert run([*PYTHON, program], timeout_s=0.5).timed_out
+    assert time.monotonic() - started < 0.5 + 0.5
+
+
+def test_background_process_that_holds_the_pipes_is_not_waited_for(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    started = time.monotonic()
+    result = run(["sh", "-c", f"setsid sleep 60 & echo $! > {pid_file}; echo done; exit 4"], timeout_s=30)
+    os.kill(int(pid_file.read_text()), 9)
+    assert time.monotonic() - started < 5
+    assert (result.exit_code, result.timed_out, result.stdout) == (4, False, b"done\n")
+
+
+def test_descendant_outside_the_group_cannot_hold_a_timed_out_call(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    started = time.monotonic()
+    result = run(["sh", "-c", f"setsid sleep 60 & echo $! > {pid_file}; sleep 60"], timeout_s=0.3)
+    os.kill(int(pid_file.read_text()), 9)
+    assert time.monotonic() - started < 0.3 + 0.5
+    assert result.timed_out
+
+
+def test_program_killed_by_a_signal_tells_which() -> None:
+    assert run(["sh", "-c", "kill -9 $$"], timeout_s=5).exit_code == -9
+
+
+def test_environment_is_ours_in_english_unless_given() -> None:
+    assert run(["sh", "-c", "echo $LC_ALL:$HOME"], timeout_s=5).stdout == f"C:{os.environ.get('HOME', '')}\n".encode()
+    environ = {"PATH": os.environ["PATH"], "A": "1"}
+    assert run(["sh", "-c", "echo $LC_ALL:$A"], timeout_s=5, environ=environ).stdout == b":1\n"
+
+
+def test_command_has_a_session_of_its_own() -> None:
+    program = "import os; print(os.getsid(0) == os.getpid())"
+    assert run([*PYTHON, program], timeout_s=5).stdout == b"True\n"
+
+
+def test_system_clock_moves_and_takes_a_negative_wait_for_none() -> None:
+    clock = SystemClock()
+    before = clock.now()
+    clock.sleep(-1)
+    clock.sleep(0.01)
+    assert 0.009 < clock.now() - before < 5
+
+
+def _gone(pid: int) -> bool:
+    """Dead, or a zombie that waits for its new parent."""
+    for _ in range(50):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+            if stat.rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False

@@ -1,0 +1,153 @@
+"""What installation writes, and what it refuses. The hooks at work are in tests/observe and tests/slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.host.hookfiles import HookSettings, install, plan
+
+PYTHON = str(Path(sys.executable).resolve())
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> HookSettings:
+    return HookSettings(
+        directory=tmp_path / "hooks",
+        python=PYTHON,
+        spool=Path("/shared/spool"),
+        controller_dir=Path("/var/lib/it's here"),
+        node_state_dir=Path("/run/a b/%n/$(state)"),
+        cluster="c@SLEEP@",
+        munge="/usr/bin/munge",
+        munge_socket="",
+        kernel_log="/dev/kmsg",
+        nvidia_proc="/proc/driver/nvidia",
+    )
+
+
+def test_the_same_settings_give_the_same_files_byte_for_byte(settings: HookSettings, tmp_path: Path) -> None:
+    files = install(settings)
+    first = {path.name: path.read_bytes() for path in settings.directory.iterdir()}
+    assert install(settings) == files
+    assert {path.name: path.read_bytes() for path in settings.directory.iterdir()} == first
+    assert sorted(first) == ["epilog", "epilog_slurmctld", "hooks.json", "observe.pyz", "prolog"]
+
+
+def test_settings_arrive_in_the_shims_whatever_they_contain(settings: HookSettings) -> None:
+    files = install(settings)
+    for path, name, value in (
+        (files.prolog, "state", "/run/a b/n0/$(state)"),
+        (files.epilog, "python", PYTHON),
+        (files.epilog_slurmctld, "directory", "/var/lib/it's here"),
+        (files.epilog_slurmctld, "cluster", "c@SLEEP@"),
+    ):
+        assignments = [line for line in path.read_text().splitlines() if line.startswith(f"{name}=")]
+        shown = subprocess.run(
+            ["/bin/sh", "-c", f'{assignments[0]}\nprintf %s "${name}"'],
+            env={"SLURMD_NODENAME": "n0"},
+            capture_output=True,
+            check=True,
+        )
+        assert shown.stdout.decode() == value
+    assert json.loads((settings.directory / "hooks.json").read_text())["node_state_dir"] == "/run/a b/%n/$(state)"
+
+
+def test_no_placeholder_is_left(settings: HookSettings) -> None:
+    for path in install(replace(settings, cluster="lab")).prolog.parent.glob("*log*"):
+        assert "@" not in path.read_text()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_the_shims_are_clean_posix_shell(settings: HookSettings) -> None:
+    files = install(replace(settings, node_state_dir=Path("/run/a b/%n")))
+    shims = [str(path) for path in (files.prolog, files.epilog, files.epilog_slurmctld)]
+    checked = subprocess.run(["shellcheck", "--shell=sh", *shims], capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_the_zipapp_holds_byte_code_of_the_nodes_python_and_the_sources(settings: HookSettings) -> None:
+    with zipfile.ZipFile(install(settings).zipapp) as archive:
+        names = set(archive.namelist())
+    assert {"__main__.py", "observe/epilog.py", "observe/epilog.pyc", "pynvml.py"} <= names
+
+
+def test_a_python_that_cannot_compile_still_gives_a_zipapp(settings: HookSettings) -> None:
+    with zipfile.ZipFile(install(replace(settings, python="/nonexistent/python")).zipapp) as archive:
+        assert not any(name.endswith(".pyc") for name in archive.namelist())
+
+
+@pytest.mark.parametrize(
+    ("changed", "culprit"),
+    [
+        ({"python": "python3"}, "python 'python3' is not an absolute path"),
+        ({"munge": "munge"}, "munge 'munge' is not an absolute path"),
+        ({"spool": Path("spool")}, "spool 'spool' is not an absolute path"),
+        ({"spool": Path("/a\nb")}, "is not an absolute path"),
+        ({"kernel_log": "dmesg"}, "kernel_log 'dmesg' is unknown"),
+        ({"directory": Path("/opt/two words")}, "slurm.conf cannot name '/opt/two words'"),
+    ],
+)
+def test_settings_that_a_hook_could_not_use_are_refused(
+    settings: HookSettings, changed: dict[str, object], culprit: str
+) -> None:
+    with pytest.raises(SlurmwrapError, match=culprit.replace("(", r"\(")):
+        install(replace(settings, **changed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_directory_that_others_may_write_is_refused(settings: HookSettings, mode: int) -> None:
+    settings.directory.mkdir()
+    settings.directory.chmod(mode)
+    with pytest.raises(SlurmwrapError, match="Slurm would run its files as root"):
+        install(settings)
+    assert list(settings.directory.iterdir()) == []
+
+
+def test_the_plan_names_the_lines_of_slurm_conf_and_writes_nothing(settings: HookSettings) -> None:
+    lines = [line for line in plan(settings).splitlines() if not line.startswith("#")]
+    assert lines == [
+        f"Prolog={settings.directory}/prolog",
+        f"Epilog={settings.directory}/epilog",
+        f"EpilogSlurmctld={settings.directory}/epilog_slurmctld",
+        "PrologFlags=Alloc",
+        "PrologEpilogTimeout=60",
+    ]
+    assert not settings.directory.exists()
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from slurmwrap.cli.hooks import app; app()"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+
+
+def test_the_command_builds_what_it_plans(tmp_path: Path) -> None:
+    options = ["--cluster", "lab", "--to", str(tmp_path / "hooks"), "--kernel-log", "journal"]
+    planned = run("plan", *options)
+    assert not (tmp_path / "hooks").exists()
+    built = run("build", *options)
+    assert built.stdout.split("\n", 1)[1] == planned.stdout
+    assert json.loads((tmp_path / "hooks" / "hooks.json").read_text())["kernel_log"] == "journal"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    run("units", "--to", str(tmp_path), "--slurm-user", "root", "--command", "/bin/true")
+    units = sorted(path.name for path in tmp_path.iterdir())
+    assert units == ["slurmwrap-reconcile.service", "slurmwrap-report.service", "slurmwrap-report.timer"]
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / unit) for unit in units)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+    )
+    assert not [line for line in checked.stderr.splitlines() if str(tmp_path) in line or "slurmwrap" in line]

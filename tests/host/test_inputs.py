@@ -1,0 +1,51 @@
+"""Inputs are read with their user's rights, and only regular files."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.host.inputs import read_inputs_as
+from slurmwrap.prerun.inputs import digest
+from slurmwrap.retry.decision import InputRead
+
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+
+
+def test_our_own_files_have_a_digest_and_a_fault(open_dir: Path) -> None:
+    broken = open_dir / "x.npz"
+    broken.write_bytes(b"no zip at all")
+    found = read_inputs_as(os.geteuid(), (str(broken), str(open_dir / "missing")))
+    assert found[0].digest == digest(str(broken)) and found[0].fault
+    assert found[1] == InputRead(path=str(open_dir / "missing"), fault="does not exist")
+
+
+@ROOT
+def test_root_reads_with_the_users_rights_and_nothing_he_could_not_read(open_dir: Path) -> None:
+    nobody = pwd.getpwnam("nobody").pw_uid
+    secret, his = open_dir / "secret", open_dir / "his"
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    his.write_text("his")
+    his.chmod(0o600)
+    os.chown(his, nobody, -1)
+    assert read_inputs_as(nobody, (str(secret), str(his))) == (
+        InputRead(path=str(secret)),
+        InputRead(path=str(his), digest=digest(str(his))),
+    )
+
+
+def test_a_fifo_a_directory_and_a_hostile_path_are_no_files_and_hold_nobody_up(open_dir: Path) -> None:
+    os.mkfifo(open_dir / "fifo")
+    began = time.monotonic()
+    paths = (str(open_dir / "fifo"), str(open_dir), "/x\ny' $(reboot)")
+    assert [(read.digest, read.path) for read in read_inputs_as(os.geteuid(), paths)] == [("", path) for path in paths]
+    assert time.monotonic() - began < 4
+
+
+def test_nobody_is_read_for_an_unknown_user() -> None:
+    assert read_inputs_as(3_999_999_999, ("/etc/passwd",)) == ()

@@ -1,0 +1,72 @@
+"""Output files whose paths Slurm resolved, read with the rights of the job's user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.diagnosis.evidence import Attempt, LogTail
+from slurmwrap.host.userfile import UserLogs
+from slurmwrap.retry.attempt import AttemptRecord
+
+USER = 65534
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+
+
+def attempt(out: Path | str, err: Path | str = "", uid: int = USER) -> AttemptRecord:
+    key = Attempt(cluster="lab", job_id=41, submit_time=1)
+    return AttemptRecord(attempt=key, uid=uid, std_out=str(out), std_err=str(err))
+
+
+@pytest.fixture
+def home(open_dir: Path) -> Path:
+    path = open_dir / "home"
+    path.mkdir(mode=0o700)
+    os.chown(path, USER, USER)
+    return path
+
+
+def give(path: Path, text: str) -> Path:
+    path.write_text(text)
+    os.chown(path, USER, USER)
+    return path
+
+
+def test_both_files_are_read_each_once_and_names_are_taken_literally(home: Path) -> None:
+    out, err = give(home / "%j \n'a", "out"), give(home / "err", "err")
+    assert UserLogs().tails(attempt(out, err)) == (
+        LogTail(name=str(out), text="out"),
+        LogTail(name=str(err), text="err"),
+    )
+    assert UserLogs().tails(attempt(out, out)) == (LogTail(name=str(out), text="out"),)
+
+
+def test_a_long_file_gives_its_end(home: Path) -> None:
+    (tail,) = UserLogs().tails(attempt(give(home / "out", "line\n" * 100_000)))
+    assert tail.truncated and tail.text.startswith("line\n") and 65_000 < len(tail.text) <= 65_536
+
+
+def test_what_the_user_cannot_read_or_does_not_own_is_not_read(home: Path) -> None:
+    (home / "link").symlink_to("/etc/shadow")
+    (home / "roots").write_text("readable, but root's")
+    for path in (home / "link", home / "roots", home / "missing", home, "/etc/shadow", "/dev/null", "relative"):
+        assert UserLogs().tails(attempt(path)) == ()
+
+
+@pytest.mark.parametrize("uid", [0, -1, 4_000_000_000])
+def test_a_job_of_root_or_of_nobody_known_is_not_read(home: Path, uid: int) -> None:
+    assert UserLogs().tails(attempt(give(home / "out", "text"), uid=uid)) == ()
+
+
+def test_the_user_himself_reads_his_own(home: Path) -> None:
+    path = give(home / "out", "text")
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setresgid(*[pwd.getpwuid(USER).pw_gid] * 3)
+        os.setresuid(USER, USER, USER)
+        os._exit(0 if UserLogs().tails(attempt(path)) == (LogTail(name=str(path), text="text"),) else 1)
+    assert os.waitpid(child, 0)[1] == 0

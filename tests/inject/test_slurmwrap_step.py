@@ -1,0 +1,264 @@
+"""The step counter inside a user's Python, mostly with a stand-in for torch."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.inject import slurmwrap_step
+from slurmwrap.prerun import steps
+from slurmwrap.prerun.result import StepReading
+
+INJECT = Path(slurmwrap_step.__file__).parent
+OPTIMIZER = """
+hooks = []
+def register_optimizer_step_post_hook(hook):
+    hooks.append(hook)
+class Optimizer:
+    def step(self, closure=None):
+        'Steps.'
+        for hook in hooks:
+            hook(self, (), {})
+        return 'loss'
+"""
+OLD_OPTIMIZER = "class Optimizer:\n    def __init__(self): pass\n"
+OLD_SGD = "class SGD(Optimizer):\n    def step(self, closure=None):\n        'Steps.'\n        return 'loss'\n"
+
+Counted = Callable[..., tuple[str, StepReading]]
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Counted:
+    """Runs Python code under the counter; returns what it printed and what was counted."""
+
+    def run(
+        code: str, *, optimizer: str = OPTIMIZER, flags: tuple[str, ...] = (), **environ: str
+    ) -> tuple[str, StepReading]:
+        package = tmp_path / "lib" / "torch" / "optim"
+        package.mkdir(parents=True, exist_ok=True)
+        (package.parent / "__init__.py").write_text("")
+        (package / "__init__.py").write_text("from .optimizer import Optimizer\n")
+        (package / "optimizer.py").write_text(optimizer)
+        folder = tmp_path / "steps"
+        folder.mkdir(exist_ok=True)
+        own = {"PYTHONPATH": f"{INJECT}:{package.parent.parent}", "SLURMWRAP_STEP_DIR": str(folder)}
+        said = subprocess.run(
+            [sys.executable, *flags, "-c", textwrap.dedent(code)],
+            env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **own, **environ},
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+        return said.stdout + said.stderr, steps.read_steps(str(folder))
+
+    return run
+
+
+def count(code: str, counted: Counted, **more: str) -> int:
+    said, reading = counted(code, **more)
+    assert said == ""
+    return reading.count
+
+
+def test_the_busiest_optimizer_is_counted(counted: Counted) -> None:
+    code = """
+    from torch.optim import Optimizer
+    generator, critic = Optimizer(), Optimizer()
+    for i in range(10):
+        critic.step()
+        if i % 5 == 0: generator.step()
+    """
+    assert count(code, counted) == 10
+
+
+def test_a_forked_child_counts_for_itself(counted: Counted) -> None:
+    code = """
+    import os
+    from torch.optim import Optimizer
+    o = Optimizer()
+    for i in range(5): o.step()
+    if os.fork() == 0:
+        for i in range(3): o.step()
+        os._exit(0)
+    os.wait()
+    """
+    assert count(code, counted) == 5
+
+
+def test_times_span_the_first_and_last_step(counted: Counted) -> None:
+    code = (
+        "import time\nfrom torch.optim import Optimizer\no = Optimizer()\nfor i in range(3): o.step(); time.sleep(0.1)"
+    )
+    _, reading = counted(code)
+    assert reading.source == "optimizer"
+    assert 0.2 <= reading.last - reading.first < 1
+    assert reading.per_s == pytest.approx(2 / (reading.last - reading.first))
+
+
+def test_old_torch_without_a_global_hook_is_counted(counted: Counted) -> None:
+    code = """
+    import torch.optim
+    o, p = torch.optim.optimizer.SGD(), torch.optim.optimizer.SGD()
+    for i in range(4):
+        assert o.step() == 'loss'
+    p.step()
+    assert torch.optim.optimizer.SGD.step.__doc__ == 'Steps.'
+    """
+    assert count(code, counted, optimizer=OLD_OPTIMIZER + OLD_SGD) == 4
+
+
+def test_explicit_steps_beat_the_optimizers(counted: Counted) -> None:
+    code = """
+    import slurmwrap_step
+    from torch.optim import Optimizer
+    o = Optimizer()
+    for epoch in range(2):
+        slurmwrap_step.step()
+        for i in range(10): o.step()
+    """
+    said, reading = counted(code)
+    assert (said, reading.count, reading.source) == ("", 2, "explicit")
+
+
+def test_outside_a_counted_job_step_does_nothing() -> None:
+    code = "import slurmwrap_step; slurmwrap_step.step(); print(slurmwrap_step._counter.count)"
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INJECT), "PYTHONDONTWRITEBYTECODE": "1"}
+    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch.optim, os; os.environ['SLURMWRAP_STEP_DIR'] = '/nonexistent'; torch.optim.Optimizer().step()",
+        "import torch.optim, os; del os.environ['SLURMWRAP_STEP_DIR']; torch.optim.Optimizer().step()",
+        "import torch.optim\nclass Slots(torch.optim.Optimizer):\n    __slots__ = ()\nSlots().step()",
+        "import os; os.environ['SLURMWRAP_PARK_AFTER'] = 'x'; import torch.optim; torch.optim.Optimizer().step()",
+        "import os; os.getpid = None; import torch.optim; torch.optim.Optimizer().step()",
+    ],
+)
+def test_whatever_breaks_in_the_counter_the_program_does_not_notice(counted: Counted, code: str) -> None:
+    said, _ = counted(code + "\nprint('went on')")
+    assert said == "went on\n"
+
+
+def test_a_broken_torch_reports_its_own_error(counted: Counted) -> None:
+    said, _ = counted("import torch.optim", optimizer="raise ImportError('libcudart.so.12 is missing')")
+    assert said.splitlines()[-1] == "ImportError: libcudart.so.12 is missing"
+    assert "slurmwrap" not in said.splitlines()[-2]
+
+
+def test_the_importer_of_the_module_stays_what_it_was(counted: Counted) -> None:
+    code = """
+    import torch.optim.optimizer as m, inspect, sys
+    print(type(m.__loader__).__name__, m.__file__.endswith('optimizer.py'), len(inspect.getsource(m)) > 10)
+    print([f for f in sys.meta_path if 'slurmwrap' in repr(f)])
+    """
+    assert counted(code)[0] == "SourceFileLoader True True\n[]\n"
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_isolated_pythons_run_uncounted(counted: Counted, flag: str) -> None:
+    assert counted("print(1)", flags=(flag,)) == ("1\n", StepReading())
+
+
+def test_a_python_start_imports_nothing_heavy(counted: Counted) -> None:
+    heavy = {"typing", "importlib.util", "struct", "mmap", "re", "contextlib", "ctypes"}
+    code = f"import sys; print(sorted(set(sys.modules) & {heavy}))"
+    without = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert counted(code, SLURMWRAP_PRERUN="1")[0] == without
+
+
+def test_the_syntax_is_that_of_python_3_6() -> None:
+    for path in INJECT.glob("*.py"):
+        ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 6))
+
+
+CASES = """
+import os, sys, torch
+from torch import nn
+
+def run(make, body=None):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = make(model.parameters())
+    body = body or (lambda m, o, i: (m(torch.randn(2, 4)).sum().backward(), o.step(), o.zero_grad()))
+    for i in range(12):
+        body(model, optimizer, i)
+
+def accumulation(model, optimizer, i):
+    model(torch.randn(2, 4)).sum().backward()
+    if i % 4 == 3:
+        optimizer.step(); optimizer.zero_grad()
+
+def scaled():
+    scaler = torch.amp.GradScaler("cpu")
+    def body(model, optimizer, i):
+        scaler.scale(model(torch.randn(2, 4)).sum()).backward()
+        scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
+    run(torch.optim.SGD, body)
+
+def two():
+    a, b = nn.Linear(2, 1), nn.Linear(2, 1)
+    first, second = torch.optim.Adam(a.parameters()), torch.optim.SGD(b.parameters())
+    for i in range(12):
+        (a(torch.randn(1, 2)) + b(torch.randn(1, 2))).sum().backward()
+        first.step()
+        if i % 3 == 0: second.step()
+
+def scheduled():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    for i in range(12):
+        model(torch.randn(2, 4)).sum().backward(); optimizer.step(); scheduler.step()
+
+def lbfgs():
+    def body(model, optimizer, i):
+        def closure():
+            optimizer.zero_grad(); loss = (model(torch.ones(2, 4)) ** 2).sum(); loss.backward(); return loss
+        optimizer.step(closure)
+    run(torch.optim.LBFGS, body)
+
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+cases = {
+    "adamw": lambda: run(torch.optim.AdamW),
+    "fused": lambda: run(lambda p: torch.optim.AdamW(p, fused=True)),
+    "sgd": lambda: run(torch.optim.SGD),
+    "own": lambda: run(Own),
+    "accumulation": lambda: run(torch.optim.SGD, accumulation),
+    "scaled": scaled, "two": two, "scheduled": scheduled, "lbfgs": lbfgs,
+}
+for name, case in cases.items():
+    pid = os.fork()
+    if pid == 0:
+        case(); sys.stdout.flush(); os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, name
+    print(name, pid, flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_real_optimizers_are_counted_exactly(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INJECT), "SLURMWRAP_STEP_DIR": str(tmp_path)}
+    said = subprocess.run([sys.executable, "-c", CASES], env=environ, capture_output=True, text=True, timeout=120)
+    assert said.stderr == ""
+    found = {}
+    for line in said.stdout.splitlines():
+        name, pid = line.split()
+        record = steps.parse_record((tmp_path / pid).read_text())
+        found[name] = record.count if record else None
+    assert found == {
+        **dict.fromkeys(("adamw", "fused", "sgd", "own", "scaled", "two", "scheduled", "lbfgs"), 12),
+        "accumulation": 3,
+    }

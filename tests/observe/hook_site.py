@@ -1,0 +1,126 @@
+"""A node and a controller in one directory: real hooks, run with the environment that Slurm gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurmwrap.diagnosis.evidence import Observation
+from slurmwrap.edges import SetAside
+from slurmwrap.host.hookfiles import HookFiles, HookSettings, install
+from slurmwrap.store.spool import PlainSpool, SealedSpool
+
+# Measured on slurmctld 22.05.8: /proc/PID/status of an EpilogSlurmctld, SigBlk 0000000000897a27.
+SLURMCTLD_BLOCKS = frozenset(signal.Signals(number) for number in (1, 2, 3, 6, 10, 12, 13, 14, 15, 17, 20, 24))
+USER = 65534  # "nobody": any uid that is not root's
+OLD_PYTHON = Path("/root/.pyenv/versions/3.6.15/bin/python")
+
+
+@dataclass
+class Site:
+    """One node `n0` of cluster `lab`, and its controller."""
+
+    root: Path
+    munge_socket: str
+    files: HookFiles
+    slowest: float = 0.0
+    blocked: frozenset[signal.Signals] = frozenset()  # what the daemon that starts the hooks blocks
+    environ: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def work(self) -> Path:
+        """The user's directory; root's files are beside it, not in it."""
+        return self.root / "work"
+
+    @property
+    def kernel_log(self) -> Path:
+        return self.root / "kernel-n0"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state" / "n0"
+
+    def hook(self, path: Path, **changed: str) -> None:
+        """Runs a hook as Slurm does; it must end in time with exit code 0 and say nothing."""
+        started = time.monotonic()
+        environ = {os.fsencode(k): os.fsencode(v) for k, v in {**self.environ, **changed}.items()}
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, self.blocked)
+        try:
+            process = subprocess.Popen(
+                [path], env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        said, _ = process.communicate(timeout=30)
+        self.slowest = time.monotonic() - started
+        assert (process.returncode, said) == (0, b"")
+        assert self.slowest < 11
+
+    def prolog(self, **changed: str) -> None:
+        self.hook(self.files.prolog, **changed)
+
+    def epilog(self, **changed: str) -> None:
+        self.hook(self.files.epilog, **changed)
+
+    def epilog_slurmctld(self, **changed: str) -> None:
+        self.hook(self.files.epilog_slurmctld, **changed)
+
+    def arrived(self) -> list[Observation | SetAside]:
+        """What the reconciler would find in the shared spool; it is emptied."""
+        spool = SealedSpool(self.root / "spool", self.munge_socket, lambda: {"n0": "127.0.0.1"}, {0}, "lab")
+        found = list(spool.collect())
+        spool.discard(found)
+        return [one.item for one in found]
+
+    def recorded(self) -> list[Observation | SetAside]:
+        """What the reconciler would find in the controller's directory."""
+        return [one.item for one in PlainSpool(self.root / "controller").collect()]
+
+    def logs(self, **changed: str) -> tuple[list[dict[str, object]], str]:
+        """Log tails and log_error of one Epilog with the given output patterns."""
+        self.epilog(**changed)
+        (found,) = self.arrived()
+        assert isinstance(found, Observation)
+        return found.facts["logs"], found.facts.get("log_error", "")
+
+    def edit(self, path: Path, old: str, new: str) -> None:
+        """Changes an installed file, for a fault that installation would not make."""
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def setting(self, name: str, value: str) -> None:
+        """Changes one key of hooks.json."""
+        path = self.files.zipapp.with_name("hooks.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+
+
+def make_site(root: Path, munge_socket: str, python: str) -> Site:
+    for name, mode in (("spool", 0o1733), ("controller", 0o700), ("work", 0o700)):
+        (root / name).mkdir()
+        (root / name).chmod(mode)
+    os.chown(root / "work", USER, USER)
+    settings = HookSettings(
+        directory=root / "hooks",
+        python=python,
+        spool=root / "spool",
+        controller_dir=root / "controller",
+        node_state_dir=root / "state" / "%n",
+        cluster="lab",
+        munge="/usr/bin/munge",
+        munge_socket=munge_socket,
+        kernel_log=f"file:{root}/kernel-%n",
+        nvidia_proc=f"{root}/nvidia-%n",
+    )
+    site = Site(root=root, munge_socket=munge_socket, files=install(settings))
+    job = {"ID": "41", "UID": str(USER), "GID": str(USER), "USER": "nobody", "RESTART_COUNT": "0", "PARTITION": "gpu"}
+    job |= {"WORK_DIR": str(site.work), "STDOUT": f"{site.work}/%j.out", "STDERR": f"{site.work}/%j.out"}
+    job |= {"NODELIST": "n[0-1]", "EXIT_CODE": "768", "EXIT_CODE2": "3:0", "DERIVED_EC": "0", "GPUS": "0,1"}
+    site.environ = {f"SLURM_JOB_{key}": value for key, value in job.items()}
+    site.environ |= {"SLURM_NODELIST": "n[0-1]", "SLURMD_NODENAME": "n0", "SLURM_CLUSTER_NAME": "lab"}
+    return site

@@ -1,0 +1,290 @@
+"""Which wishes a job gets for which cluster, and which it must not get."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placement_cases import IDLE, ONE_GPU, SHAPE, cluster, node, request, suspect
+
+from slurmwrap.cluster.hostlist import expand
+from slurmwrap.cluster.node import Partition, Snapshot, Topology
+from slurmwrap.config import Config, Placement, Tuning
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, Wish
+from slurmwrap.placement.place import plan
+from slurmwrap.placement.plan import Level, PlacementPlan
+from slurmwrap.profiling.profile import ResourceProfile
+
+CAP = Config(placement=Placement(exclude_cap=0.25))
+
+
+def wishes(found: PlacementPlan) -> dict[str, str | None]:
+    return {wish.option: wish.value for wish in found.lines}
+
+
+def placed(asked: JobRequest, snapshot: Snapshot = IDLE, health: tuple[Any, ...] = (), config: Config = CAP) -> Any:
+    return plan(asked, None, snapshot, health, config)
+
+
+SWITCH = Wish(
+    option="switches", value="1@5:00", reason="2 nodes fit under one switch; Slurm waits up to 300 s for that"
+)
+
+
+def test_job_of_two_nodes_waits_softly_for_one_switch() -> None:
+    assert placed(request()) == PlacementPlan(
+        lines=(SWITCH,),
+        node_count=2,
+        gpus_per_node=4,
+        candidates=("n0", "n1"),
+        switch="ib0",
+        locality="consolidated",
+        levels=(Level(name="fewest nodes, one switch", wait_s=300), Level(name="any", wait_s=0)),
+    )
+
+
+def test_job_of_one_gpu_is_left_alone() -> None:
+    assert placed(request(ONE_GPU)) == PlacementPlan(
+        node_count=1,
+        gpus_per_node=1,
+        candidates=("n0",),
+        switch="ib0",
+        locality="consolidated",
+        levels=(Level(name="any", wait_s=0),),
+    )
+
+
+def test_wait_for_a_switch_is_written_as_minutes_and_seconds() -> None:
+    found = placed(request(), config=Config(placement=Placement(switch_wait_s=65)))
+    assert wishes(found) == {"switches": "1@1:05"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"switches": "2"},
+        {"nodelist": "n0,n4"},
+        {"reservation": "maint"},
+        {"constraint": "[rack1|rack2]"},
+        {"contiguous": ""},
+    ],
+)
+def test_no_switch_is_asked_for_where_the_user_said_something_about_nodes(options: dict[str, str]) -> None:
+    assert "switches" not in wishes(placed(request(options=options)))
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        replace(IDLE, topology=Topology()),
+        cluster(*(node(f"n{i}") for i in range(8)), leaf=1),
+        cluster(*(node(f"n{i}") for i in range(8)), leaf=8),
+        cluster(node("n0"), node("n1", gpus=2), node("n2"), node("n3", gpu_type="v100"), leaf=2),
+    ],
+    ids=["no tree", "leaves too small", "one leaf", "leaf with one able node"],
+)
+def test_no_switch_is_asked_for_where_none_helps(snapshot: Snapshot) -> None:
+    assert "switches" not in wishes(placed(request(replace(SHAPE, gpu_type="a100")), snapshot))
+
+
+def test_node_range_must_fit_as_a_whole() -> None:
+    assert "switches" not in wishes(placed(request(replace(SHAPE, max_nodes=5))))
+
+
+def test_suspect_node_is_avoided_with_its_reason() -> None:
+    found = placed(request(), health=(suspect("n3"),))
+    assert found.lines[0] == Wish(option="exclude", value="n3", reason="n3 is suspect: 2 strikes: Xid 79")
+
+
+def test_lemons_come_before_suspects_and_the_cap_holds() -> None:
+    health = (suspect("n1", 9.0), suspect("n2", 5.0), suspect("n6", 1.0, "lemon"), suspect("n7", 0.0, "drained"))
+    assert wishes(placed(request(), health=health))["exclude"] == "n[1,6]"
+
+
+def test_small_partition_may_lose_one_node_in_spite_of_the_cap() -> None:
+    found = placed(request(), health=(suspect("n3"), suspect("n4")), config=Config())
+    assert wishes(found)["exclude"] == "n3"
+
+
+def test_drains_of_ours_count_against_the_cap_and_others_do_not() -> None:
+    ours = node("n0", flags=frozenset({"DRAIN"}), reason="slurmwrap: Xid 79")
+    other = node("n1", flags=frozenset({"DRAIN"}), reason="slurm: cable")
+    snapshot = cluster(ours, other, *(node(f"n{i}") for i in range(2, 8)))
+    assert wishes(placed(request(), snapshot, (suspect("n4", 2.0), suspect("n5")))) == {
+        "exclude": "n4",
+        "switches": "1@5:00",
+    }
+
+
+def test_own_exclusions_stay_as_written_before_ours() -> None:
+    found = placed(request(options={"exclude": "n[0-1],n3"}), health=(suspect("n5"),))
+    assert wishes(found)["exclude"] == "n[0-1],n3,n5"
+
+
+@pytest.mark.parametrize("own", ["./bad_nodes.txt", "n[1-x]"])
+def test_own_exclusions_that_we_cannot_read_are_kept_and_said(own: str) -> None:
+    (wish, _) = placed(request(options={"exclude": own}), health=(suspect("n5"),)).lines
+    assert (wish.option, wish.value) == ("exclude", None)
+    assert wish.reason.startswith("your list of nodes is kept as it is")
+
+
+@pytest.mark.parametrize("options", [{"nodelist": "n3,n4"}, {"reservation": "r"}, {"constraint": "a&b"}])
+def test_nodes_are_not_excluded_where_they_could_be_the_only_ones(options: dict[str, str]) -> None:
+    assert "exclude" not in wishes(placed(request(options=options), health=(suspect("n3"),)))
+
+
+def test_no_node_is_excluded_that_the_job_cannot_do_without() -> None:
+    whole = request(replace(SHAPE, nodes=8, max_nodes=8, gpus=32))
+    (wish,) = placed(whole, health=(suspect("n3"),)).lines
+    assert (wish.option, wish.value) == ("exclude", None)
+
+
+def test_suspect_nodes_of_other_partitions_and_features_do_not_matter() -> None:
+    other = node("x0", partitions=("cpu",))
+    plain = node("n8", features=("v2",))
+    snapshot = cluster(*IDLE.nodes, other, plain)
+    health = (suspect("x0"), suspect("n0"))
+    assert "exclude" not in wishes(placed(request(options={"constraint": "v2"}), snapshot, health))
+
+
+def test_switch_must_hold_the_job_without_the_nodes_to_avoid() -> None:
+    snapshot = cluster(*(node(f"n{i}") for i in range(4)), leaf=2)
+    health = (suspect("n0"), suspect("n2"))
+    assert wishes(placed(request(), snapshot, health, Config(placement=Placement(exclude_cap=0.5)))) == {
+        "exclude": "n[0,2]"
+    }
+
+
+def test_big_job_is_seen_on_the_emptiest_switch_and_small_one_in_a_fragment() -> None:
+    snapshot = cluster(*(node(f"n{i}", used) for i, used in enumerate([4, 0, 3, 2, 0, 0, 0, 7])))
+    whole = request(replace(SHAPE, gpus=16, gpus_per_node=8))
+    assert (placed(whole, snapshot).candidates, placed(whole, snapshot).switch) == (("n4", "n5"), "ib1")
+    assert placed(request(ONE_GPU), snapshot).candidates == ("n0",)
+    assert placed(request(replace(ONE_GPU, gpus=5, gpus_per_node=5)), snapshot).candidates == ("n2",)
+
+
+def test_job_that_fits_nowhere_now_gets_no_candidates() -> None:
+    full = cluster(*(node(f"n{i}", 8) for i in range(8)))
+    found = placed(request(), full)
+    assert (found.candidates, found.locality, wishes(found)) == ((), "any", {"switches": "1@5:00"})
+
+
+def test_job_that_fits_only_across_switches_is_told_so() -> None:
+    snapshot = cluster(*(node(f"n{i}", 8 if i not in (0, 4) else 0) for i in range(8)))
+    found = placed(request(), snapshot)
+    assert (found.candidates, found.switch, found.locality) == (("n0", "n4"), None, "spread")
+
+
+def test_gpus_of_the_whole_job_take_as_few_nodes_as_they_can() -> None:
+    shape = replace(SHAPE, nodes=None, max_nodes=None, gpus=16, gpus_per_node=None, gpu_unit=GpuUnit.GPUS)
+    found = placed(request(shape))
+    assert (found.node_count, found.candidates) == (2, ("n0", "n1"))
+
+
+def test_partition_that_we_do_not_know_gets_no_wishes() -> None:
+    found = placed(request(options={"partition": "nopart"}), health=(suspect("n3"),))
+    assert (found.lines, found.candidates, found.node_count) == ((), (), 2)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        replace(request(), hetjob=True),
+        request(replace(SHAPE, gpus=0)),
+        replace(request(), own=Own(place=False, tune=False)),
+    ],
+)
+def test_nothing_is_wished_for_what_is_not_ours(asked: JobRequest) -> None:
+    assert placed(asked, health=(suspect("n3"),)).lines == ()
+
+
+NEEDY = ResourceProfile(key="k", cpus_per_gpu=3.2, mem_mib_per_gpu=20_000, preruns=1)
+
+
+def tuned(asked: JobRequest, profile: ResourceProfile = NEEDY, snapshot: Snapshot = IDLE) -> dict[str, str | None]:
+    return wishes(plan(asked, profile, snapshot, (), Config(placement=Placement(enabled=False))))
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, {"cpus-per-task": "13", "mem": "96000M"}),
+        ({"cpu_unit": CpuUnit.PER_GPU, "cpus": 2}, {"cpus-per-gpu": "4", "mem": "96000M"}),
+        ({"cpu_unit": CpuUnit.NONE, "cpus": None}, {"cpus-per-task": "13", "mem": "96000M"}),
+        ({"tasks_per_node": 4, "cpus": 2}, {"cpus-per-task": "4", "mem": "96000M"}),
+        ({"mem_unit": MemUnit.PER_GPU, "mem_mib": 8000}, {"cpus-per-task": "13", "mem-per-gpu": "24000M"}),
+        ({"mem_unit": MemUnit.PER_CPU, "mem_mib": 1000}, {"mem-per-cpu": "12000M"}),
+        ({"mem_unit": MemUnit.NONE, "mem_mib": None}, {"cpus-per-task": "13"}),
+        ({"mem_mib": 0}, {"cpus-per-task": "13"}),
+        ({"exclusive": True}, {}),
+        ({"gpus_per_node": None, "gpu_unit": GpuUnit.GPUS}, {}),
+    ],
+)
+def test_tuning_speaks_the_users_own_unit(changes: dict[str, Any], wanted: dict[str, str]) -> None:
+    assert tuned(request(replace(SHAPE, **changes))) == wanted
+
+
+def test_rounding_does_not_pass_the_share_of_the_node() -> None:
+    odd = cluster(*(node(f"n{i}", cpus=28) for i in range(8)))
+    asked = request(replace(SHAPE, tasks_per_node=4, cpus=1))
+    assert tuned(asked, snapshot=odd)["cpus-per-task"] == "3"
+
+
+def test_options_that_shape_tasks_otherwise_leave_the_cpus_alone() -> None:
+    assert tuned(request(options={"ntasks-per-socket": "1"})) == {"mem": "96000M"}
+
+
+def test_tuned_memory_keeps_the_limits_of_the_partition_and_the_smallest_node() -> None:
+    limit = Partition(name="gpu", default=True, max_mem_mib_per_node=90_000)
+    assert tuned(request(), snapshot=replace(IDLE, partitions=(limit,)))["mem"] == "90000M"
+    small = cluster(*IDLE.nodes, node("n8", mem_mib=80_000))
+    assert tuned(request(), snapshot=small)["mem"] == "80000M"
+
+
+def test_no_tuning_when_it_is_switched_off() -> None:
+    assert plan(request(), NEEDY, IDLE, (), Config(tuning=Tuning(enabled=False))).lines == (SWITCH,)
+
+
+@given(
+    nodes=st.integers(1, 12),
+    gpus=st.integers(1, 9),
+    unit=st.sampled_from(GpuUnit),
+    wanted=st.integers(1, 14),
+    cpus=st.one_of(st.none(), st.integers(1, 40)),
+    mem=st.one_of(st.none(), st.integers(0, 300_000)),
+    bad=st.lists(st.integers(0, 13), max_size=8),
+    own=st.sets(st.integers(0, 13), max_size=4),
+    need=st.one_of(st.none(), st.floats(0.1, 50)),
+    peak=st.one_of(st.none(), st.integers(1, 400_000)),
+    runs=st.integers(0, 5),
+    cap=st.floats(0, 1),
+)
+def test_no_wish_makes_a_job_impossible_that_was_possible(
+    nodes: int, gpus: int, unit: GpuUnit, wanted: int, cpus: int | None, mem: int | None, bad: list[int],
+    own: set[int], need: float | None, peak: int | None, runs: int, cap: float,
+) -> None:  # fmt: skip
+    snapshot = cluster(*(node(f"n{i}") for i in range(nodes)), leaf=3)
+    fixed = unit in (GpuUnit.GRES, GpuUnit.PER_NODE)
+    shape = replace(SHAPE, nodes=wanted, max_nodes=wanted, gpus=gpus * wanted, gpu_unit=unit)
+    shape = replace(shape, gpus_per_node=gpus if fixed else None, cpus=cpus, mem_mib=mem)
+    shape = replace(shape, cpu_unit=CpuUnit.NONE if cpus is None else CpuUnit.PER_TASK)
+    shape = replace(shape, mem_unit=MemUnit.NONE if mem is None else MemUnit.PER_NODE)
+    options = {"exclude": ",".join(f"n{i}" for i in sorted(own))} if own else {}
+    profile = ResourceProfile(key="k", cpus_per_gpu=need, mem_mib_per_gpu=peak, runs=runs)
+    health = tuple(suspect(f"n{i}") for i in bad)
+    asked = request(shape, options)
+    found = wishes(plan(asked, profile, snapshot, health, Config(placement=Placement(exclude_cap=cap))))
+
+    def able(out: str, cpus_per_node: int, mem_per_node: int) -> int:
+        left = [n for n in snapshot.nodes if n.name not in expand(out) and n.gpus >= gpus]
+        return len([n for n in left if n.cpus >= cpus_per_node and n.mem_mib >= mem_per_node])
+
+    before = able(options.get("exclude", ""), cpus or 1, mem or 0)
+    asked_mem = int((found.get("mem") or f"{mem or 0}M").removesuffix("M"))
+    after = able(
+        found.get("exclude") or options.get("exclude", ""), int(found.get("cpus-per-task") or cpus or 1), asked_mem
+    )
+    assert after >= min(before, wanted)

@@ -1,0 +1,127 @@
+"""What is changed on the waiting job after its pre-run, and what is left alone. Slurm itself: tests/slurm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from placement_cases import SHAPE, request
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, Wish
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.placement.retune import retune, undo
+
+ASKED = request()
+WAITING = JobRecord(job_id=7, state="PENDING", num_nodes=2, cpus=16, mem_mib_per_node=64000)
+
+
+def planned(**wishes: str) -> PlacementPlan:
+    names = {"cpus": "cpus-per-task", "mem": "mem", "exclude": "exclude", "switches": "switches"}
+    lines = tuple(Wish(option=names[key], value=value, reason=f"why {key}") for key, value in wishes.items())
+    return PlacementPlan(lines=lines)
+
+
+def update(key: str, value: str, because: str) -> SlurmAction:
+    return SlurmAction(verb=Verb.UPDATE_JOB, target="7", key=key, value=value, because=because)
+
+
+def test_every_change_of_the_plan_is_one_update_and_cpus_are_two_in_order() -> None:
+    new = planned(exclude="n3", switches="1@5:00", mem="96000M", cpus="13")
+    assert retune(planned(), new, ASKED, WAITING) == (
+        update("ExcNodeList", "n3", "why exclude"),
+        update("Switches", "1@5:00", "why switches"),
+        update("MinMemoryNode", "96000", "why mem"),
+        update("CPUsPerTask", "13", "why cpus"),
+        update("MinCPUsNode", "13", "why cpus"),
+    )
+
+
+def test_minimum_per_node_counts_the_tasks_on_it() -> None:
+    asked = request(replace(SHAPE, tasks_per_node=4, cpus=2))
+    record = replace(WAITING, cpus=16)
+    actions = retune(planned(), planned(cpus="3"), asked, record)
+    assert [(a.key, a.value) for a in actions] == [("CPUsPerTask", "3"), ("MinCPUsNode", "12")]
+
+
+def test_what_the_first_plan_wished_and_the_second_does_not_is_taken_back() -> None:
+    old = planned(exclude="n3", switches="1@5:00", mem="96000M", cpus="13")
+    record = replace(WAITING, exc_nodes="n3", cpus=26, mem_mib_per_node=96000)
+    assert [(a.key, a.value) for a in retune(old, planned(), ASKED, record)] == [
+        ("ExcNodeList", ""),
+        ("Switches", "0"),
+        ("MinMemoryNode", "64000"),
+        ("CPUsPerTask", "8"),
+        ("MinCPUsNode", "8"),
+    ]
+
+
+def test_same_plan_changes_nothing() -> None:
+    same = planned(exclude="n[3-4]", mem="96000M", cpus="13", switches="1@5:00")
+    again = planned(exclude="n4,n3", mem="96000M", cpus="13", switches="1@5:00")
+    assert retune(same, again, ASKED, replace(WAITING, exc_nodes="n3,n4", cpus=26, mem_mib_per_node=96000)) == ()
+
+
+@pytest.mark.parametrize(
+    ("record", "kept"),
+    [
+        (replace(WAITING, exc_nodes="n6"), "ExcNodeList"),
+        (replace(WAITING, mem_mib_per_node=70000), "MinMemoryNode"),
+        (replace(WAITING, cpus=20), "CPUsPerTask"),
+    ],
+)
+def test_what_the_user_changed_himself_meanwhile_is_his(record: JobRecord, kept: str) -> None:
+    new = planned(exclude="n3", mem="96000M", cpus="13")
+    keys = {action.key for action in retune(planned(), new, ASKED, record)}
+    assert kept not in keys
+    assert len(keys) >= 2
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(replace(SHAPE, cpu_unit=CpuUnit.PER_GPU)),
+        request(replace(SHAPE, mem_unit=MemUnit.PER_GPU)),
+        request(replace(SHAPE, mem_unit=MemUnit.PER_CPU)),
+        request(replace(SHAPE, gpu_unit=GpuUnit.PER_TASK)),
+        request(replace(SHAPE, gpu_unit=GpuUnit.GPUS)),
+        request(replace(SHAPE, exclusive=True)),
+        request(replace(SHAPE, max_nodes=4)),
+        replace(ASKED, own=Own(tune=False)),
+    ],
+)
+def test_units_whose_update_is_not_proven_are_left_alone(asked: JobRequest) -> None:
+    assert retune(planned(), planned(mem="96000M", cpus="13"), asked, WAITING) == ()
+
+
+def test_tasks_that_slurm_may_spread_unevenly_keep_their_cpus() -> None:
+    asked = request(replace(SHAPE, tasks_per_node=None, tasks=4))
+    assert [a.key for a in retune(planned(), planned(mem="96000M", cpus="13"), asked, WAITING)] == ["MinMemoryNode"]
+
+
+def test_job_that_started_is_left_alone() -> None:
+    assert retune(planned(), planned(mem="96000M"), ASKED, replace(WAITING, state="RUNNING")) == ()
+
+
+def test_own_switches_are_never_cleared() -> None:
+    assert retune(planned(), planned(), request(options={"switches": "2"}), WAITING) == ()
+
+
+def test_file_of_nodes_is_left_alone() -> None:
+    asked = request(options={"exclude": "./bad"})
+    assert retune(planned(), planned(exclude="n3"), asked, replace(WAITING, exc_nodes="n1")) == ()
+
+
+def test_undo_puts_back_what_was_there_for_the_keys_that_were_touched() -> None:
+    old, new = planned(switches="1@5:00"), planned(exclude="n1,n3", mem="96000M", cpus="13")
+    asked, record = request(options={"exclude": "n1"}), replace(WAITING, exc_nodes="n1")
+    actions = retune(old, new, asked, record)
+    assert [(a.key, a.value) for a in undo(actions, old, asked, record)] == [
+        ("ExcNodeList", "n1"),
+        ("Switches", "1@5:00"),
+        ("MinMemoryNode", "64000"),
+        ("MinCPUsNode", "8"),
+        ("CPUsPerTask", "8"),
+    ]
+    assert [a.key for a in undo(actions[2:3], old, asked, record)] == ["MinMemoryNode"]

@@ -1,0 +1,173 @@
+"""From a trial's result to its verdict, with the real classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.evidence import Citation, LogTail
+from slurmwrap.prerun.judge import judge
+from slurmwrap.prerun.result import TrialResult
+from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.prerun.verdict import Measurement, Outcome, Verdict
+
+MANY = TrialSpec(trial_dir="/t", script="/t/s", script_name="train.sbatch", chdir="/w", gpus=16, nodes=2)
+ONE = replace(MANY, gpus=1, nodes=1)
+
+
+def crash(error: str, code: str = "loss = model(x)", file: str = "/w/train.py") -> str:
+    return f'Traceback (most recent call last):\n  File "{file}", line 7, in <module>\n    {code}\n{error}\n'
+
+
+def exited(text: str, code: int = 1, **more: object) -> TrialResult:
+    crashed = "Traceback" in text
+    return TrialResult(
+        layer="exit",
+        exit_code=code,
+        seconds=3.0,
+        crashed=crashed,
+        logs=(LogTail(name="output", text=text),),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def verdict(
+    result: TrialResult, spec: TrialSpec = MANY, inspect: Callable[[str], str | None] = lambda p: None
+) -> Verdict:
+    return judge(spec, result, classify, inspect)
+
+
+def test_three_steps_pass() -> None:
+    measured = Measurement(steps=3, steps_per_s=2.0)
+    result = TrialResult(layer="step", steps=3, step_source="optimizer", seconds=9.0, measurement=measured)
+    assert verdict(result) == Verdict(
+        outcome=Outcome.PASS,
+        layer="step",
+        reason="3 optimizer steps ran on one GPU",
+        steps=3,
+        seconds=9.0,
+        measurement=measured,
+    )
+
+
+def test_a_script_that_ends_well_passes_by_its_exit() -> None:
+    found = verdict(exited("done\n", 0))
+    assert (found.outcome, found.layer) == (Outcome.PASS, "exit")
+    assert found.reason == "the script ended well; no optimizer step was seen"
+
+
+def test_time_running_out_proves_nothing() -> None:
+    found = verdict(TrialResult(layer="timeout", seconds=900.4, steps=1))
+    assert (found.outcome, found.reason) == (
+        Outcome.INCONCLUSIVE,
+        "1 of 3 optimizer steps within 900 s; nothing failed",
+    )
+
+
+def test_our_own_failure_proves_nothing() -> None:
+    found = verdict(TrialResult(layer="supervisor", error="no space left"))
+    assert (found.outcome, found.reason) == (Outcome.INCONCLUSIVE, "no space left")
+
+
+def test_a_bug_fails_with_the_line_of_the_users_code() -> None:
+    found = verdict(exited(crash("RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x128 and 64x10)")))
+    assert (found.outcome, found.layer, found.category) == (Outcome.FAIL, "exit", "semantic_error")
+    assert found.reason == "train.py:7: RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x128 and 64x10)"
+    assert found.evidence[0] == Citation(source="/w/train.py", line=7, text="loss = model(x)")
+
+
+def test_a_crash_behind_a_good_exit_code_fails_too() -> None:
+    text = crash("NameError: name 'los' is not defined") + "finished\n"
+    assert verdict(exited(text, 0)).outcome is Outcome.FAIL
+    assert verdict(replace(exited(text, 0), crashed=False)).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        crash("ModuleNotFoundError: No module named 'einops'", "import einops"),
+        crash("KeyError: 'lr'", "lr = config['lr']"),
+        crash("AssertionError", "assert args.width % 2 == 0"),
+        crash("ValueError: optimizer got an empty parameter list"),
+        crash("FileNotFoundError: [Errno 2] No such file or directory: '/w/data/train.csv'", "open(path)"),
+        crash("TypeError: forward() missing 1 required positional argument: 'mask'"),
+        crash("IndexError: index 12 is out of range", "row = table[12]"),
+        "/var/spool/slurm_script: line 5: pyhton: command not found\n",
+        "train.py: error: unrecognized arguments: --learning-rate 3\n",
+    ],
+)
+def test_what_the_real_job_would_meet_as_well_fails(text: str) -> None:
+    code = 127 if "not found" in text else 2 if "unrecognized" in text else 1
+    assert verdict(exited(text, code)).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        crash(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79"
+        ),
+        crash("AssertionError: world size 1 is not divisible by tensor parallel size 8"),
+        crash("AssertionError", "assert dist.get_world_size() == 16"),
+        crash("ValueError: bad", "raise ValueError('bad') if world < 2 else None"),
+        crash("IndexError: list index out of range", "peer = ranks[1]"),
+        crash("ZeroDivisionError: integer division or modulo by zero", "shard = size // (world - 1)"),
+        crash("RuntimeError: CUDA error: invalid device ordinal", "torch.cuda.set_device(local_rank)"),
+        crash("RuntimeError: No CUDA GPUs are available", "model.cuda()"),
+        crash("RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."),
+        crash("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1333, unhandled system error"),
+        crash(
+            "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (n7)"
+        ),
+        crash("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries"),
+        crash("MemoryError", "x = bytearray(1 << 40)"),
+        "srun: error: Unable to create step for job 5: More processors requested than permitted\n",
+        "this job needs 2 nodes\n",
+        "bash: nvidia-smi: command not found\n",
+        "",
+    ],
+)
+def test_what_one_gpu_cannot_show_never_fails(text: str) -> None:
+    found = verdict(exited(text, 1))
+    assert found.outcome is Outcome.INCONCLUSIVE, found
+
+
+def test_a_job_of_one_gpu_is_its_own_proof() -> None:
+    oom = crash(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79"
+    )
+    assert verdict(exited(oom), ONE).outcome is Outcome.FAIL
+    assert verdict(exited("bad luck\n", 3), ONE).outcome is Outcome.FAIL
+
+
+def test_a_kill_from_outside_proves_nothing() -> None:
+    killed = TrialResult(layer="exit", signal=9, logs=(LogTail(name="output", text="working\n"),))
+    assert verdict(killed, ONE).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_script_that_needs_a_command_we_left_out_proves_nothing() -> None:
+    result = exited("cannot go on\n", 1, refused=("salloc -N2",))
+    found = verdict(result, ONE)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "salloc -N2" in found.reason
+
+
+def test_a_broken_input_is_blamed_after_our_own_read(tmp_path: Path) -> None:
+    (tmp_path / "train.pt").write_bytes(b"PK\x03\x04" + b"x" * 100)
+    text = crash("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory")
+    spec = replace(MANY, inputs=("/w/config.json", str(tmp_path / "train.pt")))
+    found = judge(spec, exited(text), classify, lambda p: "is truncated" if p.endswith(".pt") else None)
+    assert (found.outcome, found.category) == (Outcome.FAIL, "incorrect_inputs")
+    assert (found.input_path, found.input_fault) == (str(tmp_path / "train.pt"), "is truncated")
+    assert len(found.input_digest) == 64
+    assert found.reason.startswith(f"{tmp_path}/train.pt is truncated (train.py:7: RuntimeError: ")
+
+
+def test_a_broken_input_is_not_blamed_for_another_failure() -> None:
+    spec = replace(MANY, inputs=("/w/x.pt",))
+    found = judge(spec, exited(crash("ModuleNotFoundError: No module named 'x'")), classify, lambda p: "is truncated")
+    assert (found.outcome, found.category, found.input_path) == (Outcome.FAIL, "import_error", "")

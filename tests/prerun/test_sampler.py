@@ -1,0 +1,59 @@
+"""What the sampler makes of its samples and of cgroup files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.prerun import sampler
+
+V1 = "cache 900\nrss 100\nshmem 7\ntotal_cache 1800\ntotal_rss 300\ntotal_shmem 50\n"
+V2 = "anon 300\nfile 9000\nshmem 40\nunevictable 2\nkernel_stack 3\npagetables 4\nsock 1\nslab 99\n"
+
+
+def test_cpu_use_is_the_mean_over_the_steps_when_they_took_a_second() -> None:
+    samples = [(0.0, 0.0), (1.0, 5.0), (2.0, 6.0), (3.0, 8.0), (4.0, 8.0)]
+    assert sampler.cpus_used(samples, 1.0, 3.0) == pytest.approx(1.5)
+
+
+def test_cpu_use_of_quick_steps_is_that_of_the_busiest_second() -> None:
+    samples = [(0.0, 0.0), (1.0, 1.0), (2.0, 4.0), (2.1, 4.0)]
+    assert sampler.cpus_used(samples, 2.0, 2.1) == pytest.approx(3.0)
+    assert sampler.cpus_used(samples, 0.0, 0.0) == pytest.approx(3.0)
+    assert sampler.cpus_used(samples[:1], 0.0, 0.0) is None
+
+
+def test_memory_that_cannot_be_dropped_is_read_from_both_versions_of_cgroups() -> None:
+    assert sampler.cgroup_memory(V1) == 350
+    assert sampler.cgroup_memory(V2) == 350
+    assert sampler.cgroup_memory("") is None
+
+
+@pytest.mark.parametrize(
+    ("own", "folder"),
+    [
+        ("4:memory:/slurm_n0/uid_1000/job_77/step_batch/task_0\n", "memory/slurm_n0/uid_1000/job_77"),
+        ("0::/system.slice/slurmstepd.scope/job_77/step_batch/user/task_0\n", "system.slice/slurmstepd.scope/job_77"),
+    ],
+)
+def test_the_jobs_own_cgroup_is_found(tmp_path: Path, own: str, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "memory.stat").write_text(V2)
+    assert sampler.job_cgroup({"SLURM_JOB_ID": "77"}, own, tmp_path) == tmp_path / folder
+    assert sampler.job_cgroup({"SLURM_JOB_ID": "7"}, own, tmp_path) is None
+    assert sampler.job_cgroup({}, own, tmp_path) is None
+
+
+def test_a_cgroup_that_is_not_slurms_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "memory.stat").write_text(V2)
+    assert sampler.job_cgroup({"SLURM_JOB_ID": "77"}, "0::/\n4:memory:/user.slice\n", tmp_path) is None
+
+
+def test_oom_kills_are_read_from_both_versions_of_cgroups(tmp_path: Path) -> None:
+    assert sampler.oom_kills(None) is None
+    assert sampler.oom_kills(tmp_path) is None
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert sampler.oom_kills(tmp_path) == 2
+    (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+    assert sampler.oom_kills(tmp_path) == 1

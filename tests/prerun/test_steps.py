@@ -1,0 +1,40 @@
+"""Reading what the injected counter wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.inject.slurmwrap_step import RECORD
+from slurmwrap.prerun import steps
+from slurmwrap.prerun.result import StepReading
+
+
+def test_the_counters_record_is_read_back(tmp_path: Path) -> None:
+    (tmp_path / "12").write_text(RECORD % (3, "optimizer", 10.25, 11.25, 512, True))
+    found = steps.read_steps(str(tmp_path))
+    assert found == StepReading(count=3, source="optimizer", first=10.25, last=11.25, gpu_mem_mib=512, parked=True)
+    assert found.per_s == 2.0
+
+
+def test_of_several_processes_the_one_that_parked_counts(tmp_path: Path) -> None:
+    (tmp_path / "1").write_text(RECORD % (9, "optimizer", 1, 2, 0, False))
+    (tmp_path / "2").write_text(RECORD % (3, "optimizer", 1, 2, 0, True))
+    (tmp_path / "journal").write_text("start 1\n")
+    assert steps.read_steps(str(tmp_path)).count == 3
+
+
+@pytest.mark.parametrize("text", ["", "3", "a b c d e f", "\0" * 69])
+def test_what_is_no_record_counts_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "1").write_text(text)
+    assert steps.read_steps(str(tmp_path)) == StepReading()
+    assert steps.read_steps(str(tmp_path / "none")) == StepReading()
+
+
+def test_the_last_python_that_started_decides_whether_it_crashed(tmp_path: Path) -> None:
+    assert not steps.last_python_crashed(str(tmp_path))
+    (tmp_path / "journal").write_text("start 1\ncrash 1\n")
+    assert steps.last_python_crashed(str(tmp_path))
+    (tmp_path / "journal").write_text("start 1\ncrash 1\nstart 2\n")
+    assert not steps.last_python_crashed(str(tmp_path))

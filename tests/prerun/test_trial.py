@@ -1,0 +1,179 @@
+"""The same job on one GPU, as sbatch options."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from slurmwrap.cluster.node import Node
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
+from slurmwrap.prerun import trial
+from slurmwrap.prerun.trial import TrialSpec
+
+SHAPE = ResourceShape(
+    nodes=2,
+    tasks_per_node=1,
+    gpus=16,
+    gpus_per_node=8,
+    gpu_unit=GpuUnit.GRES,
+    cpus=64,
+    cpu_unit=CpuUnit.PER_TASK,
+    mem_mib=512_000,
+    mem_unit=MemUnit.PER_NODE,
+)
+NODE = Node(name="n0", state="IDLE", cpus=128, mem_mib=1_000_000, gpus=8)
+
+
+def request(shape: ResourceShape = SHAPE, **settings: str | None) -> JobRequest:
+    given = tuple(
+        Setting(option=name.replace("_", "-"), value=value, origin=Origin.COMMAND_LINE, where="command line")
+        for name, value in settings.items()
+    )
+    script = Script(path="train.sbatch", name="train.sbatch", content=b"#!/bin/sh\n")
+    return JobRequest(script=script, settings=given, shape=shape, chdir="/w")
+
+
+def options(asked: JobRequest, partition: str | None = None) -> tuple[str, ...]:
+    return trial.trial_options(
+        asked, partition=partition, time_limit_s=901, cpus=8, mem_mib=64_000, output="/t/slurm.out"
+    )
+
+
+BASE = (
+    "--job-name=train.sbatch.prerun",
+    "--chdir=/w",
+    "--nodes=1",
+    "--ntasks=1",
+    "--ntasks-per-node=1",
+    "--gres=gpu:1",
+    "--cpus-per-task=8",
+    "--mem=64000M",
+    "--time=0:16:00",
+    "--output=/t/slurm.out",
+    "--no-requeue",
+)
+
+
+def test_sizes_and_what_belongs_to_the_real_job_are_left_out() -> None:
+    asked = request(
+        array="0-9",
+        dependency="afterok:3",
+        begin="now+1hour",
+        switches="1@10:00",
+        signal="B:USR1@60",
+        mail_type="ALL",
+        requeue=None,
+        output="x-%j.out",
+        nodelist="n1,n2",
+        exclusive=None,
+        hold=None,
+        nodes="2",
+        mem_per_gpu="1G",
+    )
+    assert options(asked) == BASE
+
+
+def test_account_place_and_container_are_kept() -> None:
+    asked = request(
+        job_name="bert",
+        account="a",
+        qos="q",
+        constraint="a100&ib",
+        reservation="r",
+        partition="gpu",
+        exclude="n7",
+        container_image="docker://x",
+        container_mounts="/a:/b",
+    )
+    assert options(asked) == (
+        "--job-name=bert.prerun",
+        *BASE[1:],
+        "--partition=gpu",
+        *("--account=a", "--qos=q", "--constraint=a100&ib", "--reservation=r", "--exclude=n7"),
+        *("--container-image=docker://x", "--container-mounts=/a:/b"),
+    )
+
+
+def test_the_sites_partition_replaces_the_jobs_own() -> None:
+    assert "--partition=prerun" in options(request(partition="gpu"), "prerun")
+    assert "--partition=gpu" in options(request(partition="gpu"), "")
+
+
+@pytest.mark.parametrize("constraint", ["[rack1|rack2]", "a100*2&ib*1"])
+def test_constraints_that_count_nodes_are_left_out(constraint: str) -> None:
+    assert options(request(constraint=constraint)) == BASE
+
+
+@pytest.mark.parametrize(
+    ("gres", "kind", "expected"),
+    [
+        ("gpu:8", None, "--gres=gpu:1"),
+        ("gpu:a100:8,lscratch:100,shard:2", "a100", "--gres=gpu:a100:1,lscratch:100,shard:2"),
+        ("none", None, "--gres=gpu:1"),
+    ],
+)
+def test_one_gpu_of_the_same_type_is_asked_for(gres: str, kind: str | None, expected: str) -> None:
+    assert expected in options(request(replace(SHAPE, gpu_type=kind), gres=gres))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("ALL,A=b", ["--export=ALL,A=b"]),
+        ("NIL", ["--export=" + ",".join(trial._OURS)]),
+        ("NONE", ["--export=" + ",".join(trial._OURS), "--get-user-env"]),
+        ("A,B=c", ["--export=A,B=c," + ",".join(trial._OURS)]),
+    ],
+)
+def test_the_wrappers_parameters_survive_export(asked: str, expected: list[str]) -> None:
+    assert list(options(request(export=asked))[len(BASE) :]) == expected
+
+
+def test_sbatchs_variables_do_not_bring_back_what_was_left_out() -> None:
+    environ = {"SBATCH_ARRAY_INX": "0-9", "SLURM_CONF": "/c", "HOME": "/h"}
+    assert trial.trial_environ(environ) == {"SLURM_CONF": "/c", "HOME": "/h"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "node", "expected"),
+    [
+        (SHAPE, None, (8, 64_000)),
+        (replace(SHAPE, cpus=8, mem_mib=24_576), None, (4, 16_384)),
+        (replace(SHAPE, gpus=1, gpus_per_node=1, nodes=1, cpus=2, mem_mib=8000), None, (2, 8000)),
+        (replace(SHAPE, cpus=6, cpu_unit=CpuUnit.PER_GPU, mem_mib=30_000, mem_unit=MemUnit.PER_GPU), None, (6, 30_000)),
+        (replace(SHAPE, mem_mib=4000, mem_unit=MemUnit.PER_CPU), None, (8, 32_000)),
+        (replace(SHAPE, mem_mib=0), NODE, (8, 125_000)),
+        (replace(SHAPE, mem_mib=0), None, (8, None)),
+        (ResourceShape(gpus=4, nodes=1), NODE, (16, 125_000)),
+        (ResourceShape(gpus=4, nodes=1), None, (None, None)),
+        (replace(SHAPE, tasks_per_node=None, tasks=16, cpus=8), None, (8, 64_000)),
+    ],
+)
+def test_cpus_and_memory_are_the_share_of_one_gpu_with_a_floor(
+    shape: ResourceShape, node: Node | None, expected: tuple[int | None, int | None]
+) -> None:
+    assert trial.trial_shape(request(shape), node) == expected
+
+
+def test_a_trial_with_less_memory_than_a_node_of_the_job_proves_no_lack_of_it() -> None:
+    assert trial.mem_shrunk(request(), 64_000)
+    assert not trial.mem_shrunk(request(replace(SHAPE, gpus=1, gpus_per_node=1, nodes=1)), 512_000)
+    assert trial.mem_shrunk(request(replace(SHAPE, mem_mib=None, mem_unit=MemUnit.NONE)), 64_000)
+
+
+def test_variables_that_the_real_allocation_would_set_are_there() -> None:
+    asked = request(replace(SHAPE, gpu_unit=GpuUnit.PER_NODE), gpus_per_node="a100:8", job_name="bert", array="3-9%2")
+    found = trial.trial_environment(asked)
+    assert found["SLURM_JOB_NAME"] == "bert"
+    assert found["SLURM_GPUS_PER_NODE"] == "a100:1"
+    assert (found["SLURM_ARRAY_TASK_ID"], found["SLURM_ARRAY_TASK_COUNT"]) == ("3", "1")
+
+
+def test_a_spec_comes_back_from_json_as_it_was() -> None:
+    spec = TrialSpec(trial_dir="/t", script="/t/s", args=("a", "b"), environment={"A": "b"}, inputs=("/x",), mem_mib=3)
+    plain = json.loads(json.dumps(trial.spec_to_json(spec)))
+    assert trial.spec_from_json(plain) == spec
+    assert trial.spec_from_json({**plain, "from_a_newer_gsub": 1}) == spec
+    assert (spec.step_dir, spec.output) == ("/t/steps", "/t/output")

@@ -1,0 +1,112 @@
+"""When two submissions share a profile, and when they are the same trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmwrap.job.request import JobRequest, Origin, Own, ResourceShape, Script, Setting
+from slurmwrap.profiling.key import derive_key, fingerprint
+
+ASKED = JobRequest(
+    script=Script(path="run.sbatch", name="run.sbatch", content=b"#!/bin/sh\nsrun python train.py\n"),
+    args=("--lr", "1e-3"),
+    settings=(Setting(option="mem", value="64G", origin=Origin.SCRIPT, where="run.sbatch:2", line=2),),
+    shape=ResourceShape(gpus=16, gpus_per_node=8),
+    chdir="/home/a/project",
+    environ={"PATH": "/usr/bin", "SLURM_CONF": "/etc/slurm/slurm.conf"},
+)
+FILES = {"train.py": b"import torch\n"}
+
+
+def with_option(option: str, value: str) -> JobRequest:
+    more = Setting(option=option, value=value, origin=Origin.COMMAND_LINE, where="command line")
+    return replace(ASKED, settings=(*ASKED.settings, more))
+
+
+def test_key_reads_as_program_and_gpus() -> None:
+    key = derive_key(ASKED, "src/Train Big.py", "A100")
+    assert key.startswith("train-big-a100x8-")
+    assert len(key.rpartition("-")[2]) == 12
+
+
+def test_key_of_a_script_without_program_names_the_script() -> None:
+    assert derive_key(ASKED, "run.sbatch", "").startswith("run-gpux8-")
+
+
+SAME_KEY = [
+    replace(ASKED, args=("--lr", "3e-4")),
+    replace(ASKED, script=replace(ASKED.script, content=b"#!/bin/sh\n# edited\nsrun python train.py\n")),
+    with_option("time", "60"),
+]
+
+
+@pytest.mark.parametrize("other", SAME_KEY)
+def test_sweeps_and_edits_share_a_profile(other: JobRequest) -> None:
+    assert derive_key(other, "train.py", "a100") == derive_key(ASKED, "train.py", "a100")
+
+
+def test_relative_and_absolute_names_of_one_program_are_one() -> None:
+    assert derive_key(ASKED, "/home/a/project/train.py", "") == derive_key(ASKED, "./train.py", "")
+
+
+@pytest.mark.parametrize(
+    ("other", "program", "kind"),
+    [
+        (replace(ASKED, chdir="/home/a/other"), "train.py", "a100"),
+        (ASKED, "eval.py", "a100"),
+        (ASKED, "train.py", "h100"),
+        (replace(ASKED, shape=ResourceShape(gpus=8, gpus_per_node=4)), "train.py", "a100"),
+        (replace(ASKED, script=replace(ASKED.script, name="other.sbatch")), "train.py", "a100"),
+    ],
+)
+def test_other_programs_places_and_gpus_do_not(other: JobRequest, program: str, kind: str) -> None:
+    assert derive_key(other, program, kind) != derive_key(ASKED, "train.py", "a100")
+
+
+def test_script_without_program_is_known_by_its_content() -> None:
+    edited = replace(ASKED, script=replace(ASKED.script, content=b"#!/bin/sh\nother\n"))
+    assert derive_key(edited, "run.sbatch", "") != derive_key(ASKED, "run.sbatch", "")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        with_option("job-name", "second try"),
+        with_option("output", "logs/%j"),
+        with_option("mem", "64G"),
+        replace(ASKED, own=Own(prerun="wait", force=True)),
+        replace(ASKED, environ={**ASKED.environ, "SSH_CLIENT": "1.2.3.4"}),
+        replace(ASKED, environ=dict(reversed(list(ASKED.environ.items())))),
+    ],
+)
+def test_trial_is_the_same_when_only_its_looks_change(other: JobRequest) -> None:
+    assert fingerprint(other, FILES) == fingerprint(ASKED, FILES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ASKED, args=("--lr", "3e-4")),
+        replace(ASKED, args=("--lr 1e-3",)),
+        replace(ASKED, script=replace(ASKED.script, content=ASKED.script.content + b"\n")),
+        replace(ASKED, chdir="/home/b"),
+        with_option("mem", "32G"),
+        with_option("export", "NONE"),
+        replace(ASKED, environ={**ASKED.environ, "PYTHONPATH": "/home/a/lib"}),
+    ],
+)
+def test_trial_is_another_when_anything_that_runs_changes(other: JobRequest) -> None:
+    assert fingerprint(other, FILES) != fingerprint(ASKED, FILES)
+
+
+def test_trial_is_another_when_its_code_changes() -> None:
+    assert (
+        len({fingerprint(ASKED, files) for files in ({}, FILES, {"train.py": b""}, {"eval.py": FILES["train.py"]})})
+        == 4
+    )
+
+
+def test_arguments_that_are_no_text_have_a_fingerprint_too() -> None:
+    assert len(fingerprint(replace(ASKED, args=("\udcff",)), {})) == 64

@@ -1,0 +1,174 @@
+"""The updates of placement.retune on a real Slurm: afterwards the job runs, every srun in it works, SLURM_* agrees."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.errors import SlurmError
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Script, Wish
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.placement.retune import retune, undo
+from slurmwrap.slurm.commands import SlurmCommands, argv_of
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+ALICE = USERS[0]
+
+PROBE = """\
+#!/bin/bash
+echo "job $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE $SLURM_JOB_CPUS_PER_NODE $SLURM_JOB_NODELIST"
+srun bash -c 'echo "task $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE"'
+echo "plain $?"
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" true
+echo "own $?"
+srun -n1 -N1 -c1 true
+echo "small $?"
+"""
+SHAPE = ResourceShape(
+    nodes=2,
+    max_nodes=2,
+    tasks_per_node=2,
+    gpus=4,
+    gpus_per_node=2,
+    gpu_unit=GpuUnit.GRES,
+    cpus=4,
+    cpu_unit=CpuUnit.PER_TASK,
+    mem_mib=2000,
+    mem_unit=MemUnit.PER_NODE,
+)
+PER_NODE = replace(SHAPE, gpu_unit=GpuUnit.PER_NODE, tasks_per_node=1)
+ONE = replace(SHAPE, nodes=1, max_nodes=1, tasks_per_node=None, tasks=2, gpus=2)
+
+
+GPUS = {GpuUnit.GRES: "gpu:", GpuUnit.PER_NODE: ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job of alice's that waits behind its begin time."""
+
+    lab: Lab
+    slurm: SlurmCommands
+    job_id: str
+    request: JobRequest
+    output: Path
+
+    def record(self) -> JobRecord:
+        record = self.slurm.job(self.job_id)
+        assert record is not None
+        return record
+
+    def apply(self, actions: tuple[SlurmAction, ...]) -> None:
+        """As the job's owner, by the very command lines of the edge."""
+        for action in actions:
+            done = self.lab.run(argv_of(action), user=ALICE)
+            if done.returncode:
+                raise SlurmError(done.stderr)
+
+    def run(self) -> str:
+        """Lets it start; what it printed, sorted by line."""
+        start = SlurmAction(verb=Verb.UPDATE_JOB, target=self.job_id, key="StartTime", value="now")
+        self.apply((start,))
+        self.lab.wait_job(self.job_id, timeout=40)
+        return "\n".join(sorted(self.output.read_text().splitlines()))
+
+
+@pytest.fixture
+def home(lab: Lab) -> Iterator[Path]:
+    path = lab.dir / f"retune-{os.getpid()}-{len(list(lab.dir.glob('retune-*')))}"
+    path.mkdir()
+    path.chmod(0o777)
+    yield path
+
+
+def waiting(lab: Lab, home: Path, shape: ResourceShape, *more: str) -> Waiting:
+    tasks = f"--ntasks-per-node={shape.tasks_per_node}" if shape.tasks_per_node else f"--ntasks={shape.tasks}"
+    options = (
+        *(f"--nodes={shape.nodes}", tasks, f"--cpus-per-task={shape.cpus}", f"--mem={shape.mem_mib}"),
+        *(
+            f"--{shape.gpu_unit.value}={GPUS[shape.gpu_unit]}{shape.gpus_per_node}",
+            "--begin=now+1hour",
+            "--time=5",
+            f"--output={home}/%j.out",
+            *more,
+        ),
+    )
+    job_id = lab.submit(*options, user=ALICE, script=PROBE)
+    request = JobRequest(script=Script(path=None, name="sbatch", content=PROBE.encode()), shape=shape)
+    slurm = SlurmCommands({**os.environ, **lab.env})
+    return Waiting(lab, slurm, job_id, request, home / f"{job_id}.out")
+
+
+def planned(**wishes: str) -> PlacementPlan:
+    lines = (Wish(option=name.replace("_", "-"), value=value, reason="test") for name, value in wishes.items())
+    return PlacementPlan(lines=tuple(lines))
+
+
+@pytest.mark.parametrize(
+    ("shape", "cpus", "mem", "per_node"),
+    [
+        (SHAPE, 6, 3000, "12(x2)"),
+        (SHAPE, 2, 1500, "4(x2)"),
+        (PER_NODE, 9, 3000, "9(x2)"),
+        (ONE, 8, 2500, "16"),
+        (ONE, 1, 1000, "2"),
+    ],
+)
+def test_retuned_job_runs_and_every_srun_agrees(
+    lab: Lab, home: Path, shape: ResourceShape, cpus: int, mem: int, per_node: str
+) -> None:
+    job = waiting(lab, home, shape)
+    new = planned(cpus_per_task=str(cpus), mem=f"{mem}M")
+    actions = retune(PlacementPlan(), new, job.request, job.record())
+    assert [action.key for action in actions] == ["MinMemoryNode", "CPUsPerTask", "MinCPUsNode"]
+    job.apply(actions)
+    tasks = (shape.tasks_per_node or shape.tasks or 1) * (shape.nodes or 1)
+    text = re.sub(r"(job .*) \S+$", r"\1 NODES", job.run(), flags=re.MULTILINE)
+    task = f"task {cpus} {mem}"
+    wanted = [f"job {cpus} {mem} {per_node} NODES", "own 0", "plain 0", "small 0", *[task] * tasks]
+    assert text == "\n".join(wanted)
+
+
+def test_excluded_nodes_and_switch_are_set_and_cleared_on_the_waiting_job(lab: Lab, home: Path) -> None:
+    job = waiting(lab, home, SHAPE, "--exclude=n0")
+    old = planned(exclude="n0", switches="1@2:00")
+    new = planned(exclude="n0,n1", switches="1@5:00")
+    job.apply(retune(old, new, job.request, job.record()))
+    assert (job.record().exc_nodes, switches(job)) == ("n[0-1]", "1@00:05:00")
+    job.apply(retune(new, PlacementPlan(), job.request, job.record()))
+    assert (job.record().exc_nodes, switches(job)) == ("", "")
+    assert "plain 0" in job.run()
+
+
+def test_refused_update_leaves_its_values_and_undo_takes_them_back(lab: Lab, home: Path) -> None:
+    job = waiting(lab, home, SHAPE)
+    before, new = job.record(), planned(cpus_per_task="4000")
+    actions = retune(PlacementPlan(), new, job.request, before)
+    with pytest.raises(SlurmError, match="Requested partition configuration not available"):
+        job.apply(actions)
+    assert job.record().cpus != before.cpus
+    job.apply(undo(actions, PlacementPlan(), job.request, before))
+    assert job.record().cpus == before.cpus
+    assert "own 0" in job.run()
+
+
+def test_job_that_the_user_changed_meanwhile_is_left_to_him(lab: Lab, home: Path) -> None:
+    job = waiting(lab, home, SHAPE)
+    job.apply((SlurmAction(verb=Verb.UPDATE_JOB, target=job.job_id, key="MinMemoryNode", value="2222"),))
+    actions = retune(PlacementPlan(), planned(mem="3000M"), job.request, job.record())
+    lab.run(["scancel", job.job_id])
+    assert actions == ()
+
+
+def switches(job: Waiting) -> str:
+    text = job.lab.run(["scontrol", "show", "job", "-o", job.job_id]).stdout
+    found = re.search(r" Switches=(\S+)", text)
+    return found[1] if found else ""

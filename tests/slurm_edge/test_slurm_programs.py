@@ -1,0 +1,234 @@
+"""How the edge answers what Slurm's programs do: words, refusals, silence. Programs here are small scripts on PATH."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.edges import SbatchCall
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.slurm.commands import SlurmCommands, argv_of
+
+Slurm = Callable[..., SlurmCommands]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Slurm:
+    """Makes programs of the given names from shell text and a Slurm that finds them."""
+
+    def make(timeout_s: float = 5.0, **programs: str) -> SlurmCommands:
+        for name, body in programs.items():
+            (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/calls\n{body}\n')
+            (tmp_path / name).chmod(0o755)
+        (tmp_path / "slurm.conf").touch()
+        environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "slurm.conf"), "SQUEUE_USERS": "x"}
+        return SlurmCommands(environ, timeout_s=timeout_s)
+
+    return make
+
+
+def calls(tmp_path: Path) -> list[str]:
+    return (tmp_path / "calls").read_text().splitlines()
+
+
+def submission(tmp_path: Path, **changes: object) -> SbatchCall:
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MINE": "1"}
+    return SbatchCall(options=("--mem=1G",), script_path="a b.sh", args=("x y",), environ=environ, **changes)  # type: ignore[arg-type]
+
+
+def test_submission_hands_on_options_script_and_arguments_and_reads_the_id(slurm: Slurm, tmp_path: Path) -> None:
+    edge = slurm(sbatch='echo "loaded 12 modules"; echo "Submitted batch job 71 on cluster x"; echo "$MINE$LC_ALL" >&2')
+    result = edge.sbatch(submission(tmp_path))
+    assert (result.exit_code, result.job_id, result.stderr, result.timed_out) == (0, 71, "1\n", False)
+    assert calls(tmp_path) == ["sbatch --mem=1G a b.sh x y"]
+
+
+@pytest.mark.parametrize(("said", "job_id"), [("71", 71), ("71;lab", 71), ("", None)])
+def test_parsable_and_quiet_output_are_understood(slurm: Slurm, tmp_path: Path, said: str, job_id: int | None) -> None:
+    assert slurm(sbatch=f"echo '{said}'").sbatch(submission(tmp_path)).job_id == job_id
+
+
+def test_refusal_comes_back_with_sbatchs_own_words_and_code(slurm: Slurm, tmp_path: Path) -> None:
+    words = "sbatch: error: Batch job submission failed: Invalid partition name specified"
+    result = slurm(sbatch=f"echo '{words}' >&2; exit 1").sbatch(submission(tmp_path))
+    assert (result.exit_code, result.stderr, result.job_id, result.timed_out) == (1, words + "\n", None, False)
+
+
+def test_lost_answer_is_unknown_and_nothing_is_submitted_again(slurm: Slurm, tmp_path: Path) -> None:
+    words = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    result = slurm(sbatch=f"echo '{words}' >&2; exit 1").sbatch(submission(tmp_path))
+    assert (result.job_id, result.timed_out) == (None, True)
+    assert len(calls(tmp_path)) == 1
+
+
+def test_sbatch_that_hangs_is_unknown_after_its_time(slurm: Slurm, tmp_path: Path) -> None:
+    result = slurm(sbatch="sleep 60").sbatch(submission(tmp_path, timeout_s=0.3))
+    assert (result.job_id, result.timed_out, result.exit_code) == (None, True, 1)
+
+
+def test_sbatch_may_wait_without_end_for_its_job(slurm: Slurm, tmp_path: Path) -> None:
+    edge = slurm(sbatch="echo Submitted batch job 5; sleep 0.2; exit 7")
+    result = edge.sbatch(submission(tmp_path, timeout_s=math.inf))
+    assert (result.job_id, result.exit_code, result.timed_out) == (5, 7, False)
+
+
+def test_controller_that_is_down_is_unreachable_in_slurms_words(slurm: Slurm) -> None:
+    edge = slurm(
+        scontrol="echo 'slurm_load_node error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+    )
+    with pytest.raises(SlurmUnreachable, match=r"Unable to contact slurm controller \(connect failure\)"):
+        edge.snapshot()
+
+
+def test_controller_that_does_not_answer_is_given_up_in_time(slurm: Slurm) -> None:
+    started = time.monotonic()
+    with pytest.raises(SlurmUnreachable, match=r"scontrol: no answer within 0.3 s"):
+        slurm(scontrol="sleep 60", timeout_s=0.3).snapshot()
+    assert time.monotonic() - started < 2
+
+
+def test_missing_programs_are_unreachable_with_a_way_out(slurm: Slurm) -> None:
+    edge = SlurmCommands({"PATH": "/nonexistent", "SLURM_CONF": "/dev/null"})
+    with pytest.raises(SlurmUnreachable, match="scontrol: No such file") as caught:
+        edge.cluster_name()
+    assert "PATH" in caught.value.hint
+
+
+def test_named_slurm_conf_that_is_missing_is_told_at_once_and_nothing_is_started(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(scontrol="exit 0", sbatch="exit 0")
+    edge = SlurmCommands({"PATH": str(tmp_path), "SLURM_CONF": "/nonexistent/slurm.conf"})
+    for act in (edge.snapshot, lambda: edge.sbatch(submission(tmp_path))):
+        with pytest.raises(SlurmUnreachable, match=r"SLURM_CONF=/nonexistent/slurm\.conf"):
+            act()
+    assert not (tmp_path / "calls").exists()
+
+
+def test_retry_of_a_command_for_a_lost_slurm_conf_is_not_waited_for(slurm: Slurm) -> None:
+    said = (
+        "scontrol: error: s_p_parse_file: cannot stat file /x/slurm.conf: No such file or directory, retrying in 1sec"
+    )
+    with pytest.raises(SlurmUnreachable, match=r"no slurm\.conf at /x/slurm\.conf"):
+        slurm(scontrol=f"echo '{said}' >&2; sleep 60", timeout_s=0.3).cluster_name()
+
+
+def test_forgotten_job_is_none_and_other_errors_are_not(slurm: Slurm) -> None:
+    assert slurm(squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1").job("7") is None
+    with pytest.raises(SlurmError, match="Invalid user: x") as caught:
+        slurm(squeue="echo 'squeue: error: Invalid user: x' >&2; exit 3").jobs("x")
+    assert caught.value.exit_code == 3
+
+
+def test_separator_of_fields_is_new_each_time_and_not_among_the_arguments(slurm: Slurm, tmp_path: Path) -> None:
+    edge = slurm(squeue=f'echo "$SQUEUE_FORMAT2$SQUEUE_USERS" | head -c 31 >> {tmp_path}/formats')
+    for _ in range(2):
+        assert edge.jobs() == ()
+    formats = (tmp_path / "formats").read_bytes().split(b"JobID:")[1:]
+    assert len(formats) == len(set(formats)) == 2
+    assert set(calls(tmp_path)) == {"squeue --noheader --all --states=all"}
+
+
+def test_snapshot_takes_two_calls(slurm: Slurm, tmp_path: Path) -> None:
+    answer = (
+        'case "$*" in *node*) echo "NodeName=n0 State=IDLE";; '
+        '*) cat; echo "scontrol: SwitchName=ib0 Level=0 Nodes=n0"; echo "PartitionName=p Default=YES x=";; esac'
+    )
+    snapshot = slurm(scontrol=answer).snapshot()
+    assert ([n.name for n in snapshot.nodes], snapshot.topology.leaf_of("n0"), snapshot.default_partition) == (
+        *(["n0"], "ib0", "p"),
+    )
+    assert sorted(calls(tmp_path)) == ["scontrol -o", "scontrol show node -d -o"]
+
+
+def act(verb: Verb, target: str = "77_2", key: str = "", value: str = "") -> SlurmAction:
+    return SlurmAction(verb=verb, target=target, key=key, value=value)
+
+
+@pytest.mark.parametrize(
+    ("action", "argv"),
+    [
+        (act(Verb.REQUEUE), "scontrol requeue 77_2"),
+        (act(Verb.REQUEUEHOLD), "scontrol requeuehold 77_2"),
+        (act(Verb.HOLD, "7"), "scontrol hold 7"),
+        (act(Verb.RELEASE, "7"), "scontrol release 7"),
+        (act(Verb.CANCEL, "7+1"), "scancel 7+1"),
+        (act(Verb.UPDATE_JOB, "7", "ExcNodeList", ""), "scontrol update JobId=7 ExcNodeList="),
+        (
+            act(Verb.DRAIN, "n1", value="slurmwrap: Xid 79"),
+            "scontrol update NodeName=n1 State=DRAIN Reason=slurmwrap:~Xid~79",
+        ),
+        (act(Verb.RESUME, "n1"), "scontrol update NodeName=n1 State=RESUME"),
+    ],
+)
+def test_action_is_one_command(action: SlurmAction, argv: str) -> None:
+    assert argv_of(action) == [word.replace("~", " ") for word in argv.split()]
+
+
+def test_user_text_in_a_value_stays_one_argument_without_control_characters() -> None:
+    action = act(Verb.UPDATE_JOB, "7", "Comment", "a b\nJobId=8\x1b[2J;$(x)")
+    assert argv_of(action) == ["scontrol", "update", "JobId=7", "Comment=a b JobId=8 [2J;$(x)"]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        act(Verb.CANCEL, ""),
+        act(Verb.CANCEL, "7,8"),
+        act(Verb.CANCEL, "--user=bob"),
+        act(Verb.REQUEUE, "7 8"),
+        act(Verb.UPDATE_JOB, "7", "Comment=x JobId", "8"),
+        act(Verb.UPDATE_JOB, "7", ""),
+        act(Verb.DRAIN, "ALL", value="slurmwrap: x"),
+        act(Verb.DRAIN, "n[1-9]", value="slurmwrap: x"),
+        act(Verb.DRAIN, "n1,n2", value="slurmwrap: x"),
+        act(Verb.DRAIN, "n1", value="Xid 79"),
+        act(Verb.RESUME, "all"),
+    ],
+)
+def test_action_that_could_mean_more_than_it_says_is_refused(action: SlurmAction) -> None:
+    with pytest.raises(SlurmError):
+        argv_of(action)
+
+
+OUT = "NodeName=n1 State=IDLE+DRAIN Reason=bad cable [root@1]"
+OURS = "NodeName=n1 State=IDLE+DRAIN Reason=slurmwrap: Xid 79 [root@1]"
+DOWN = "NodeName=n1 State=DOWN Reason=Not responding [slurm@1]"
+STALE = "NodeName=n1 State=IDLE Reason=bad cable [root@1]"
+GOOD = "NodeName=n1 State=IDLE Partitions=gpu"
+
+
+@pytest.mark.parametrize(
+    ("node", "verb", "allowed"),
+    [
+        (GOOD, Verb.DRAIN, True),
+        (OURS, Verb.DRAIN, True),
+        (STALE, Verb.DRAIN, True),
+        (OUT, Verb.DRAIN, False),
+        (DOWN, Verb.DRAIN, False),
+        (OURS, Verb.RESUME, True),
+        (OUT, Verb.RESUME, False),
+        (GOOD, Verb.RESUME, False),
+        ("", Verb.DRAIN, False),
+    ],
+)
+def test_only_our_own_drains_are_touched(slurm: Slurm, tmp_path: Path, node: str, verb: Verb, allowed: bool) -> None:
+    edge = slurm(scontrol=f"case $1 in show) echo '{node}';; esac")
+    action = act(verb, "n1", value="slurmwrap: Xid 48")
+    if allowed:
+        edge.apply(action)
+    else:
+        with pytest.raises(SlurmError, match=r"n1"):
+            edge.apply(action)
+    assert any(call.startswith("scontrol update") for call in calls(tmp_path)) is allowed
+
+
+def test_name_with_broken_utf_8_can_be_stored(slurm: Slurm) -> None:
+    with pytest.raises(SlurmError) as caught:
+        slurm(scontrol=r"printf 'bad \377 name' >&2; exit 1").cluster_name()
+    str(caught.value).encode("utf-8")
+    assert os.fsencode(str(caught.value)).startswith(b"bad ")

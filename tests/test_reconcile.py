@@ -1,0 +1,783 @@
+"""The reconciler with whole fake edges and a real database: what it decides, does, and never does twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, Fuse, Killed, MemorySpool, job
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.config import RULES, Config
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Evidence, Observation
+from slurmwrap.edges import SetAside
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once, watch
+from slurmwrap.reconcile.desk import Notebook
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.decision import InputRead
+from slurmwrap.store.database import Database
+from slurmwrap.store.plain import from_plain, to_plain
+
+XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=4711, name=python, GPU has fallen off the bus."
+NCCL = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error\n"
+BUG = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nAssertionError: no\n'
+ACT = Config(rules=dict.fromkeys(RULES, "act"))
+_nonces = count()
+
+
+def seen(context: Context, job_id: int, *, at: float, node: str = "", sealed: int = 0, **facts: object) -> Observation:
+    """What a hook says of a job of alice."""
+    plain = {"restarts": 0, "uid": 1001, **facts}
+    return Observation(
+        nonce=f"{next(_nonces):032x}",
+        cluster="lab",
+        job_id=job_id,
+        context=context,
+        at=at,
+        node=node,
+        uid=sealed,
+        facts=plain,
+    )
+
+
+def hooks(record: JobRecord, *, log: str = "", kernel: Sequence[str] = (), sealed: int = 0) -> tuple[Observation, ...]:
+    """Prolog and Epilog of each node of a job that ended."""
+    start, end = float(record.start_time or START), float(record.end_time or START)
+    found: list[Observation] = []
+    for place, name in enumerate(record.nodes):
+        logs = [{"name": record.std_out, "text": log, "truncated": False}] if log and not place else []
+        lines = [{"text": line, "at": end - 1} for line in kernel] if not place else []
+        again: dict[str, object] = {"restarts": record.restarts, "uid": record.uid}
+        found += [
+            seen(Context.PROLOG, record.job_id, at=start, node=name, sealed=sealed, **again),
+            seen(
+                Context.EPILOG,
+                record.job_id,
+                at=end,
+                node=name,
+                sealed=sealed,
+                started_at=start,
+                wait_status=record.exit_code << 8,
+                derived=record.derived_exit_code << 8,
+                logs=logs,
+                kernel=lines,
+                mem_peak_mib=2000,
+                cpu_s=120.0,
+                **again,
+            ),
+        ]
+    return tuple(found)
+
+
+def submission(job_id: int, **changes: object) -> Submission:
+    plain = Submission(
+        cluster="lab", job_id=job_id, uid=1001, user="alice", at=START - 100.0, retry=True, output_appends=True
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def submitted(record: Submission, *, uid: int = 1001) -> Observation:
+    """gsub's report, sealed by `uid`."""
+    facts = {"submission": to_plain(record)}
+    return Observation(
+        nonce=f"{next(_nonces):032x}",
+        cluster="lab",
+        job_id=record.job_id,
+        context=Context.SUBMIT,
+        at=record.at,
+        uid=uid,
+        facts=facts,
+    )
+
+
+class World:
+    """All edges of one reconciler."""
+
+    def __init__(self, path: Path, config: Config = ACT, scope: Scope | None = None) -> None:
+        self.clock = FakeClock()
+        self.slurm = FakeSlurm(clock=self.clock)
+        self.spool = MemorySpool()
+        self.logs = FakeLogs()
+        self.publisher = FakePublisher()
+        self.config, self.scope = config, scope or Scope()
+        self.path = path / "site.db"
+        self.store = Database.open(self.path, clock=self.clock)
+        self.files: dict[tuple[int, str], InputRead] = {}
+
+    def add(self, *jobs: JobRecord) -> None:
+        self.slurm.add(*jobs)
+
+    def hear(self, *observations: Observation) -> None:
+        for observation in observations:
+            self.spool.put(observation)
+
+    def edges(self, through: Callable[[object], object] = lambda edge: edge) -> Edges:
+        return Edges(
+            slurm=through(self.slurm),
+            store=through(self.store),
+            spools=(through(self.spool),),
+            logs=through(self.logs),
+            clock=self.clock,
+            publisher=through(self.publisher),
+            unpack=from_plain,
+            classify=classify,
+            read_inputs=self.read,
+            config=self.config,
+            scope=self.scope,
+        )
+
+    def read(self, uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
+        return tuple(self.files.get((uid, path), InputRead(path=path)) for path in paths)
+
+    def run(self) -> Summary:
+        return reconcile_once(self.edges())
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = Database.open(self.path, clock=self.clock)
+
+    def attempt(self, record: JobRecord) -> AttemptRecord:
+        found = self.store.attempt(Attempt(cluster="lab", job_id=record.job_id, submit_time=record.submit_time))
+        assert found is not None
+        return found
+
+    def asked(self) -> list[tuple[str, str, str, str]]:
+        return [plain(action) for action in self.slurm.calls]
+
+
+def plain(action: SlurmAction) -> tuple[str, str, str, str]:
+    return action.verb.value, action.target, action.key, action.value
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def category_of(world: World, record: JobRecord) -> tuple[str, str]:
+    found = world.attempt(record)
+    assert found.diagnosis is not None
+    return found.diagnosis.category, found.decision
+
+
+# --- what is decided -------------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_fallen_off_the_bus_drains_the_node_and_runs_the_job_elsewhere(world: World) -> None:
+    failed = job(81)
+    world.add(failed)
+    world.hear(submitted(submission(81)), *hooks(failed, log=NCCL, kernel=[XID_79]))
+    world.run()
+    assert category_of(world, failed) == ("gpu_hardware", "retry_elsewhere")
+    drain, *again = world.asked()
+    assert drain[:2] == ("drain", "n1") and drain[3].startswith("slurmwrap: gpu_hardware")
+    assert again == [
+        ("requeuehold", "81", "", ""),
+        ("update job", "81", "ExcNodeList", "n1"),
+        ("release", "81", "", ""),
+        ("update job", "81", "StartTime", "now"),
+    ]
+    assert [strike.node for strike in world.store.strikes(since=0)] == ["n1"]
+    assert world.publisher.published is not None
+    assert [(entry.node, entry.status) for entry in world.publisher.published.health] == [("n1", "drained")]
+    assert 81 in world.publisher.told
+    assert world.attempt(failed).reconciled
+
+
+def test_a_bug_in_the_program_is_stopped_and_touches_nothing(world: World) -> None:
+    failed = job(82)
+    world.add(failed)
+    world.hear(submitted(submission(82)), *hooks(failed, log=BUG))
+    world.run()
+    assert category_of(world, failed) == ("traceback_from_crash", "stop")
+    assert world.asked() == []
+    assert world.attempt(failed).reconciled
+
+
+def test_without_consent_the_node_is_drained_and_the_job_left_alone(world: World) -> None:
+    failed = job(83)
+    world.add(failed)
+    world.hear(*hooks(failed, kernel=[XID_79]))
+    world.run()
+    assert [call[0] for call in world.asked()] == ["drain"]
+    assert world.attempt(failed).decision == "stop"
+    assert "not submitted by gsub" in world.attempt(failed).decision_reason
+
+
+def test_in_advise_mode_everything_is_recorded_and_nothing_done(tmp_path: Path) -> None:
+    world = World(tmp_path, config=Config())
+    failed = job(84)
+    world.add(failed)
+    world.hear(submitted(submission(84)), *hooks(failed, kernel=[XID_79]))
+    world.run()
+    actions = world.store.actions(world.attempt(failed).attempt)
+    assert world.asked() == []
+    assert [action.verb for action in actions] == ["drain", "requeuehold", "update job", "release", "update job"]
+    assert {action.mode for action in actions} == {"advise"}
+    assert world.attempt(failed).reconciled
+
+
+def test_a_success_is_recorded_and_teaches_the_owners_profile(world: World) -> None:
+    done = job(85, state="COMPLETED", exit_code=0, reason="None")
+    world.add(done)
+    world.hear(submitted(submission(85, profile_key="resnet")), *hooks(done))
+    world.run()
+    assert category_of(world, done) == ("success", "none")
+    profile = world.store.profile("1001:resnet")
+    assert profile is not None and profile.runs == 1
+
+
+def test_an_array_task_is_addressed_by_its_task_never_by_the_arrays_id(world: World) -> None:
+    master = job(77, array_job_id=77, array_task_id=3)
+    world.add(master)
+    world.hear(submitted(submission(77)), *hooks(master, log=NCCL))
+    world.run()
+    assert {call[1] for call in world.asked()} == {"77_3"}
+
+
+def test_a_task_with_its_own_raw_id_finds_the_submission_of_its_array(world: World) -> None:
+    task = job(79, array_job_id=77, array_task_id=1)
+    world.add(task)
+    world.hear(submitted(submission(77)), *hooks(task, log=NCCL))
+    world.run()
+    assert world.asked()[0] == ("requeuehold", "77_1", "", "")
+
+
+def test_a_cancelled_job_is_never_requeued(world: World) -> None:
+    cancelled = job(86, state="CANCELLED", reason="None", exit_code=0, signal=15)
+    world.add(cancelled)
+    world.hear(submitted(submission(86)), *hooks(cancelled, log=NCCL))
+    world.run()
+    assert category_of(world, cancelled) == ("cancelled", "none")
+    assert world.asked() == []
+
+
+def test_a_job_cancelled_between_decision_and_action_is_left_alone(world: World) -> None:
+    failed = job(87)
+    world.add(failed)
+    world.hear(submitted(submission(87)), *hooks(failed, log=NCCL))
+    fresh = world.slurm.job
+
+    def cancelled_by_now(address: str) -> JobRecord | None:
+        found = fresh(address)
+        return replace(found, state="CANCELLED") if found else None
+
+    world.slurm.job = cancelled_by_now  # type: ignore[method-assign]
+    world.run()
+    assert world.asked() == []
+    errors = {action.error for action in world.store.actions(world.attempt(failed).attempt)}
+    assert errors == {"it was cancelled meanwhile"}
+
+
+def test_a_job_that_slurm_requeued_already_is_recorded_and_nothing_is_added(world: World) -> None:
+    running = job(88, state="RUNNING", reason="None", exit_code=0, end_time=None)
+    world.add(running)
+    world.run()
+    log = "slurmstepd-n1: error: *** JOB 88 ON n1 CANCELLED AT 2026-11-20T23:47:02 DUE TO PREEMPTION ***\n"
+    world.hear(submitted(submission(88)), *hooks(replace(running, end_time=START - 30), log=log))
+    again = replace(running, state="PENDING", reason="BeginTime", restarts=1, submit_time=START - 20, start_time=None)
+    world.add(again)
+    world.run()
+    assert category_of(world, running) == ("job_preempted", "retry")
+    assert world.attempt(running).state == "REQUEUED"
+    assert world.asked() == []
+
+
+def test_a_run_whose_node_went_down_and_that_slurm_requeued_is_a_node_failure(world: World) -> None:
+    running = job(89, state="RUNNING", reason="None", exit_code=0, end_time=None, nodes=("n1", "n2"))
+    world.add(running)
+    world.run()
+    world.slurm.nodes["n2"] = replace(world.slurm.nodes["n2"], state="DOWN", reason="Not responding")
+    survivor = replace(running, end_time=START - 30)
+    world.hear(*[o for o in hooks(survivor) if o.node == "n1" or o.context is Context.PROLOG])
+    world.add(replace(running, state="PENDING", restarts=1, submit_time=START - 20, start_time=None, nodes=()))
+    world.run()
+    found = world.attempt(running)
+    assert (found.state, found.decision) == ("NODE_FAIL", "retry_elsewhere")
+    assert [strike.node for strike in world.store.strikes(since=0)] == ["n2"]
+    assert world.asked() == []
+
+
+def test_a_job_that_slurm_has_forgotten_is_judged_from_its_hooks(world: World) -> None:
+    gone = job(90, exit_code=1)
+    controller = seen(
+        Context.EPILOG_SLURMCTLD,
+        90,
+        at=START - 30.0,
+        sealed=-1,
+        user="alice",
+        name="train",
+        partition="gpu",
+        wait_status=256,
+        derived=0,
+    )
+    world.hear(*hooks(gone, log=BUG), controller)
+    world.run()
+    (found,) = world.store.attempts(cluster="lab", job_id=90)
+    assert found.diagnosis is not None
+    assert (found.state, found.exit_code, found.user, found.nodes) == ("FAILED", 1, "alice", ("n1",))
+    assert found.diagnosis.category == "traceback_from_crash"
+    assert found.reconciled
+
+
+def test_a_failed_srun_hidden_by_the_script_is_found(world: World) -> None:
+    hidden = job(91, state="COMPLETED", reason="None", exit_code=0, derived_exit_code=1)
+    world.add(hidden)
+    world.hear(*hooks(hidden, log=BUG))
+    world.run()
+    assert category_of(world, hidden) == ("traceback_from_crash", "stop")
+
+
+def test_an_older_job_with_the_same_id_leaves_no_trace_on_the_new_one(world: World) -> None:
+    old = job(92, uid=1002, submit_time=START - 90_000, start_time=START - 90_000, end_time=START - 89_000)
+    world.hear(submitted(submission(92, uid=1002, user="bob", at=START - 90_000.0), uid=1002))
+    world.add(old)
+    world.hear(*hooks(old, kernel=[XID_79]))
+    world.run()
+    new = job(92)
+    world.add(new)
+    world.hear(*hooks(new, log=BUG))
+    world.run()
+    assert category_of(world, new) == ("traceback_from_crash", "stop")
+    assert len(world.store.attempts(cluster="lab", job_id=92)) == 2
+
+
+def test_a_job_that_is_completing_waits_for_a_later_pass(world: World) -> None:
+    ending = job(93, state="COMPLETING")
+    world.add(ending)
+    world.hear(*hooks(ending, log=BUG))
+    assert world.run().waiting == 1
+    assert world.attempt(ending).diagnosis is None
+    world.add(replace(ending, state="FAILED"))
+    world.run()
+    assert category_of(world, ending) == ("traceback_from_crash", "stop")
+
+
+def test_an_ended_job_waits_a_little_for_an_epilog_that_is_still_under_way(world: World) -> None:
+    failed = job(94, nodes=("n1", "n2"), end_time=START - 1)
+    world.add(failed)
+    early, late = hooks(failed, log=NCCL, kernel=[XID_79])[2:], hooks(failed, kernel=[XID_79])[:2]
+    world.hear(late[0], *early)
+    assert world.run().waiting == 1
+    world.hear(late[1])
+    world.run()
+    assert category_of(world, failed)[0] == "gpu_hardware"
+
+
+def test_the_third_retry_of_one_root_cause_is_the_last(world: World) -> None:
+    run = job(95)
+    world.hear(submitted(submission(95)))
+    for restarts in range(4):
+        now = int(world.clock.now())
+        run = replace(run, restarts=restarts, submit_time=now, start_time=now + 5, end_time=now + 60, state="FAILED")
+        world.add(run)
+        world.hear(*hooks(run, log=NCCL))
+        world.clock.sleep(100)
+        world.run()
+    decisions = [record.decision for record in world.store.attempts(cluster="lab", job_id=95)]
+    assert decisions == ["retry", "retry", "retry", "stop"]
+    starts = [call[3] for call in world.asked() if call[2] == "StartTime"]
+    assert starts == ["now+60", "now+120", "now+240"]
+
+
+def test_a_job_out_of_memory_gets_more_in_its_own_unit(world: World) -> None:
+    failed = job(96, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
+    world.add(failed)
+    world.hear(submitted(submission(96)), *hooks(failed))
+    world.run()
+    assert ("update job", "96", "MinMemoryNode", "6000") in world.asked()
+
+
+def test_a_retry_whose_output_would_be_truncated_gets_a_file_of_its_own(world: World) -> None:
+    failed = job(97)
+    world.add(failed)
+    world.hear(submitted(submission(97, output_appends=False)), *hooks(failed, log=NCCL))
+    world.run()
+    assert ("update job", "97", "StdOut", "/home/alice/slurm-97.retry1.out") in world.asked()
+
+
+def test_a_node_drained_by_a_person_is_not_touched(world: World) -> None:
+    world.slurm.nodes["n1"] = replace(world.slurm.nodes["n1"], flags=frozenset({"DRAIN"}), reason="bob: fans")
+    failed = job(98)
+    world.add(failed)
+    world.hear(*hooks(failed, kernel=[XID_79]))
+    world.run()
+    assert world.asked() == []
+    assert world.slurm.nodes["n1"].reason == "bob: fans"
+
+
+def test_no_more_nodes_are_drained_than_the_cap_allows(world: World) -> None:
+    for job_id, name in ((101, "n1"), (102, "n2")):
+        failed = job(job_id, nodes=(name,), submit_time=START - 300 + job_id)
+        world.add(failed)
+        world.hear(*hooks(failed, kernel=[XID_79]))
+    world.run()
+    assert [call[1] for call in world.asked()] == ["n1"]
+    (given_up,) = [action for action in world.store.actions() if action.target == "n2"]
+    assert "exclude_cap" in given_up.error
+
+
+def test_a_refused_requeue_makes_the_rest_void(world: World) -> None:
+    failed = job(103, requeue=True)
+    world.add(failed)
+    world.hear(submitted(submission(103)), *hooks(failed, log=NCCL))
+    fresh = world.slurm.job
+    world.slurm.job = lambda address: fresh(address)  # type: ignore[method-assign]
+    world.slurm.records[103] = replace(failed, requeue=True)
+
+    def refuse(found: JobRecord, *, held: bool) -> JobRecord:
+        from slurmwrap.errors import SlurmError
+
+        raise SlurmError("Requested operation is presently disabled for job 103")
+
+    world.slurm._requeued = refuse  # type: ignore[method-assign]
+    world.run()
+    assert [call[0] for call in world.asked()] == ["requeuehold"]
+    errors = [action.error for action in world.store.actions(world.attempt(failed).attempt)]
+    assert errors[0].startswith("Requested operation") and all(errors)
+    assert world.attempt(failed).reconciled
+
+
+def test_an_input_that_only_the_log_blames_is_confirmed_elsewhere_and_then_blocked_for_its_owner(world: World) -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.h5'\n"
+    )
+    world.files[(1001, "/data/train.h5")] = InputRead(path="/data/train.h5", digest="d1")
+    run = job(104)
+    world.hear(submitted(submission(104)))
+    for restarts in range(2):
+        now = int(world.clock.now())
+        run = replace(run, restarts=restarts, submit_time=now, start_time=now + 5, end_time=now + 60, state="FAILED")
+        world.add(run)
+        world.hear(*hooks(run, log=log))
+        world.clock.sleep(100)
+        world.run()
+    first, second = world.store.attempts(cluster="lab", job_id=104)
+    assert (first.decision, second.decision) == ("retry_elsewhere", "blacklist_input")
+    (blocked,) = world.store.blocked_inputs()
+    assert (blocked.digest, blocked.uid, blocked.job_id) == ("d1", 1001, 104)
+    published = world.publisher.published
+    assert published is not None and [(b.digest, b.uid, b.path) for b in published.blocked] == [("d1", 1001, "")]
+
+
+def test_a_broken_input_that_the_log_does_not_name_is_found_by_our_own_read_and_blocked_at_once(world: World) -> None:
+    log = "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n"
+    world.files[(1001, "/data/bad.pt")] = InputRead(path="/data/bad.pt", digest="d3", fault="it is truncated")
+    failed = job(107)
+    world.add(failed)
+    world.hear(submitted(submission(107, inputs=("/data/good.pt", "/data/bad.pt"))), *hooks(failed, log=log))
+    world.run()
+    found = world.attempt(failed)
+    assert found.diagnosis is not None
+    assert (found.decision, found.diagnosis.input_path) == ("blacklist_input", "/data/bad.pt")
+    assert found.decision_reason == "/data/bad.pt: it is truncated"
+    assert [(b.digest, b.uid) for b in world.store.blocked_inputs()] == [("d3", 1001)]
+
+
+def test_a_failed_prerun_that_read_a_broken_input_blocks_it_for_its_owner(world: World) -> None:
+    waiting = job(105, state="PENDING", reason="BeginTime", start_time=None, end_time=None, nodes=())
+    trial = job(106, state="RUNNING", end_time=None)
+    verdict = Verdict(
+        outcome=Outcome.FAIL,
+        layer="exit",
+        reason="broken input",
+        category="incorrect_inputs",
+        input_path="/data/x.h5",
+        input_fault="it is truncated",
+    )
+    record = PrerunRecord(cluster="lab", job_id=105, prerun_job_id=106, uid=1001, at=float(START), verdict=verdict)
+    world.files[(1001, "/data/x.h5")] = InputRead(path="/data/x.h5", digest="d2")
+    world.add(waiting, trial)
+    facts = {"prerun": to_plain(record)}
+    note = Observation(
+        nonce="1" * 32, cluster="lab", job_id=105, context=Context.PRERUN, at=float(START), uid=1001, facts=facts
+    )
+    world.hear(note)
+    world.run()
+    assert [(b.digest, b.uid, b.reason) for b in world.store.blocked_inputs()] == [("d2", 1001, "it is truncated")]
+
+
+# --- what is not believed --------------------------------------------------------------------------------------------
+
+
+def test_a_users_forged_hook_observation_strikes_no_node_and_is_counted(world: World) -> None:
+    failed = job(110)
+    world.add(failed)
+    world.hear(*hooks(failed, kernel=[XID_79], sealed=1001))
+    summary = world.run()
+    assert summary.ingested.refused == 2
+    assert world.asked() == [] and world.store.strikes(since=0) == ()
+    assert sorted(world.spool.rejected) and not world.spool.files
+
+
+def test_a_forged_xid_line_in_a_log_strikes_no_node(world: World) -> None:
+    failed = job(111)
+    world.add(failed)
+    world.hear(submitted(submission(111)), *hooks(failed, log=f"{XID_79}\n{BUG}"))
+    world.run()
+    assert world.store.strikes(since=0) == ()
+    assert "drain" not in [call[0] for call in world.asked()]
+
+
+def test_a_kernel_line_from_a_node_that_the_job_did_not_run_on_is_ignored(world: World) -> None:
+    failed = job(112)
+    world.add(failed)
+    stray = seen(
+        Context.EPILOG, 112, at=START - 30.0, node="n5", started_at=START - 90.0, kernel=[{"text": XID_79, "at": None}]
+    )
+    world.hear(*hooks(failed, log=BUG), stray)
+    world.run()
+    assert category_of(world, failed) == ("traceback_from_crash", "stop")
+    assert world.asked() == []
+
+
+def test_a_submission_for_another_users_job_is_set_aside(world: World) -> None:
+    victim = job(113)
+    world.add(victim)
+    world.hear(submitted(submission(113, uid=1002, user="bob"), uid=1002), *hooks(victim, log=NCCL))
+    world.run()
+    assert world.store.submission("lab", 113) is None
+    assert world.asked() == []
+
+
+def test_a_submission_that_claims_another_uid_than_its_seal_is_set_aside(world: World) -> None:
+    victim = job(114)
+    world.add(victim)
+    world.hear(submitted(submission(114), uid=1002))
+    world.run()
+    assert world.store.submission("lab", 114) is None
+    (aside,) = world.spool.rejected.values()
+    assert isinstance(aside, SetAside) and aside.uid == 1002
+
+
+def test_a_submission_of_a_job_newer_than_slurms_first_answer_is_believed(world: World) -> None:
+    world.hear(submitted(submission(115)))
+    asked = world.slurm.jobs
+
+    def later(user: str | None = None) -> tuple[JobRecord, ...]:
+        answer = asked(user)
+        world.add(job(115, state="PENDING", start_time=None, end_time=None, nodes=()))
+        return answer
+
+    world.slurm.jobs = later  # type: ignore[method-assign]
+    world.run()
+    assert world.store.submission("lab", 115) is not None
+
+
+def test_garbage_in_a_claim_is_set_aside(world: World) -> None:
+    note = Observation(
+        nonce="2" * 32,
+        cluster="lab",
+        job_id=116,
+        context=Context.SUBMIT,
+        at=START,
+        uid=1001,
+        facts={"submission": {"job_id": "$(reboot)"}},
+    )
+    world.hear(note)
+    assert world.run().ingested.refused == 1
+
+
+# --- a user's own ----------------------------------------------------------------------------------------------------
+
+
+def test_in_user_mode_own_jobs_are_judged_from_their_logs_without_any_hook(tmp_path: Path) -> None:
+    world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
+    mine, other = job(120), job(121, user="bob", uid=1002)
+    world.add(mine, other)
+    world.logs.texts = {120: BUG, 121: BUG}
+    world.hear(replace(submitted(submission(120)), uid=-1))
+    world.run()
+    assert category_of(world, mine) == ("traceback_from_crash", "stop")
+    assert world.store.attempts(cluster="lab", job_id=121) == ()
+    assert world.store.submission("lab", 120) is not None
+
+
+def test_in_user_mode_a_transient_failure_is_retried_and_a_drain_only_advised(tmp_path: Path) -> None:
+    world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
+    lost = job(122, state="NODE_FAIL", reason="NodeDown", exit_code=0)
+    world.add(lost)
+    world.hear(replace(submitted(submission(122)), uid=-1))
+    world.run()
+    assert [call[0] for call in world.asked()] == ["requeuehold", "update job", "release", "update job"]
+
+
+# --- being killed ----------------------------------------------------------------------------------------------------
+
+
+def crash_world(path: Path) -> World:
+    """Several endings at once."""
+    world = World(path)
+    hardware, transient = job(130), job(131, nodes=("n2",))
+    bug, done = job(132, nodes=("n3",)), job(133, nodes=("n4",), state="COMPLETED", exit_code=0)
+    world.add(hardware, transient, bug, done)
+    world.hear(submitted(submission(130)), submitted(submission(131, output_appends=False)))
+    world.hear(submitted(submission(133, profile_key="k")), *hooks(hardware, log=NCCL, kernel=[XID_79]))
+    world.hear(*hooks(transient, log=NCCL), *hooks(bug, log=BUG), *hooks(done))
+    world.hear(tried(134, 135, Measurement(seconds=30, mem_peak_mib=900, cpu_s=20), key="k"))
+    world.add(job(134, state="PENDING", start_time=None, end_time=None, nodes=()), job(135, state="RUNNING"))
+    return world
+
+
+def tried(job_id: int, trial_id: int, measurement: Measurement, *, key: str) -> Observation:
+    """A pre-run that passed."""
+    verdict = Verdict(outcome=Outcome.PASS, layer="step", reason="three steps", measurement=measurement)
+    record = PrerunRecord(
+        cluster="lab",
+        job_id=job_id,
+        prerun_job_id=trial_id,
+        uid=1001,
+        at=float(START),
+        verdict=verdict,
+        profile_key=key,
+    )
+    return Observation(
+        nonce="3" * 32,
+        cluster="lab",
+        job_id=job_id,
+        context=Context.PRERUN,
+        at=float(START),
+        uid=1001,
+        facts={"prerun": to_plain(record)},
+    )
+
+
+def outcome(world: World) -> dict[str, object]:
+    """Everything that must not depend on having been killed; ids and times do."""
+    store = world.store
+    actions = [(a.attempt, a.verb, a.target, a.key, a.value, a.mode, a.error) for a in store.actions()]
+    return {
+        "calls": world.asked(),
+        "jobs": world.slurm.records,
+        "nodes": world.slurm.nodes,
+        "attempts": store.attempts(),
+        "actions": actions,
+        "undone": [a for a in store.actions(unfinished=True) if a.mode == "act"],
+        "strikes": [(s.node, s.cause, s.job_id) for s in store.strikes(since=0)],
+        "submissions": store.submissions(),
+        "profiles": store.profiles(),
+        "told": sorted(world.publisher.told),
+        "health": world.publisher.published and world.publisher.published.health,
+        "spool": world.spool.files,
+    }
+
+
+def undisturbed(path: Path) -> tuple[dict[str, object], int]:
+    world, fuse = crash_world(path), Fuse()
+    reconcile_once(world.edges(fuse.through))
+    world.run()
+    found = outcome(world)
+    world.store.close()
+    return found, fuse.count
+
+
+def test_killed_at_any_call_of_an_edge_nothing_is_lost_and_nothing_done_twice(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    expected, calls = undisturbed(tmp_path / "plain")
+    assert len(expected["calls"]) == 1 + 4 + 4 and calls > 60  # type: ignore[arg-type]
+    for at in range(1, calls + 1):
+        for after in (False, True):
+            place = tmp_path / f"{at}-{after}"
+            place.mkdir()
+            world = crash_world(place)
+            with pytest.raises(Killed):
+                reconcile_once(world.edges(Fuse(at, after=after).through))
+            world.reopen()
+            world.run()
+            world.run()
+            found = outcome(world)
+            world.store.close()
+            assert found == expected, f"killed {'after' if after else 'before'} call {at}"
+
+
+# --- going on --------------------------------------------------------------------------------------------------------
+
+
+def test_the_watch_survives_slurm_being_away_and_says_so_once(world: World) -> None:
+    failed = job(140)
+    world.add(failed)
+    world.hear(*hooks(failed, log=BUG))
+    world.slurm.away = True
+    said: list[str] = []
+    passes = count(1)
+
+    def stopped() -> bool:
+        if world.clock.now() > START + 60:
+            world.slurm.away = False
+        return world.clock.now() > START + 300
+
+    watch(
+        replace(world.edges(), say=said.append),
+        poll_s=30,
+        woken=lambda: 0,
+        stopped=stopped,
+        report=lambda _: next(passes),
+    )
+    assert said == [
+        "trying again until it works: Unable to contact slurm controller (connect failure)",
+        "it works again",
+    ]
+    assert category_of(world, failed)[0] == "traceback_from_crash"
+
+
+def test_a_wake_ends_the_waiting(world: World) -> None:
+    failed = job(141)
+    summaries: list[float] = []
+
+    def woken() -> int:
+        if world.clock.now() > START + 5 and not world.slurm.records:
+            world.add(failed)
+            world.hear(*hooks(failed, log=BUG))
+        return len(world.slurm.records)
+
+    watch(
+        world.edges(),
+        poll_s=3600,
+        woken=woken,
+        stopped=lambda: world.clock.now() > START + 20,
+        report=lambda _: summaries.append(world.clock.now()),
+    )
+    assert len(summaries) == 2
+    assert category_of(world, failed)[0] == "traceback_from_crash"
+
+
+def test_a_second_pass_does_not_read_settled_runs_again(world: World) -> None:
+    failed = job(142)
+    world.add(failed)
+    world.hear(*hooks(failed, log=BUG))
+    edges, book = world.edges(), Notebook()
+    reconcile_once(edges, book)
+    fuse = Fuse()
+    reconcile_once(replace(edges, store=fuse.through(world.store)), book)  # type: ignore[arg-type]
+    assert fuse.count == 2  # one transaction, one list of what is open
+
+
+def test_one_job_that_cannot_be_handled_does_not_keep_the_others_waiting(world: World) -> None:
+    poison, failed = job(144, submit_time=START - 200), job(145)
+    world.add(poison, failed)
+    world.hear(*hooks(poison, log="poison"), *hooks(failed, log=BUG))
+
+    def choke(evidence: Evidence) -> Diagnosis:
+        if evidence.logs[0].text == "poison":
+            raise ZeroDivisionError("division by zero")
+        return classify(evidence)
+
+    summary = reconcile_once(replace(world.edges(), classify=choke))
+    assert summary.errors == ["job 144: ZeroDivisionError: division by zero"]
+    assert category_of(world, failed)[0] == "traceback_from_crash"
+
+
+def test_verbs_of_scontrol_are_the_only_ones_asked_for(world: World) -> None:
+    failed = job(143)
+    world.add(failed)
+    world.hear(submitted(submission(143)), *hooks(failed, kernel=[XID_79]))
+    world.run()
+    assert {call.verb for call in world.slurm.calls} <= set(Verb)
