@@ -1,7 +1,8 @@
 """One job, all the way, on a real Slurm: what `make demo` shows. As root; everything it makes it takes down again.
 
-(a) a bug in the training step is caught on one GPU, (b) the mended 16-GPU job is tuned, placed and runs, (c) a GPU falls off
-the bus: the job goes elsewhere and the node is drained, (d) a corrupt input is blocked, (e) the night report tells the story.
+(a) a bug in the training step is caught on one GPU, (b) the mended 16-GPU job is tuned, placed and runs, (c) a GPU
+falls off the bus: the job goes elsewhere and the node is drained, (d) a corrupt input is blocked, (e) the night report
+tells the story.
 """
 
 from __future__ import annotations

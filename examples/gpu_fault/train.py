@@ -1,7 +1,7 @@
 """Stands for a job whose GPU breaks under it: the first run dies as CUDA programs do, the second one ends well.
 
-Only a lab needs this file: there the GPUs are not real, so the program prints what CUDA would have said. The kernel's own line
-(Xid 79) is supplied beside it with `slurmwrap lab kernel NODE LINE`.
+Only a lab needs this file: there the GPUs are not real, so the program prints what CUDA would have said. The kernel's
+own line (Xid 79) is supplied beside it with `slurmwrap lab kernel NODE LINE`.
 """
 
 import os

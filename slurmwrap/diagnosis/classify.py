@@ -70,7 +70,9 @@ def _view(log: Log, index: int, signatures: SignatureSet) -> _View:
 
 def _judge(evidence: Evidence, views: tuple[_View, ...], kernel: KernelWord | None) -> Diagnosis:
     root = _root(views)
-    if word := slurm_word.decisive_state(evidence):
+    said_more = root is not None and root.weight >= DECISIVE
+    word = slurm_word.decisive_state(evidence)
+    if word is not None and not (word.category == "cancelled" and said_more):
         line = _confirming(views, word.category)
         return _of_word(word, evidence, views, line)
     if root is not None and root.weight >= DECISIVE:

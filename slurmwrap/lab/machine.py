@@ -57,11 +57,14 @@ def output(argv: list[str], *, environ: dict[str, str] | None = None, timeout_s:
 
 
 def default_directory() -> Path:
-    """/var/lib/slurmwrap-lab as root, else ~/.local/share/slurmwrap-lab."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/slurmwrap-lab")
+    """/var/lib/slurmwrap-lab as root, else ~/.local/share/slurmwrap-lab; root's where only that one is there.
+
+    So that after `sudo slurmwrap lab up` everyone's `slurmwrap lab env` means the same lab.
+    """
+    roots = Path("/var/lib/slurmwrap-lab")
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(home) / "slurmwrap-lab"
+    own = Path(home) / "slurmwrap-lab"
+    return roots if os.geteuid() == 0 or (roots.exists() and not own.exists()) else own
 
 
 def probe(layout: Layout, gpus: int) -> Means:

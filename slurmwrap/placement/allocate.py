@@ -4,7 +4,7 @@ The rules, in words (design 4, "Tuning may help, never harm"):
 
 CPUs. Raised to the measured need, but not above the GPU-proportional share of the node: what lies above it belongs to
 the node's other GPUs. Lowered only if the job asked for more than it needs, and then
-- after a pre-run alone (a few steps, one GPU) not below the smaller of what was asked and the proportional share;
+- after a pre-run alone (a few steps, one GPU) not below the proportional share;
 - after complete runs down to the need;
 - not at all while the job used all CPUs it had (the need is then only known to be higher), and
 - not below the proportional share where the job owns all GPUs of the node: nobody else could use them.
@@ -60,7 +60,7 @@ def _cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) -> tuple[f
         return target, f"it {used} ({_source(profile)}) and asked for {asked:.3g}; its share is {share:.3g}"
     if profile.cpu_bound:
         return None, ""
-    floor = min(asked, share) if not profile.runs or shape.gpus_per_node == node.gpus else 1.0
+    floor = share if not profile.runs or shape.gpus_per_node == node.gpus else 1.0
     target = max(need, floor)
     if target >= asked:
         return None, ""

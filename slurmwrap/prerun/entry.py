@@ -82,7 +82,7 @@ class EntryPoint:
 
     kind: str  # "python" | "module" | "torchrun" | "accelerate" | "deepspeed" | "shell"
     path: str  # the file that is run, absolute, whether it exists or not; "" when it cannot be known
-    argv: tuple[str, ...]  # the program's own arguments; UNKNOWN ("\0") for those that only the shell knows
+    argv: tuple[str, ...]  # the program's own arguments; UNKNOWN ("\0") in those that only the shell knows
     line: int  # of the batch script
     certain: bool = True  # it runs for sure, from a directory that is known
     interpreter: str = ""  # as the script says it: "python3", "/venv/bin/python"; "" when it is not said
@@ -131,7 +131,7 @@ class _Walk:
         taken = 0
         while taken < len(words) and (pair := assignment(words[taken])):
             value = expand(pair[1], self.variables, self.args)
-            known = value[0] if len(value) == 1 and value[0] != UNKNOWN and command.sure else None
+            known = value[0] if len(value) == 1 and UNKNOWN not in value[0] and command.sure else None
             self.variables[pair[0]] = known
             taken += 1
         if name in ("export", "declare", "local", "readonly", "typeset"):
@@ -177,7 +177,7 @@ def unwrapped(words: Sequence[str]) -> tuple[list[str], bool]:
 
 def program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
     """The entry point that `words` start, with line 0; None when it is no Python and no shell script."""
-    if not words or words[0] == UNKNOWN:
+    if not words or UNKNOWN in words[0]:
         return None
     name = os.path.basename(words[0])  # noqa: PTH119
     if launched := slurmwrap_launch.launcher(list(words)):
@@ -238,6 +238,8 @@ def _launched(launched: tuple[str, int], words: Sequence[str], cwd: str | None, 
     kind, first = launched
     options, rest = slurmwrap_launch.split(kind, list(words[first:]))
     names = {name for name, _ in options}
+    if rest[:1] == [UNKNOWN] and rest[1:2] and rest[1].endswith(".py"):
+        rest = rest[1:]  # `torchrun $OPTIONS train.py`
     if not rest or "no_python" in names:
         return None
     return (_module if names & {"m", "module"} else _file)(kind, rest, cwd, interpreter)

@@ -45,7 +45,7 @@ class RawCommand:
     writes: bool = False  # its output goes to a file that may be a program
 
 
-UNKNOWN = "\0"  # stands for a word that only the running shell knows; no real word holds a NUL
+UNKNOWN = "\0"  # stands for text that only the running shell knows, a word or part of one; no real word holds a NUL
 
 
 class Guess(str):
@@ -109,13 +109,13 @@ def _bare(word: RawWord) -> str | None:
 
 
 def expand(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, ...]) -> tuple[str, ...]:
-    """The words that `word` becomes. A name that is not in `variables`, or None there, gives UNKNOWN."""
+    """The words that `word` becomes. A name that is not in `variables`, or None there, gives UNKNOWN in its place."""
     if len(word.parts) == 1 and word.parts[0][:2] in (("variable", "@"), ("variable", "*")):
         return args
     pieces = [_piece(part, variables, args) for part in word.parts]
-    if word.glob or any(piece is None for piece in pieces):
+    if word.glob:
         return (UNKNOWN,)
-    text = "".join(piece for piece in pieces if piece is not None)
+    text = "".join(UNKNOWN if piece is None else piece for piece in pieces)
     kind = Guess if any(isinstance(piece, Guess) for piece in pieces) else str
     if word.quoted or all(part[0] == "text" for part in word.parts):
         return (kind(text),)

@@ -13,6 +13,7 @@ from slurmwrap.report.actions import retries, rule_rows, to_do
 from slurmwrap.report.record import (
     Blocked,
     CategoryRow,
+    CaughtRow,
     Estimate,
     Headline,
     NightReport,
@@ -73,6 +74,7 @@ def build(
         clusters=tuple(sorted({a.attempt.cluster for a in ended} | {p.cluster for p in window.preruns})),
         headline=_headline(window, submissions),
         preruns=_preruns(window),
+        caught=_caught(window.preruns),
         categories=_categories(window),
         repeated=_repeated(window.failed),
         rules=rule_rows(decided),
@@ -139,6 +141,25 @@ def _saved(stopped: Sequence[PrerunRecord], failed: Sequence[AttemptRecord], use
     otherwise = median(a.run_s for a in failed)
     wasted = fsum(p.gpus * known.get(p.verdict.category, otherwise) for p in stopped) / 3600
     return Estimate(gpu_hours=wasted - used, n=cases, needed=MIN_CASES, formula=SAVED)
+
+
+def _caught(preruns: Sequence[PrerunRecord]) -> tuple[CaughtRow, ...]:
+    """What one GPU showed before the cluster paid for it; most GPUs first."""
+    failed = [p for p in preruns if p.verdict.outcome is Outcome.FAIL]
+    rows = [_caught_row(name, found) for name, found in _grouped(failed, lambda p: p.verdict.category).items()]
+    return tuple(sorted(rows, key=lambda row: (-row.gpus_never_started, -row.preruns, row.category)))
+
+
+def _caught_row(category: str, preruns: Sequence[PrerunRecord]) -> CaughtRow:
+    stopped = [p for p in preruns if p.job_id is not None]
+    return CaughtRow(
+        category=category or "no_signature",
+        preruns=len(preruns),
+        stopped_jobs=len(stopped),
+        users=len({p.uid for p in preruns}),
+        gpus_never_started=sum(p.gpus for p in stopped),
+        reason=max(preruns, key=lambda p: p.at).verdict.reason,
+    )
 
 
 def _categories(window: _Window) -> tuple[CategoryRow, ...]:

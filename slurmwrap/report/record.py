@@ -46,6 +46,18 @@ class Preruns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtRow:
+    """Failures of one category that a pre-run found on one GPU."""
+
+    category: str
+    preruns: int
+    stopped_jobs: int
+    users: int
+    gpus_never_started: int
+    reason: str  # of the newest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryRow:
     """Failures of one category (Philly, table 7)."""
 
@@ -135,6 +147,7 @@ class NightReport:
     clusters: tuple[str, ...]
     headline: Headline
     preruns: Preruns
+    caught: tuple[CaughtRow, ...] = ()
     categories: tuple[CategoryRow, ...] = ()
     repeated: tuple[Repeated, ...] = ()
     rules: tuple[RuleRow, ...] = ()

@@ -18,6 +18,11 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES, decisions_of
 CASES: list[dict[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parents[1] / "data/diagnosis/cases.jsonl").read_text().splitlines()
 ]
+MESSAGES: list[tuple[str, str]] = [
+    (row["category"], row["log"])
+    for line in (Path(__file__).parents[1] / "data/diagnosis/messages.jsonl").read_text().splitlines()
+    for row in [json.loads(line)]
+]
 PROGRESS = "".join(f"step {number}/900 loss={3 - number / 1000:.3f} lr=1e-4\n" for number in range(1, 6))
 LATER = "".join(f"step {number}/900 loss={3 - number / 1000:.3f} lr=1e-4\n" for number in range(6, 12))
 TRACEBACK = 'Traceback (most recent call last):\n  File "/home/ann/train.py", line 7, in <module>\n    main()\n'
@@ -142,6 +147,16 @@ def test_slurms_time_limit_beats_what_the_program_printed() -> None:
 def test_a_preemption_before_the_job_went_on_is_background() -> None:
     line = "slurmstepd: error: *** JOB 45 ON n3 CANCELLED AT 2026-11-20T23:50:10 DUE TO PREEMPTION ***\n"
     assert diagnose(PROGRESS + line + LATER + OOM).category == "gpu_oom"
+
+
+def test_a_cancelled_job_whose_log_says_preemption_was_preempted() -> None:
+    line = "slurmstepd: error: *** JOB 45 ON n3 CANCELLED AT 2026-11-20T23:50:10 DUE TO PREEMPTION ***\n"
+    assert diagnose(PROGRESS + line, state="CANCELLED", code=0).category == "job_preempted"
+
+
+@pytest.mark.parametrize(("category", "text"), MESSAGES, ids=lambda value: str(value)[-60:])
+def test_a_message_alone_is_enough(category: str, text: str) -> None:
+    assert diagnose(text + "\n").category == category
 
 
 def test_a_conclusive_xid_explains_a_bare_nccl_timeout_and_blames_the_node() -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.diagnosis.classify import classify
-from slurmwrap.prerun import inputs
+from slurmwrap.host.command import run
+from slurmwrap.job.request import JobRequest, Script
+from slurmwrap.prerun import inputs, static
+from slurmwrap.prerun.entry import entry_points
 from slurmwrap.prerun.judge import judge
 from slurmwrap.prerun.supervisor import run_trial
 from slurmwrap.prerun.trial import TrialSpec
@@ -52,6 +55,15 @@ def tried(folder: Path, script: str, *args: str, gpus: int, **fields: object) ->
 
 def test_every_example_is_tried_here() -> None:
     assert [f"{name}/train.sbatch" for name in ("buggy", "corrupt_input", "ddp", "gpu_fault", "single")] == SCRIPTS
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_static_stage_finds_nothing_in_an_example(script: str) -> None:
+    content = (EXAMPLES / script).read_bytes()
+    request = JobRequest(script=Script(path=script, name="train.sbatch", content=content), chdir=str(EXAMPLES.parent))
+    assert static.check(request, run=run, node_local=()) == ()
+    (entry,) = entry_points(content.decode(), request.chdir, ())
+    assert entry.path == str(EXAMPLES / Path(script).parent / "train.py")
 
 
 def test_ddp_passes_and_tells_what_it_needs(tmp_path: Path) -> None:

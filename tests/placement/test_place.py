@@ -166,6 +166,12 @@ def test_big_job_is_seen_on_the_emptiest_switch_and_small_one_in_a_fragment() ->
     assert placed(request(replace(ONE_GPU, gpus=5, gpus_per_node=5)), snapshot).candidates == ("n2",)
 
 
+def test_of_two_switches_that_hold_it_a_big_job_is_seen_on_the_emptier() -> None:
+    snapshot = cluster(*(node(f"n{i}", used) for i, used in enumerate([0, 0, 8, 8, 0, 0, 0, 8])))
+    found = placed(request(replace(SHAPE, gpus=16, gpus_per_node=8)), snapshot)
+    assert (found.switch, found.candidates) == ("ib1", ("n4", "n5"))
+
+
 def test_job_that_fits_nowhere_now_gets_no_candidates() -> None:
     full = cluster(*(node(f"n{i}", 8) for i in range(8)))
     found = placed(request(), full)

@@ -40,7 +40,7 @@ def test_a_typical_script_starts_one_program() -> None:
         EntryPoint(
             kind="torchrun",
             path="/w/train.py",
-            argv=("--cfg", "configs/a.yaml", "--out", UNKNOWN, "--lr", "0.1"),
+            argv=("--cfg", "configs/a.yaml", "--out", f"{UNKNOWN}/x", "--lr", "0.1"),
             line=11,
             certain=True,
             interpreter="",
@@ -65,6 +65,8 @@ def test_a_typical_script_starts_one_program() -> None:
         ("python -m torch.distributed.run --nnodes 2 --nproc-per-node=8 a.py x", "torchrun", "/w/a.py", ("x",)),
         ("accelerate launch --num_processes 8 --use_fsdp a.py --n 1", "accelerate", "/w/a.py", ("--n", "1")),
         ("deepspeed --num_gpus 8 a.py --deepspeed c.json", "deepspeed", "/w/a.py", ("--deepspeed", "c.json")),
+        ('torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=$N a.py', "torchrun", "/w/a.py", ()),
+        ("torchrun $OPTIONS a.py x", "torchrun", "/w/a.py", ("x",)),
         ("bash -e run.sh 1", "shell", "/w/run.sh", ("1",)),
         ("time { python a.py; }", "python", "/w/a.py", ()),
         ("cd sub && python a.py", "python", "/w/sub/a.py", ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,30 @@ def test_the_sites_own_bash_env_still_runs(trial: Trial, tmp_path: Path) -> None
     script = "#!/bin/bash\nmodule load cuda\npython train.py 9\n"
     result = trial(script, environ={"BASH_ENV": str(tmp_path / "lmod.sh")})
     assert (result.layer, text(result).splitlines()[0]) == ("step", "module load cuda")
+
+
+def test_bash_behaves_as_without_us(trial: Trial, job: Path) -> None:
+    script = """#!/bin/bash
+mkdir -p sub/d && cd $_ && pwd
+false | true | false; echo "${PIPESTATUS[@]}"
+[[ abc =~ b(c) ]]; echo "${BASH_REMATCH[1]}"
+f() { local x; x=$(cd / && pwd); echo $x $FUNCNAME $#; return 3; }
+f a b; echo $?
+echo x y z; echo last=$_
+set -- 1 2 3; echo $# $LINENO
+trap 'echo err $LINENO' ERR; false; trap - ERR
+while read -r l; do echo "got $l"; done < <(printf 'a\nb\n')
+(exit 4); echo $?
+set -euo pipefail; cat <<E | tail -n 1
+1
+2
+E
+exit 5
+"""
+    plain = subprocess.run(["bash", "-c", script], cwd=job, capture_output=True, text=True)
+    result = trial(script)
+    assert (text(result), result.exit_code) == (plain.stdout, plain.returncode)
+    assert plain.stdout.startswith(f"{job}/sub/d\n")
 
 
 def test_the_users_own_sitecustomize_still_runs(trial: Trial, job: Path) -> None:

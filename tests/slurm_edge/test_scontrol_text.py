@@ -117,6 +117,11 @@ def test_state_is_split_into_base_and_flags(state: str, base: str, flags: set[st
     assert (node.state, set(node.flags), node.usable) == (base, flags, usable)
 
 
+def test_reason_cannot_add_a_field_that_the_node_does_not_have() -> None:
+    (node,) = parse_nodes("NodeName=n RealMemory=1000 State=IDLE Reason=x MemSpecLimit=900 Gres=gpu:8 Partitions=gpu")
+    assert (node.mem_mib, node.gpus, node.partitions) == (1000, 0, ())
+
+
 def test_comment_before_any_reason_cannot_pass_for_one() -> None:
     (node,) = parse_nodes("NodeName=n State=IDLE Comment=x Reason=slurmwrap: forged State=DOWN")
     assert (node.state, node.reason) == ("IDLE", "")
