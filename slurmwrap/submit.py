@@ -10,6 +10,7 @@ it unchanged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -229,8 +230,7 @@ def send(prepared: Prepared, desk: Desk, make_trial: MakeTrial) -> Sent:
     now = desk.clock.now()
     begin, release_at = _gate(prepared, desk.config, now)
     gate = () if begin is None else (begin,)
-    batch = render(prepared.request, prepared.plan.lines, added=(*prepared.added, *gate))
-    result = desk.slurm.sbatch(sbatch_call(prepared.request, batch, desk))
+    batch, result = _sbatch(prepared, (*prepared.added, *gate), desk)
     if result.job_id is None or result.exit_code != 0:
         return Sent(result=result, batch=batch)
     trial, directory = (
@@ -239,6 +239,29 @@ def send(prepared: Prepared, desk: Desk, make_trial: MakeTrial) -> Sent:
     submission = _submission(prepared, batch, result.job_id, trial, desk, now)
     _keep(lambda: desk.memory.remember_submission(submission), desk)
     return Sent(result=result, batch=batch, trial=trial, trial_dir=directory)
+
+
+def _sbatch(prepared: Prepared, added: tuple[Wish, ...], desk: Desk) -> tuple[BatchScript, SbatchResult]:
+    """Submits the planned job; one that Slurm clearly refuses goes once more as asked.
+
+    A plan knows nothing of QOS and association limits, so it may ask for what the user may not have. An answer that
+    leaves open whether the job was taken is never answered by submitting again.
+    """
+    request, lines = prepared.request, prepared.plan.lines
+    batch = render(request, lines, added=added)
+    result = desk.slurm.sbatch(sbatch_call(request, batch, desk))
+    planned = any(line.value is not None for line in lines)
+    if result.job_id is not None or result.timed_out or not planned:
+        return batch, result
+    as_asked = render(request, (), added=added)
+    second = desk.slurm.sbatch(sbatch_call(request, as_asked, desk))
+    if second.job_id is not None:
+        desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {_last_line(result.stderr)}")
+    return as_asked, second
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[-1].removeprefix("sbatch: error: ")
 
 
 def _keep(write: Callable[[], None], desk: Desk) -> None:
@@ -251,17 +274,22 @@ def _keep(write: Callable[[], None], desk: Desk) -> None:
 
 def sbatch_call(request: JobRequest, batch: BatchScript, desk: Desk, extra: tuple[str, ...] = ()) -> SbatchCall:
     """The call that submits `batch`: the user's own file while its bytes are untouched, else a copy of its name."""
-    environ = {**desk.environ, **batch.environ}
     script = request.script
+    path, stdin, args = script.path, None, batch.args
     if request.value("wrap") is not None:
-        return SbatchCall(options=(*batch.options, *extra), script_path=None, environ=environ)
-    if script.path is None:
-        return SbatchCall(
-            options=(*batch.options, *extra), script_path=None, args=batch.args, stdin=batch.content, environ=environ
-        )
-    untouched = batch.content == script.content
-    path = script.path if untouched else desk.memory.keep_script(script.name, batch.content)
-    return SbatchCall(options=(*batch.options, *extra), script_path=path, args=batch.args, environ=environ)
+        path, args = None, ()
+    elif path is None:
+        stdin = batch.content
+    elif batch.content != script.content:
+        path = desk.memory.keep_script(script.name, batch.content)
+    return SbatchCall(
+        options=(*batch.options, *extra),
+        script_path=path,
+        args=args,
+        stdin=stdin,
+        environ={**desk.environ, **batch.environ},
+        timeout_s=math.inf if request.setting("wait") else None,  # --wait lasts as long as the job
+    )
 
 
 def _gate(prepared: Prepared, config: Config, now: float) -> tuple[Wish | None, str]:
@@ -286,8 +314,7 @@ def _start_trial(
         _let_go(job_id, release_at, desk)
         return None, ""
     if result.job_id is None:
-        why = result.stderr.strip().splitlines()[-1:] or ["no answer from sbatch"]
-        desk.say(f"no pre-run: {why[0]}; job {job_id} starts without")
+        desk.say(f"no pre-run: {_last_line(result.stderr)}; job {job_id} starts without")
         _let_go(job_id, release_at, desk)
         return None, ""
     return result, job.directory

@@ -214,10 +214,25 @@ def test_an_untouched_script_is_submitted_from_where_it_lies() -> None:
     assert (slurm.calls[0].script_path, memory.scripts) == ("/home/alice/train.sbatch", {})
 
 
+REFUSAL = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: Invalid partition\n", job_id=None)
+
+
 def test_a_refused_job_is_not_followed_by_a_pre_run() -> None:
-    refusal = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: Invalid partition\n", job_id=None)
-    slurm, memory = submitted(slurm=FakeSlurm(refuse=lambda call: refusal))
+    slurm, memory = submitted("--no-place", "--no-tune", slurm=FakeSlurm(refuse=lambda call: REFUSAL))
     assert (len(slurm.calls), memory.submissions, slurm.applied) == (1, [], [])
+
+
+def test_a_plan_that_slurm_refuses_is_given_up_and_the_job_goes_as_asked() -> None:
+    planned = FakeSlurm(refuse=lambda call: REFUSAL if "--switches=1@5:00" in call.options else None)
+    slurm, memory = submitted("--prerun=off", slurm=planned)
+    first, second = slurm.calls
+    assert set(first.options) - set(second.options) == {"--switches=1@5:00"}
+    assert memory.submissions[0].job_id == 101
+
+
+def test_waiting_for_the_job_has_no_time_out() -> None:
+    slurm, _ = submitted("--wait", "--prerun=off")
+    assert slurm.calls[0].timeout_s == float("inf")
 
 
 def test_an_ambiguous_answer_is_never_followed_by_a_second_submission() -> None:

@@ -85,7 +85,7 @@ class EntryPoint:
     argv: tuple[str, ...]  # the program's own arguments; UNKNOWN ("\0") in those that only the shell knows
     line: int  # of the batch script
     certain: bool = True  # it runs for sure, from a directory that is known
-    interpreter: str = ""  # as the script says it: "python3", "/venv/bin/python"; "" when it is not said
+    interpreter: str = ""  # as the script says it: "python3", "/venv/bin/python", "\0/bin/python"; "" when it does not
     cwd: str = ""  # "" when unknown
 
 
@@ -177,9 +177,9 @@ def unwrapped(words: Sequence[str]) -> tuple[list[str], bool]:
 
 def program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
     """The entry point that `words` start, with line 0; None when it is no Python and no shell script."""
-    if not words or UNKNOWN in words[0]:
+    name = os.path.basename(words[0]) if words else UNKNOWN  # noqa: PTH119
+    if UNKNOWN in name:
         return None
-    name = os.path.basename(words[0])  # noqa: PTH119
     if launched := slurmwrap_launch.launcher(list(words)):
         return _launched(launched, words, cwd, "")
     if _PYTHON.fullmatch(name):

@@ -19,6 +19,7 @@ from typing import Protocol
 from slurmwrap.job.request import JobRequest
 from slurmwrap.prerun.entry import EntryPoint, entry_points
 from slurmwrap.prerun.inputs import missing_paths
+from slurmwrap.prerun.shell import UNKNOWN
 from slurmwrap.prerun.verdict import Finding, Severity
 
 BUDGET_S = 2.0
@@ -235,7 +236,7 @@ def _second_opinion(path: str, interpreter: str, desk: _Desk) -> bool | None:
     """True: the job's own interpreter refuses the file as well; False: it takes it; None: it cannot be asked."""
     import shutil
 
-    found = shutil.which(interpreter or "python3", path=desk.environ.get("PATH"))
+    found = None if UNKNOWN in interpreter else shutil.which(interpreter or "python3", path=desk.environ.get("PATH"))
     left = desk.deadline - time.monotonic()
     if found is None or left <= 0.1:
         return None

@@ -67,6 +67,7 @@ def test_a_typical_script_starts_one_program() -> None:
         ("deepspeed --num_gpus 8 a.py --deepspeed c.json", "deepspeed", "/w/a.py", ("--deepspeed", "c.json")),
         ('torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=$N a.py', "torchrun", "/w/a.py", ()),
         ("torchrun $OPTIONS a.py x", "torchrun", "/w/a.py", ("x",)),
+        ("$CONDA_PREFIX/bin/python a.py", "python", "/w/a.py", ()),
         ("bash -e run.sh 1", "shell", "/w/run.sh", ("1",)),
         ("time { python a.py; }", "python", "/w/a.py", ()),
         ("cd sub && python a.py", "python", "/w/sub/a.py", ()),
