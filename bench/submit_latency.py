@@ -71,12 +71,13 @@ def main() -> int:
     parser.add_argument("--dir", help="a lab that is up already; default: one is made for the run")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-", dir="/var/tmp") as scratch:
+        Path(scratch).chmod(0o755)  # the lab serves several users
         directory = options.dir or f"{scratch}/lab"
         slurmwrap = [str(BIN / "slurmwrap"), "lab"]
         if not options.dir:
             quiet = subprocess.DEVNULL
             up = [*slurmwrap, "up", "--dir", directory, "--base-port", "23800", "--no-reconcile"]
-            subprocess.run(up, check=True, stdout=quiet, stderr=quiet)
+            subprocess.run(up, check=True, stdout=quiet, stderr=None if sys.stderr.isatty() else quiet)
         try:
             Path(scratch, "job.sbatch").write_text(JOB)
             environ = {**lab_environ(directory), "HOME": scratch, "XDG_STATE_HOME": f"{scratch}/state"}

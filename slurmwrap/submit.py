@@ -54,12 +54,16 @@ class Desk:
     memory: Memory
     config: Config
     trials: Trials
-    cluster: str
     uid: int
     user: str
     environ: Mapping[str, str]
     published: Published = field(default_factory=Published)
     say: Callable[[str], None] = lambda line: None
+
+    @property
+    def cluster(self) -> str:
+        """ClusterName; after a snapshot it costs no further question."""
+        return self.slurm.cluster_name()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

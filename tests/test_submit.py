@@ -145,7 +145,6 @@ def desk(slurm: FakeSlurm, memory: FakeMemory, *, trials: Mapping[str, object] |
         memory=memory,
         config=Config(),
         trials=Trials(**{**functions, **(trials or {})}),  # type: ignore[arg-type]
-        cluster="lab",
         uid=1001,
         user="alice",
         environ={"HOME": "/home/alice"},

@@ -54,7 +54,6 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
         memory=memory,
         config=config,
         trials=_trials(environ),
-        cluster=slurm.cluster_name(),
         uid=uid,
         user=_user_name(uid),
         environ=environ,

@@ -16,6 +16,8 @@ from slurmwrap.prerun.entry import entry_points
 from slurmwrap.prerun.shell import UNKNOWN
 
 MIB = 1 << 20
+# A file behind such an option is written by the job.
+_WRITTEN = re.compile(r"out(?!lier)|save|log|result|dest|dump|export|report|trace|profil", re.IGNORECASE)
 # A path behind such an option is made by the job, or may be.
 _OUTPUT = re.compile(
     r"out|save|log|result|dest|work[-_]?dir|run[-_]?dir|exp|ckpt|checkpoint|resume|dump|board|wandb|cache|tmp|temp"
@@ -33,14 +35,22 @@ def named_files(request: JobRequest, environ: Mapping[str, str] | None = None) -
     """Regular files that the script's command lines and its arguments name, absolute, in order; no code."""
     text = request.script.content.decode("utf-8", "replace")
     entries = entry_points(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
-    given = [(word, request.chdir) for word in request.args]
-    given += [(word, entry.cwd or request.chdir) for entry in entries for word in entry.argv]
-    paths = [path for word, cwd in given if (path := _resolved(_value_of(word), cwd))]
+    given = [(request.args, request.chdir), *((entry.argv, entry.cwd or request.chdir) for entry in entries)]
+    pairs = ((name, _resolved(value, cwd)) for argv, cwd in given for name, value in _named(argv))
+    paths = (path for name, path in pairs if path and not _WRITTEN.search(name))
     return tuple(dict.fromkeys(p for p in paths if not p.endswith((".py", ".sh")) and _is_file(p)))
 
 
 def missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
     """(option, absolute path) of arguments that are surely paths to read, and are not there."""
+    for name, value in _named(argv):
+        path = _resolved(value, cwd)
+        if path and _surely_path(value, cwd) and not _OUTPUT.search(name) and not os.path.lexists(path):
+            yield name, path
+
+
+def _named(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(option, value) of `--option value`, `--option=value` and `key=value`; the option is "" for a word alone."""
     option = ""
     for word in argv:
         if word.startswith("-") and "=" not in word:
@@ -48,9 +58,7 @@ def missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
             continue
         name, value = word.split("=", 1) if re.match(r"--?[\w-]+=|[\w.]+=", word) else (option, word)
         option = ""
-        path = _resolved(value, cwd)
-        if path and _surely_path(value, cwd) and not _OUTPUT.search(name) and not os.path.lexists(path):
-            yield name, path
+        yield name, value
 
 
 def digest(path: str) -> str:
@@ -86,10 +94,6 @@ def inspect(path: str) -> str | None:
         return f"cannot be read: {error.strerror}"
     finally:
         os.close(descriptor)
-
-
-def _value_of(word: str) -> str:
-    return word.split("=", 1)[1] if re.match(r"--?[\w-]+=|[\w.]+=", word) else word
 
 
 def _resolved(value: str, cwd: str) -> str:

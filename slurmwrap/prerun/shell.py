@@ -86,11 +86,13 @@ class _Nesting:
 
     def enter(self, words: tuple[RawWord, ...], operator: str) -> tuple[RawWord, ...]:
         """Strips reserved words; what is left is a simple command."""
-        while words and (first := _bare(words[0])) and (first in _SKIPPED or first in _OPENING or first == "}"):
+        at = 0
+        while at < len(words) and (first := _bare(words[at])) and (first in _SKIPPED | _OPENING or first == "}"):
             self.depth += (first in _OPENING) - (first in _CLOSING)
             self.cases += (first == "case") - (first == "esac")
             self.functions -= first == "}" and self.functions > 0
-            words = () if first in ("for", "case", "select") else words[1:]
+            at = len(words) if first in ("for", "case", "select") else at + 1
+        words = words[at:]
         if operator == "()" or (words and _bare(words[0]) == "function"):
             self.functions += 1
             return ()
@@ -230,7 +232,9 @@ class _Reader:
             elif here in "$`":
                 parts.append(self._dollar())
             else:
-                glob = glob or here in "*?[" or (here == "{" and "," in self.text[self.at :].split("}")[0])
+                glob = (
+                    glob or here in "*?[" or (here == "{" and "," in self.text[self.at : self.at + 200].split("}")[0])
+                )
                 glob = glob or (here == "~" and not parts)
                 parts.append(("text", here, ""))
                 self.at += 1

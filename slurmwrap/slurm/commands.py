@@ -71,14 +71,18 @@ class SlurmCommands:
         return self.config().get("ClusterName", "")
 
     def snapshot(self) -> Snapshot:
-        """Nodes, topology and the default partition, by two commands side by side."""
+        """Nodes, topology, partitions and (once) the configuration, by two commands side by side."""
+        requests = b"show topology\nshow partition\n" + (b"show config\n" if self._config is None else b"")
         nodes, rest = self._side_by_side(
             ["scontrol", "show", "node", "-d", "-o"],
             # one more process saved: scontrol takes several requests on its standard input (22.05 to 26.05)
             ["scontrol", "-o"],
-            stdin=b"show topology\nshow partition\n",
+            stdin=requests,
         )
-        lines = _decode(rest.stdout).replace("scontrol: ", "")  # its prompt; no topology plugin is no error
+        said = _decode(rest.stdout).replace("scontrol: ", "")  # its prompt; no topology plugin is no error
+        lines, told, settings = said.partition("Configuration data as of")
+        if told:
+            self._config = parse_config(settings)
         partitions = parse_partitions(lines)
         return Snapshot(
             taken_at=self._clock.now(),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurmwrap.prerun.entry import EntryPoint, entry_points
 from slurmwrap.prerun.shell import UNKNOWN
@@ -142,3 +145,16 @@ def test_a_module_beside_the_job_is_found(tmp_path: Path) -> None:
     assert (entry.kind, entry.path, entry.argv) == ("module", str(tmp_path / "pkg/train.py"), ("--x", "1"))
     (other,) = entry_points("python -m pytest", str(tmp_path), ())
     assert (other.kind, other.path) == ("module", "")
+
+
+@given(st.text(alphabet="ab$(){}[]\"'`\\\n;&|<>#= pythonifdo.*-@", max_size=200))
+def test_no_text_breaks_the_reader(script: str) -> None:
+    for entry in found(script):
+        assert entry.line >= 1
+
+
+@pytest.mark.parametrize("piece", ["$(", "${", "{", "((", '"', "'", "`", "<<E\n", "if ", "\\\n", "a=(", ">"])
+def test_reading_a_large_script_takes_no_time(piece: str) -> None:
+    started = time.monotonic()
+    found(piece * (200_000 // len(piece)))
+    assert time.monotonic() - started < 2

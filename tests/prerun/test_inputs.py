@@ -140,10 +140,11 @@ def test_the_digest_is_that_of_size_and_both_ends(tmp_path: Path) -> None:
 
 
 def test_named_files_are_those_of_arguments_and_script(tmp_path: Path) -> None:
-    for name in ("train.py", "a.pt", "b.json", "c.npz", "out.log"):
+    for name in ("train.py", "a.pt", "b.json", "c.npz", "r.json"):
         (tmp_path / name).touch()
     (tmp_path / "sub").mkdir()
-    text = f'#!/bin/bash\nX={tmp_path}\nsrun python train.py --cfg b.json --data=$X/c.npz --dir sub --lr 0.1 "$@"\n'
+    options = "--cfg b.json --data=$X/c.npz --dir sub --save-results r.json --lr 0.1"
+    text = f'#!/bin/bash\nX={tmp_path}\nsrun python train.py {options} "$@"\n'
     script = Script(path="j", name="j", content=text.encode())
     request = JobRequest(script=script, args=("--input", "a.pt", "missing.pt"), chdir=str(tmp_path))
     assert inputs.named_files(request) == tuple(str(tmp_path / name) for name in ("a.pt", "b.json", "c.npz"))
