@@ -215,7 +215,7 @@ def _bus_id(demo: Demo, node: str, index: int) -> str:
 def corrupt(demo: Demo) -> None:
     heading("(d) A corrupt input: found, blocked, and refused to the next job that names it")
     demo.user("python", "examples/corrupt_input/make_data.py", "data", quiet=True)
-    job = demo.submit("examples/corrupt_input/train.sbatch", "--data", "data/truncated.pt")
+    job = demo.submit("examples/corrupt_input/train.sbatch", "data/truncated.pt")
     demo.wait(job, "CANCELLED")
     expect("incorrect_inputs" in demo.user("slurmwrap", "why", str(job)), "classified as incorrect_inputs")
     demo.user("gsub", "examples/ddp/train.sbatch", "--data", "data/truncated.pt", code=5)

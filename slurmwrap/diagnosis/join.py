@@ -18,6 +18,7 @@ from slurmwrap.job.measurement import Measurement
 SLACK_S = 5.0  # clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min)
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 _ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT ")  # slurmstepd's, 22.05
+_OVERLAP = 4096  # characters of an earlier tail's end that are looked for
 _OOM = 125  # Slurm's "signal" for an OOM kill (facts of 22.05: ExitCode 0:125 is OUT_OF_MEMORY)
 
 
@@ -89,21 +90,49 @@ def last_word(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
     )
 
 
+def of_this_run(job: JobRecord, earlier: Iterable[int | None]) -> JobRecord:
+    """`job` without the derived exit code of its earlier runs: Slurm 22.05 keeps the highest one over a requeue.
+
+    Measured: a first run whose srun ends with 5, requeued, ends well and still shows DerivedExitCode=5:0.
+    """
+    inherited = max((code for code in earlier if code), default=0)
+    return replace(job, derived_exit_code=0) if job.derived_exit_code <= inherited else job
+
+
+def since(tail: LogTail, earlier: Iterable[LogTail]) -> LogTail:
+    """`tail` without what earlier runs of the job wrote to the same file (--open-mode=append).
+
+    Where the end of an earlier tail is not found in it, the file was begun anew, or has grown past it; where nothing
+    follows that end, a run that failed the same way wrote the same again.
+    """
+    cut = 0
+    for old in earlier:
+        known = old.text[-_OVERLAP:]
+        at = tail.text.find(known) if old.name == tail.name and known.strip() else -1
+        end = at + len(known)
+        if at >= 0 and tail.text[end:].strip():
+            cut = max(cut, end)
+    return replace(tail, text=tail.text[cut:], first_line=tail.first_line + tail.text.count("\n", 0, cut))
+
+
 def join(
     attempt: Attempt,
     job: JobRecord,
     observations: Sequence[Observation],
     *,
     logs: Sequence[LogTail] = (),
+    earlier: Sequence[Observation] = (),
     requeued: bool = False,
 ) -> Evidence:
     """All facts of one run. `logs`: tails read by the caller, used where no Epilog brought any.
 
-    `requeued`: Slurm shows the next run already, so that 0:0 from a hook does not mean success.
+    `earlier`: observations of earlier runs of the job, whose output is not this one's. `requeued`: Slurm shows the
+    next run already, so that 0:0 from a hook does not mean success.
     """
     epilogs = [o for o in observations if o.context is Context.EPILOG]
     brought = tuple(tail for o in epilogs for tail in _tails(o.facts.get("logs")))
-    tails = brought or tuple(logs)
+    old = [tail for o in earlier if o.context is Context.EPILOG for tail in _tails(o.facts.get("logs"))]
+    tails = tuple(since(tail, old) for tail in brought or tuple(logs))
     untold = not job.state and not job.exit_code and (requeued or _interrupted(tails, observations))
     return Evidence(
         attempt=attempt,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.diagnosis.evidence import Context, Diagnosis, LogTail, Observation
-from slurmwrap.diagnosis.join import join, last_word, measured, of_run
+from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_run
 from slurmwrap.reconcile.desk import Pass, learn
 from slurmwrap.retry.attempt import AttemptRecord, Submission
 from slurmwrap.retry.decision import InputRead
@@ -34,11 +34,14 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
         run.summary.waiting += 1
         return None
     word = job if job is not None and not overwritten else _reconstructed(record, job, seen, run)
+    before = [other for other in others if other.attempt.submit_time < record.attempt.submit_time]
+    word = of_this_run(word, (other.derived_exit_code for other in before))
     record = ended(completed_by_hooks(record, seen), word, measured(word, seen))
     if overwritten and not record.state:
         record = replace(record, state=REQUEUED)
     logs = () if word.state == "COMPLETED" and not word.derived_exit_code else _tails(record, seen, run)
-    evidence = join(record.attempt, word, seen, logs=logs, requeued=overwritten)
+    earlier = [observation for other in before for observation in _seen(other, siblings(other, run), run)]
+    evidence = join(record.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
     diagnosis = _with_lost_node(run.edges.classify(evidence), record, run)
     submission = submission_of(record, run)
     blamed = _blamed_input(diagnosis, submission, record, word, run)

@@ -160,6 +160,8 @@ def _refusal(case: Case) -> str:
         return "it is not requeueable (Requeue=0)"
     if case.record.state == "CANCELLED":
         return "it was cancelled"
+    if case.record.state == "COMPLETED":
+        return "Slurm counts it as COMPLETED, and jobs that depend on it may have started"
     if case.record.state == "PREEMPTED":
         return "Slurm preempted it for good (PreemptMode), which is respected"
     if not case.job.ended:

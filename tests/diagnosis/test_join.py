@@ -7,8 +7,18 @@ from dataclasses import replace
 import pytest
 from fakes import START, job
 
+from slurmwrap.cluster.job import JobRecord
 from slurmwrap.diagnosis.evidence import Attempt, Context, Evidence, KernelLine, LogTail, Observation
-from slurmwrap.diagnosis.join import join, last_word, measured, memory_limit_mib, of_run, split_status
+from slurmwrap.diagnosis.join import (
+    join,
+    last_word,
+    measured,
+    memory_limit_mib,
+    of_run,
+    of_this_run,
+    since,
+    split_status,
+)
 from slurmwrap.job.measurement import Measurement
 
 KEY = Attempt(cluster="lab", job_id=81, submit_time=START - 100)
@@ -148,3 +158,30 @@ def test_what_the_epilogs_measured_is_told_of_one_node() -> None:
 
 def test_nothing_measured_is_no_measurement() -> None:
     assert measured(job(81), [epilog()]) is None
+
+
+# --- runs of one job after each other ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "earlier", "expected"),
+    [
+        ("Error: one\ndone\n", ["Error: one\n"], LogTail(name="o", text="done\n", first_line=2)),
+        ("a\nb\nc\n", ["a\n", "a\nb\n"], LogTail(name="o", text="c\n", first_line=3)),
+        ("Error: one\n", ["Error: one\n"], LogTail(name="o", text="Error: one\n")),  # written anew, the same again
+        ("begun anew\n", ["Error: one\n"], LogTail(name="o", text="begun anew\n")),
+        ("fine\n", ["", "\n"], LogTail(name="o", text="fine\n")),
+    ],
+)
+def test_what_earlier_runs_wrote_to_the_same_file_is_not_this_runs(now, earlier, expected) -> None:
+    assert since(LogTail(name="o", text=now), [LogTail(name="o", text=old) for old in earlier]) == expected
+
+
+def test_another_file_of_an_earlier_run_cuts_nothing() -> None:
+    tail = LogTail(name="run-2.out", text="Error: one\nmore\n")
+    assert since(tail, [LogTail(name="run-1.out", text="Error: one\n")]) == tail
+
+
+@pytest.mark.parametrize(("derived", "earlier", "kept"), [(5, [5], 0), (5, [None, 0], 5), (9, [5], 9), (0, [5], 0)])
+def test_a_derived_exit_code_that_an_earlier_run_left_is_not_this_runs(derived, earlier, kept) -> None:
+    assert of_this_run(JobRecord(job_id=1, derived_exit_code=derived), earlier).derived_exit_code == kept

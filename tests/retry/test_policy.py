@@ -90,6 +90,7 @@ def test_what_nobody_recognises_is_retried_once() -> None:
         ({"job": job(81, requeue=False)}, "it is not requeueable (Requeue=0)"),
         ({"job": job(81, state="RUNNING")}, "Slurm says it is RUNNING"),
         ({"record": record_of(job(81, state="PREEMPTED"), "lab")}, "Slurm preempted it for good (PreemptMode)"),
+        ({"record": record_of(job(81, state="COMPLETED"), "lab")}, "Slurm counts it as COMPLETED"),
     ],
 )
 def test_without_consent_a_transient_failure_stops(changes: dict[str, object], why: str) -> None:
