@@ -8,6 +8,7 @@ tells the story.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import re
@@ -138,6 +139,16 @@ class Demo:
             time.sleep(0.5)
         raise DemoFailed(f"job {job} is {shown}, not {' or '.join(states)}, after {within:.0f} s")
 
+    def judged(self, job: int, runs: int = 1) -> str:
+        """`slurmwrap why`, once the reconciler has judged so many runs."""
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            told = json.loads(self.user("slurmwrap", "why", str(job), "--json", quiet=True))
+            if sum(attempt["diagnosis"] is not None for attempt in told["attempts"]) >= runs:
+                break
+            time.sleep(0.5)
+        return self.user("slurmwrap", "why", str(job))
+
 
 def _processes_of(user: str) -> list[int]:
     uid = pwd.getpwnam(user).pw_uid if _exists(user) else -1
@@ -168,6 +179,7 @@ def bug(demo: Demo) -> None:
 
 def good(demo: Demo) -> None:
     heading("(b) The mended job: passes, is tuned by its own pre-run, runs on two nodes of one switch")
+    note("it asks for 8 CPUs and 3 GB per node, a guess; nothing is known of it yet")
     job = demo.submit("--explain", "examples/ddp/train.sbatch")
     demo.wait(job, "RUNNING", "COMPLETED")
     nodes = demo.user("scontrol", "show", "hostnames", demo.field(job, "NodeList"), quiet=True).split()
@@ -175,9 +187,16 @@ def good(demo: Demo) -> None:
     leaves = [leaf for leaf in topology.splitlines() if "Level=0" in leaf]
     expect(len(nodes) == 2, f"it runs on two nodes: {', '.join(nodes)}")
     expect(any(_holds(demo, leaf, nodes) for leaf in leaves), "of one switch")
+    memory, cpus = demo.field(job, "MinMemoryNode"), demo.field(job, "CPUs/Task")
+    expect(memory != "3G", f"its memory was tuned while it waited: 3G → {memory} per node, {cpus} CPUs per task")
     demo.wait(job, "COMPLETED")
-    why = demo.user("slurmwrap", "why", str(job))
-    expect("pass" in why, "its pre-run passed")
+    output = (demo.home / f"ddp-{job}.out").read_text()
+    expect("world 16" in output, "16 ranks trained together")
+    why = demo.judged(job)
+    expect(re.search(r"PRE-RUN .* passed", why), "its pre-run passed, and `why` shows both plans")
+    note("the next submission knows it from the start:")
+    dry = demo.user("gsub", "--dry-run", "examples/ddp/train.sbatch")
+    expect("# gsub:" in dry, "--dry-run prints the rewritten script with a reason for each change")
 
 
 def _holds(demo: Demo, leaf: str, nodes: list[str]) -> bool:
@@ -201,8 +220,9 @@ def hardware(demo: Demo) -> None:
     expect(second != node, f"it ran again elsewhere: {node} → {second}")
     reason = demo.root("sinfo", "-R", "-o", "%N %E")
     expect(re.search(rf"{node} slurmwrap:", reason), f"{node} is drained with an owned Reason")
-    why = demo.user("slurmwrap", "why", str(job))
+    why = demo.judged(job, runs=2)
     expect("gpu_hardware" in why, "classified as gpu_hardware")
+    expect(re.search(r"RUN 2 COMPLETED", why), "and the second run ended well")
 
 
 def _bus_id(demo: Demo, node: str, index: int) -> str:

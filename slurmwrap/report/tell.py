@@ -35,11 +35,18 @@ def tell(story: Story, zone: tzinfo | None = UTC, paint: Paint = plain) -> str:
         sections.append(_prerun(prerun, stopped_by_prerun(story), paint))
         if prerun.verdict.outcome is not Outcome.FAIL:
             sections.append(_changes("PLANNED AGAIN ON WHAT WAS MEASURED", prerun.changes, prerun.plan, paint))
-    for number, attempt in enumerate(story.attempts, start=1):
+    for number, attempt in enumerate(_started(story), start=1):
         mine = [action for action in story.actions if action.attempt == attempt.attempt]
         sections.append(_run(number, attempt, mine, zone, paint))
     sections.append(_next(next_step(story), paint))
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
+
+
+def _started(story: Story) -> Sequence[AttemptRecord]:
+    """The runs worth telling: what a pre-run stopped never ran, and the pre-run's section says so."""
+    if not stopped_by_prerun(story):
+        return story.attempts
+    return [attempt for attempt in story.attempts if attempt.nodes]
 
 
 def _head(story: Story, zone: tzinfo | None, paint: Paint) -> Iterator[str]:
@@ -77,6 +84,8 @@ def _changes(title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str
 
 
 def _change(change: Mapping[str, Any]) -> str:
+    if change.get("verb"):
+        return _update(change)
     option, old, new = (change.get(key) for key in ("option", "old", "new"))
     if old == new:
         return f"--{option} stays {'as asked' if old in (None, '') else old}"
@@ -85,12 +94,18 @@ def _change(change: Mapping[str, Any]) -> str:
     return f"--{option} {old or 'set'} -> {'removed' if new is None else new}"
 
 
+def _update(change: Mapping[str, Any]) -> str:
+    """What was asked of Slurm for the waiting job."""
+    asked = f"{change.get('option')}={change.get('new')}" if change.get("option") else str(change.get("verb"))
+    return f"scontrol: {asked}" + (f" was refused: {change['error']}" if change.get("error") else "")
+
+
 def _plan(plan: Mapping[str, Any]) -> str:
     nodes, per_node = plan.get("node_count"), plan.get("gpus_per_node")
     parts = [f"{nodes} nodes" if nodes != 1 else "1 node"] if nodes else []
-    parts += [f"{per_node} GPUs on each"] if per_node else []
-    parts += [f"under switch {plan['switch']}"] if plan.get("switch") else []
+    parts += [f"{count(per_node, 'GPU')} on each"] if per_node else []
     parts += [str(plan["locality"])] if plan.get("locality") not in (None, "", "any") else []
+    parts += [f"room now under switch {plan['switch']}"] if plan.get("switch") else []
     return f"Plan: {', '.join(parts)}." if parts else ""
 
 
