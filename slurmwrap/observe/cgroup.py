@@ -1,14 +1,12 @@
-"""Edge: memory peak, OOM kills and CPU time of a job from its cgroup, where it still exists. Never an error.
-
-At the time of the Epilog Slurm has usually removed the job's cgroup; then nothing is said.
-"""
+"""Edge: what a job's processes use now and what they used so far, from its cgroup, version 1 or 2. Never an error."""
 import os
 
 ROOT = "/sys/fs/cgroup"
+TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
-def usage(node, job_id, uid, root=ROOT):
-    """Facts `mem_peak_mib`, `mem_source`, `oom_kills` and `cpu_s` as far as they can be read."""
+def sample(node, job_id, uid, root=ROOT):
+    """Facts `mem_peak_mib` (anonymous and shared, now), `oom_kills` and `cpu_s`; {} where the job has no cgroup."""
     return _version_2(node, job_id, root) or _version_1(node, job_id, uid, root)
 
 
@@ -16,7 +14,7 @@ def _version_2(node, job_id, root):
     """slurmstepd.scope, with the node's name before it where several slurmd share a host (cgroup/v2 plugin)."""
     for scope in ("system.slice/slurmstepd.scope", "system.slice/%s_slurmstepd.scope" % node):
         directory = os.path.join(root, scope, "job_%d" % job_id)
-        found = _memory(_number(directory, "memory.peak"), "cgroup_v2")
+        found = _memory(_field(directory, "memory.stat", "anon"), _field(directory, "memory.stat", "shmem"))
         found.update(_counted("oom_kills", _field(directory, "memory.events", "oom_kill")))
         found.update(_counted("cpu_s", _field(directory, "cpu.stat", "usage_usec"), 1e-6))
         if found:
@@ -28,16 +26,32 @@ def _version_1(node, job_id, uid, root):
     """slurm/uid_U/job_J, or slurm_NODE/... with several slurmd on one host."""
     for top in ("slurm", "slurm_%s" % node):
         below = os.path.join(top, "uid_%s" % uid, "job_%d" % job_id)
-        found = _memory(_number(os.path.join(root, "memory", below), "memory.max_usage_in_bytes"), "cgroup_v1")
-        found.update(_counted("oom_kills", _field(os.path.join(root, "memory", below), "memory.oom_control", "oom_kill")))
-        found.update(_counted("cpu_s", _number(os.path.join(root, "cpuacct", below), "cpuacct.usage"), 1e-9))
+        memory = os.path.join(root, "memory", below)
+        found = _memory(_field(memory, "memory.stat", "total_rss"), _field(memory, "memory.stat", "total_shmem"))
+        found.update(_counted("oom_kills", _field(memory, "memory.oom_control", "oom_kill")))
+        spent = _counted("cpu_s", _number(os.path.join(root, "cpuacct", below), "cpuacct.usage"), 1e-9)
+        found.update(spent or (_counted("cpu_s", _ticks(memory), TICK_S) if found else {}))
         if found:
             return found
     return {}
 
 
-def _memory(peak, source):
-    return {} if peak is None else {"mem_peak_mib": peak >> 20, "mem_source": source}
+def _ticks(directory):
+    """CPU time of the processes that are there, with that of their children that ended: the job's, or less.
+
+    Slurm 22.05 makes a cpuacct cgroup only with jobacct_gather/cgroup.
+    """
+    ticks = None
+    for place, _, files in os.walk(directory):
+        if "cgroup.procs" in files:
+            for pid in _read(os.path.join(place, "cgroup.procs")).split():
+                fields = _read("/proc/%s/stat" % pid).rpartition(")")[2].split()
+                ticks = (ticks or 0) + sum(int(field) for field in fields[11:15])
+    return ticks
+
+
+def _memory(anonymous, shared):
+    return {} if anonymous is None else {"mem_peak_mib": (anonymous + (shared or 0)) >> 20}
 
 
 def _counted(name, value, unit=None):

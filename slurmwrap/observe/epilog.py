@@ -1,7 +1,7 @@
 """Epilog: what root on this node can say about a job that ended here."""
 import time
 
-from . import cgroup, gpus, job, kernel, kernel_filter, logs, nvml, seal, state
+from . import gpus, job, kernel, kernel_filter, logs, nvml, seal, state
 
 LOGS_S = 3.0
 NVML_S = 2.0
@@ -16,7 +16,7 @@ def run(environ, settings, deadline):
     facts["started_at"] = mark.get("at") or job.number(environ, "SLURM_JOB_START_TIME")
     own = _part(facts, "gpus", lambda: _gpus(environ, settings, mark, deadline)) or []
     facts.update(_part(facts, "kernel", lambda: _kernel(environ, settings, mark, own, deadline)) or {})
-    facts.update(_part(facts, "cgroup", lambda: cgroup.usage(settings.node, job_id, facts["uid"])) or {})
+    facts.update(_part(facts, "usage", lambda: state.take_usage(settings, job_id)) or {})
     if job.first_node(facts["nodes"]) == settings.node:
         late = min(deadline, time.monotonic() + LOGS_S)
         facts.update(_part(facts, "logs", lambda: logs.tails(environ, facts["started_at"], late)) or {})

@@ -1,7 +1,7 @@
-"""Prolog: marks the kernel log for the Epilog of the same job and says that the job starts here."""
+"""Prolog: marks the kernel log for the Epilog of the same job, starts the sampler, and says that the job starts here."""
 import time
 
-from . import gpus, job, kernel, seal, state
+from . import gpus, job, kernel, sampler, seal, state
 
 
 def run(environ, settings, deadline):
@@ -14,6 +14,7 @@ def run(environ, settings, deadline):
     facts["kernel_mark"] = mark["kernel"]
     try:
         state.save_mark(settings, job_id, mark)
+        sampler.start(settings, job_id, job.number(environ, "SLURM_JOB_UID"))
     except OSError as error:
-        facts["lost"] = "no kernel mark: %s" % error
+        facts["lost"] = "no kernel mark or sampler: %s" % error
     seal.send(seal.observation(settings, job_id, "prolog", facts), settings, deadline)

@@ -36,13 +36,13 @@ def write(path, data):
 def save_mark(settings, job_id, mark):
     """Keeps what the Epilog of the same job on this node needs. A requeued job's Prolog overwrites it."""
     directory = ensure(settings.node_state_dir)
-    write(_mark_path(directory, job_id), json.dumps(mark).encode("utf-8"))
+    write(mark_path(directory, job_id), json.dumps(mark).encode("utf-8"))
 
 
 def take_mark(settings, job_id):
     """The mark of a job, {} when no Prolog left one; it is removed, and very old ones of other jobs with it."""
     directory = ensure(settings.node_state_dir)
-    path = _mark_path(directory, job_id)
+    path = mark_path(directory, job_id)
     try:
         with open(path, "rb") as stream:
             mark = json.loads(stream.read().decode("utf-8"))
@@ -53,15 +53,33 @@ def take_mark(settings, job_id):
     return mark if isinstance(mark, dict) else {}
 
 
-def _mark_path(directory, job_id):
+def mark_path(directory, job_id):
+    """Where the Prolog of a job leaves its mark."""
     return os.path.join(directory, "%d.mark" % job_id)
+
+
+def usage_path(directory, job_id):
+    """Where the sampler of a job keeps the highest values."""
+    return os.path.join(directory, "%d.usage" % job_id)
+
+
+def take_usage(settings, job_id):
+    """What the sampler of a job kept, {} when there was nothing to sample; the file is removed."""
+    path = usage_path(settings.node_state_dir, job_id)
+    try:
+        with open(path, "rb") as stream:
+            usage = json.loads(stream.read(4096).decode("utf-8"))
+        os.unlink(path)
+    except (OSError, ValueError):
+        return {}
+    return dict(usage, mem_source="cgroup") if isinstance(usage, dict) else {}
 
 
 def _prune(directory):
     oldest = time.time() - MARK_DAYS * 86400
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
-        if name.endswith(".mark") and os.lstat(path).st_mtime < oldest:
+        if name.endswith((".mark", ".usage")) and os.lstat(path).st_mtime < oldest:
             os.unlink(path)
 
 

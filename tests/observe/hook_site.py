@@ -18,7 +18,8 @@ from slurmwrap.store.spool import PlainSpool, SealedSpool
 # Measured on slurmctld 22.05.8: /proc/PID/status of an EpilogSlurmctld, SigBlk 0000000000897a27.
 SLURMCTLD_BLOCKS = frozenset(signal.Signals(number) for number in (1, 2, 3, 6, 10, 12, 13, 14, 15, 17, 20, 24))
 USER = 65534  # "nobody": any uid that is not root's
-OLD_PYTHON = Path("/root/.pyenv/versions/3.6.15/bin/python")
+_PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+OLD_PYTHON = next(iter(sorted(_PYENV.glob("3.6.*/bin/python"))), Path("/usr/bin/python3.6"))
 
 
 @dataclass
@@ -76,6 +77,11 @@ class Site:
         found = list(spool.collect())
         spool.discard(found)
         return [one.item for one in found]
+
+    def end(self) -> None:
+        """Takes the marks away, so that no sampler of a Prolog without an Epilog stays behind."""
+        for mark in self.root.glob("state/*/*.mark"):
+            mark.unlink()
 
     def recorded(self) -> list[Observation | SetAside]:
         """What the reconciler would find in the controller's directory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,33 +75,40 @@ def write(directory: Path, **files: str) -> None:
         (directory / name.replace("__", ".")).write_text(content)
 
 
+STAT = f"cache 999999999\nrss 1\nanon {290 << 20}\nshmem {10 << 20}\ntotal_rss {290 << 20}\ntotal_shmem {10 << 20}\n"
+
+
 @pytest.mark.parametrize("scope", ["slurmstepd.scope", "n0_slurmstepd.scope"])
-def test_a_version_2_cgroup_that_still_exists(tmp_path: Path, scope: str) -> None:
+def test_a_job_in_a_version_2_cgroup(tmp_path: Path, scope: str) -> None:
     write(
         tmp_path / "system.slice" / scope / "job_41",
-        memory__peak=f"{300 << 20}\n",
+        memory__stat=STAT,
         memory__events="low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\n",
         cpu__stat="usage_usec 2500000\nuser_usec 1\n",
     )
-    facts = {"mem_peak_mib": 300, "mem_source": "cgroup_v2", "oom_kills": 1, "cpu_s": 2.5}
-    assert cgroup.usage("n0", 41, 1001, str(tmp_path)) == facts
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {"mem_peak_mib": 300, "oom_kills": 1, "cpu_s": 2.5}
 
 
 @pytest.mark.parametrize("top", ["slurm", "slurm_n0"])
-def test_a_version_1_cgroup_that_still_exists(tmp_path: Path, top: str) -> None:
+def test_a_job_in_version_1_cgroups(tmp_path: Path, top: str) -> None:
     below = Path(top) / "uid_1001" / "job_41"
-    write(
-        tmp_path / "memory" / below,
-        memory__max_usage_in_bytes=f"{(300 << 20) + 5}\n",
-        memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
-    )
+    oom = "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"
+    write(tmp_path / "memory" / below, memory__stat=STAT, memory__oom_control=oom)
     write(tmp_path / "cpuacct" / below, cpuacct__usage="1234567890\n")
-    facts = {"mem_peak_mib": 300, "mem_source": "cgroup_v1", "oom_kills": 4, "cpu_s": 1.235}
-    assert cgroup.usage("n0", 41, 1001, str(tmp_path)) == facts
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {"mem_peak_mib": 300, "oom_kills": 4, "cpu_s": 1.235}
+
+
+def test_without_a_cpuacct_cgroup_the_processes_of_the_steps_are_asked(tmp_path: Path) -> None:
+    job = tmp_path / "memory" / "slurm" / "uid_1001" / "job_41"
+    write(job, memory__stat=STAT)
+    write(job / "step_0", cgroup__procs=f"{os.getpid()}\n")
+    spent = sum(os.times()[:4])
+    found = cgroup.sample("n0", 41, 1001, str(tmp_path))["cpu_s"]
+    assert spent - 0.5 <= found <= sum(os.times()[:4]) + 0.5
 
 
 def test_a_cgroup_that_is_gone_says_nothing(tmp_path: Path) -> None:
-    assert cgroup.usage("n0", 41, 1001, str(tmp_path)) == {}
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {}
 
 
 class FakeNvml:

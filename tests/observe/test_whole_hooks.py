@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,21 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=python, GPU has fallen off th
 
 
 @pytest.fixture
-def site(open_dir: Path, munge_socket: str) -> Site:
+def site(open_dir: Path, munge_socket: str) -> Iterator[Site]:
     if os.geteuid() != 0:
         pytest.skip("hooks run as root")
-    return make_site(open_dir, munge_socket, str(Path(sys.executable).resolve()))
+    made = make_site(open_dir, munge_socket, str(Path(sys.executable).resolve()))
+    yield made
+    made.end()
 
 
 @pytest.fixture
-def old_site(open_dir: Path, munge_socket: str) -> Site:
+def old_site(open_dir: Path, munge_socket: str) -> Iterator[Site]:
     if os.geteuid() != 0 or not os.access(OLD_PYTHON, os.X_OK):
         pytest.skip("needs root and Python 3.6")
-    return make_site(open_dir, munge_socket, str(OLD_PYTHON))
+    made = make_site(open_dir, munge_socket, str(OLD_PYTHON))
+    yield made
+    made.end()
 
 
 def give(path: Path, text: str = "") -> Path:

@@ -109,6 +109,27 @@ def test_the_same_with_slurmctld_as_user_slurm(lab_as_slurm: Lab) -> None:
     check_failing_job(lab_as_slurm)
 
 
+# 300 MiB, and three seconds of work.
+USES = """#!/bin/bash
+srun python3 -c "
+import time
+x = bytearray(b'1') * (300 << 20)
+t = time.time()
+while time.time() - t < 3:
+    pass
+"
+"""
+
+
+def test_what_a_job_used_is_sampled_while_it_runs(lab: Lab) -> None:
+    job = lab.submit("--mem=600", "--output=/dev/null", user=ALICE, script=USES)
+    lab.wait_job(job)
+    (epilog,) = observed(lab, job, nodes=1).epilog
+    assert 290 <= epilog.facts["mem_peak_mib"] <= 450
+    assert epilog.facts["cpu_s"] > 1.5
+    assert epilog.facts["mem_source"] == "cgroup"
+
+
 def test_an_array_task_is_named_by_the_controller(lab: Lab) -> None:
     array = lab.submit("--array=3", "--mem=50", "--output=/dev/null", user=ALICE, script="#!/bin/bash\ntrue\n")
     lab.wait_job(array)

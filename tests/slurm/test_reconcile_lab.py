@@ -112,8 +112,8 @@ def test_a_user_bug_is_stopped_and_no_node_is_touched(lab: Lab) -> None:
     assert site_rows(lab, "SELECT * FROM actions WHERE job_id = ?", int(job)) == []
 
 
-# The first run dies in srun, so that Slurm keeps a derived exit code, and leaves its error in the output that the second
-# run, which ends well, adds to.
+# The first run dies in srun, so that Slurm keeps a derived exit code, and leaves its error in the output that the
+# second run, which ends well, adds to.
 _FAULT = f"""if [ -z "$SLURM_RESTART_COUNT" ]; then
 sleep 2
 srun sh -c "{NCCL.replace('"', "'")}; exit 1"
