@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import random
+import re
 import subprocess
 import sys
 import time
@@ -77,6 +78,8 @@ class Lab:
         seen = wait_for(lambda: self.states(job_id), lambda now: bool(now) and set(now) <= wanted, timeout)
         if not seen or not set(seen) <= wanted:
             record = self.run(["scontrol", "show", "job", str(job_id)]).stdout
+            output = Path((re.findall(r"StdOut=(\S+)", record) or ["/dev/null"])[0])
+            record += output.read_text(errors="replace")[-2000:] if output.is_file() else ""
             pytest.fail(f"job {job_id} is {seen}, not {sorted(wanted)}, after {timeout:.0f} s\n{record}")
         return seen[0]
 
