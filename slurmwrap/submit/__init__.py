@@ -1,0 +1,30 @@
+"""The order of steps from a request to its submission, its pre-run and its release.
+
+    prepare   request + memory + snapshot        → Prepared   nothing outside has changed yet
+    send      Prepared                           → Sent       the real job first, then its pre-run
+    conclude  the pre-run's Verdict, on the node → PrerunRecord: plan again, apply, let the job go; or cancel it
+
+Edges are handed in as a Desk. Whatever of ours fails in `prepare` leaves the user's job unharmed: the caller submits
+it unchanged.
+"""
+
+from slurmwrap.submit.conclude import Waiting, conclude
+from slurmwrap.submit.desk import Desk, Prepared, Sent, TrialJob, Trials
+from slurmwrap.submit.prepare import describe, prepare
+from slurmwrap.submit.release import start_action
+from slurmwrap.submit.send import sbatch_call, send
+
+__all__ = [
+    "Desk",
+    "Prepared",
+    "Sent",
+    "TrialJob",
+    "Trials",
+    "Waiting",
+    "conclude",
+    "describe",
+    "prepare",
+    "sbatch_call",
+    "send",
+    "start_action",
+]

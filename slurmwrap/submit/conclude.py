@@ -1,0 +1,141 @@
+"""Last step, on the node, as the user: a pre-run's verdict becomes the waiting job's fate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.errors import SlurmError
+from slurmwrap.job.request import JobRequest
+from slurmwrap.placement.place import plan
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.placement.retune import retune, undo
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.profiling.merge import merge
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.attempt import PrerunRecord
+from slurmwrap.submit.desk import Desk
+from slurmwrap.submit.release import start_action
+from slurmwrap.submit.remember import keep, known_profile
+
+Applied = tuple[Mapping[str, str | None], ...]  # what was asked of Slurm, each with its error or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The real job that a pre-run speaks for, as its submission left it. `job_id` None: nothing waits."""
+
+    request: JobRequest
+    plan: PlacementPlan
+    job_id: int | None
+    prerun_job_id: int
+    release_at: str
+    profile_key: str
+    fingerprint: str
+
+
+def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
+    """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and let go.
+
+    The verdict is remembered before Slurm is touched, and again with what became of it: being killed in between loses
+    nothing, and who sees the job cancelled finds the reason.
+    """
+    record = _prerun_record(waiting, verdict, desk)
+    keep(lambda: desk.memory.remember_prerun(record), desk)
+    if waiting.job_id is None:
+        return record
+    if verdict.outcome is Outcome.FAIL:
+        final = replace(record, changes=_cancel(waiting.job_id, verdict, desk))
+    else:
+        chosen, applied, released = _plan_again(waiting, measured_profile(waiting, verdict, desk), desk)
+        final = replace(record, plan=asdict(chosen), changes=applied, released=released)
+    keep(lambda: desk.memory.remember_prerun(final), desk)
+    return final
+
+
+def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
+    return PrerunRecord(
+        cluster=desk.cluster,
+        job_id=waiting.job_id,
+        prerun_job_id=waiting.prerun_job_id,
+        uid=desk.uid,
+        at=desk.clock.now(),
+        verdict=verdict,
+        fingerprint=waiting.fingerprint,
+        profile_key=waiting.profile_key,
+        gpus=waiting.request.shape.gpus,
+        plan=asdict(waiting.plan),
+    )
+
+
+def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> ResourceProfile | None:
+    """What is known of this job after its pre-run; a failed one teaches nothing about needs."""
+    old = known_profile(waiting.profile_key, desk)
+    if verdict.measurement is None or verdict.outcome is Outcome.FAIL:
+        return old
+    return merge(
+        old,
+        verdict.measurement,
+        key=waiting.profile_key,
+        source="prerun",
+        at=desk.clock.now(),
+        gpu_type=waiting.request.shape.gpu_type or "",
+        gpus_per_node=waiting.request.shape.gpus_per_node or 0,
+        complete=False,
+    )
+
+
+def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
+    """Comment first, so that the reason is there when the job is gone. A job that already started is left alone."""
+    record = desk.slurm.job(str(job_id))
+    if record is None or not record.pending:
+        return ()
+    reason = f"slurmwrap: pre-run failed: {verdict.reason}"[:400]
+    comment = f"{record.comment} | {reason}" if record.comment else reason
+    target = str(job_id)
+    actions = (
+        SlurmAction(
+            verb=Verb.UPDATE_JOB, target=target, key="Comment", value=comment, because="the reason stays visible"
+        ),
+        SlurmAction(verb=Verb.CANCEL, target=target, because=verdict.reason),
+    )
+    return _apply_each(actions, desk)
+
+
+def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -> tuple[PlacementPlan, Applied, bool]:
+    """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime.
+
+    A refused update takes the others back: Slurm may refuse one and keep its value all the same (placement/retune.py).
+    """
+    target, chosen = str(waiting.job_id), waiting.plan
+    applied: Applied = ()
+    try:
+        record = desk.slurm.job(target)
+        if record is not None and record.pending:
+            second = plan(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config)
+            updates = retune(waiting.plan, second, waiting.request, record)
+            applied = _apply_each(updates, desk)
+            if any(change["error"] for change in applied):
+                applied = (*applied, *_apply_each(undo(updates, waiting.plan, waiting.request, record), desk))
+            else:
+                chosen = replace(second, profile_key=waiting.profile_key)
+    except (SlurmError, ValueError) as error:  # the job is good; a plan we cannot make must not hold it
+        desk.say(f"not tuned again: {error}")
+    start = start_action(target, waiting.release_at, "the pre-run found nothing wrong")
+    went = _apply_each((start,), desk)
+    return chosen, (*applied, *went), bool(went) and went[0]["error"] is None
+
+
+def _apply_each(actions: Sequence[SlurmAction], desk: Desk) -> Applied:
+    """Applies in order; a refusal is kept beside its action and does not stop the rest."""
+    outcome: list[Mapping[str, str | None]] = []
+    for action in actions:
+        error = None
+        try:
+            desk.slurm.apply(action)
+        except SlurmError as refused:
+            error = str(refused)
+        shown = {"verb": action.verb.value, "target": action.target, "option": action.key, "new": action.value}
+        outcome.append({**shown, "reason": action.because, "error": error})
+    return tuple(outcome)

@@ -1,0 +1,85 @@
+"""What a submission is handed, and the records that pass from step to step. Records only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from slurmwrap.cluster.node import Snapshot
+from slurmwrap.config import Config
+from slurmwrap.edges import Clock, Memory, Published, SbatchCall, SbatchResult, Slurm
+from slurmwrap.job.request import BatchScript, JobRequest, Wish
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.prerun.verdict import Finding
+from slurmwrap.profiling.profile import ResourceProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """What the pre-run stage gives to a submission; the caller wires the real functions."""
+
+    check: Callable[[JobRequest], tuple[Finding, ...]]
+    named_files: Callable[[JobRequest], tuple[str, ...]]
+    digest: Callable[[str], str | None]  # None: cannot be read
+    entry_files: Callable[[JobRequest], Mapping[str, bytes]]  # path -> content of the programs the script starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """The edges and the caller's identity."""
+
+    slurm: Slurm
+    clock: Clock
+    memory: Memory
+    config: Config
+    trials: Trials
+    uid: int
+    user: str
+    environ: Mapping[str, str]
+    published: Published = field(default_factory=Published)
+    say: Callable[[str], None] = lambda line: None
+
+    @property
+    def cluster(self) -> str:
+        """ClusterName; after a snapshot it costs no further question."""
+        return self.slurm.cluster_name()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request with everything decided about it, before anything outside has changed."""
+
+    request: JobRequest
+    batch: BatchScript  # without the pre-run's gate
+    plan: PlacementPlan
+    snapshot: Snapshot
+    added: tuple[Wish, ...]
+    profile: ResourceProfile | None
+    profile_key: str
+    fingerprint: str
+    inputs: tuple[str, ...]
+    warnings: tuple[Finding, ...]
+    prerun: str  # "auto" | "wait" | "gate" | "off" | "only": what will be done
+    prerun_reason: str
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialJob:
+    """The pre-run as a Slurm job, made by the caller for a given real job."""
+
+    call: SbatchCall
+    directory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What became of one submission. `result` is sbatch's own word on the real job."""
+
+    result: SbatchResult
+    batch: BatchScript
+    trial: SbatchResult | None = None
+    trial_dir: str = ""
+
+
+MakeTrial = Callable[[Prepared, int | None, str], TrialJob]  # (prepared, real job id, StartTime that releases it)

@@ -1,0 +1,127 @@
+"""First step: checks, looks up, places and renders a request. Nothing outside changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from slurmwrap.cluster.node import Snapshot
+from slurmwrap.errors import PrerunFailed, RefusedError
+from slurmwrap.job.render import render
+from slurmwrap.job.request import JobRequest, Wish
+from slurmwrap.placement.place import plan
+from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.profiling.key import derive_key, fingerprint
+from slurmwrap.submit.desk import Desk, Prepared
+from slurmwrap.submit.remember import known_profile, sha256_of
+
+
+def prepare(request: JobRequest, desk: Desk) -> Prepared:
+    """Checks, looks up, places and renders. Raises RefusedError or PrerunFailed when the job should not run."""
+    entry_files = desk.trials.entry_files(request)
+    mark = fingerprint(request, entry_files)
+    inputs = desk.trials.named_files(request)
+    findings = _checked(request, desk, mark, inputs)
+    snapshot = desk.slurm.snapshot()
+    key = request.own.resource_profile or derive_key(
+        request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
+    )
+    profile = known_profile(key, desk)
+    chosen = plan(request, profile, snapshot, desk.published.health, desk.config)
+    retry = desk.config.retry.default if request.own.retry is None else request.own.retry
+    added = _retry_wishes(request) if retry else ()
+    prerun, reason = choose_prerun(request, snapshot, desk, mark)
+    return Prepared(
+        request=request,
+        batch=render(request, chosen.lines, added=added),
+        plan=replace(chosen, profile_key=key),
+        snapshot=snapshot,
+        added=added,
+        profile=profile,
+        profile_key=key,
+        fingerprint=mark,
+        inputs=inputs,
+        warnings=tuple(f for f in findings if f.severity is Severity.WARNING),
+        prerun=prerun,
+        prerun_reason=reason,
+        retry=retry,
+    )
+
+
+def _checked(request: JobRequest, desk: Desk, mark: str, inputs: Sequence[str]) -> tuple[Finding, ...]:
+    """Findings of the static stage. Errors, blocked inputs and a script that failed twice unchanged refuse the job."""
+    if not request.own.force:
+        _refuse_blocked(inputs, desk)
+        _refuse_repeated(desk.memory.failures(sha256_of(request.script.content), mark))
+    mode = request.own.prerun if request.own.prerun != "auto" else desk.config.prerun.mode
+    if mode == "off":
+        return ()
+    findings = desk.trials.check(request)
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    if errors and not request.own.force:
+        raise PrerunFailed("\n".join(describe(f) for f in errors), hint="mend it, or submit as it is with --force")
+    return findings
+
+
+def describe(finding: Finding) -> str:
+    """One finding in one line: where, what, and the fix."""
+    where = f"{finding.file}:{finding.line}: " if finding.line else f"{finding.file}: " if finding.file else ""
+    return f"{where}{finding.message}" + (f" ({finding.fix})" if finding.fix else "")
+
+
+def _refuse_blocked(inputs: Sequence[str], desk: Desk) -> None:
+    everyone = {-1, desk.uid}  # what one user's log says binds him alone
+    blocked = {b.digest: b for b in desk.published.blocked if b.uid in everyone}
+    blocked |= {b.digest: b for b in desk.memory.blocked_inputs()}
+    if not blocked:
+        return
+    for path in inputs:
+        found = blocked.get(desk.trials.digest(path) or "")
+        if found is not None:
+            raise RefusedError(
+                f"input {path} is blocked: {found.reason}"
+                + (f" (it made job {found.job_id} fail)" if found.job_id else ""),
+                hint="replace or mend the file (a changed file is free again), or submit anyway with --force",
+            )
+
+
+def _refuse_repeated(failures: Sequence[str]) -> None:
+    """Two failures of the very same script, code and arguments are proof enough (Philly: retried blindly)."""
+    if len(failures) >= 2:
+        raise RefusedError(
+            f"this very script failed {len(failures)} times, unchanged: {failures[0]}",
+            hint="change the script, its code or its arguments, or submit anyway with --force",
+        )
+
+
+def _retry_wishes(request: JobRequest) -> tuple[Wish, ...]:
+    """A retry needs Requeue=1 before the job ends, and must not truncate what the first run wrote (facts: requeue)."""
+    wishes = []
+    if request.setting("requeue") is None:
+        wishes.append(Wish(option="requeue", value="", reason="--retry: Slurm can only requeue a job that allows it"))
+    if request.setting("open-mode") is None and output_is_own(request):
+        reason = "--retry: a second run adds to the output file instead of truncating it"
+        wishes.append(Wish(option="open-mode", value="append", reason=reason))
+    return tuple(wishes)
+
+
+def output_is_own(request: JobRequest) -> bool:
+    """True when no other job writes this job's output file: the pattern has the job id, or is Slurm's default."""
+    patterns = [request.value("output"), request.value("error")]
+    return all(p is None or any(mark in p for mark in ("%j", "%A", "%J")) for p in patterns)
+
+
+def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str) -> tuple[str, str]:
+    """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new."""
+    settings, mode = desk.config.prerun, request.own.prerun
+    if mode == "auto":
+        mode = settings.mode
+    if mode not in ("auto", "gate"):
+        return mode, "as asked"
+    if request.shape.gpus < settings.min_gpus:
+        return "off", f"fewer than {settings.min_gpus} GPUs"
+    if desk.memory.passed(mark):
+        return "off", "this script, its code and its arguments passed a pre-run before"
+    if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
+        return "off", "a 1-GPU job that can start now is its own pre-run"
+    return mode, "first run of this script, code and arguments"

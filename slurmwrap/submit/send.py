@@ -1,0 +1,142 @@
+"""Second step: the real job goes first, waiting; then its pre-run. Nothing is ever submitted twice by mistake."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+
+from slurmwrap.config import Config
+from slurmwrap.edges import SbatchCall, SbatchResult
+from slurmwrap.errors import SlurmError
+from slurmwrap.job.begin import later_begin
+from slurmwrap.job.render import render
+from slurmwrap.job.request import BatchScript, JobRequest, Wish
+from slurmwrap.retry.attempt import Submission
+from slurmwrap.submit.desk import Desk, MakeTrial, Prepared, Sent
+from slurmwrap.submit.release import start_action
+from slurmwrap.submit.remember import keep, sha256_of
+
+_UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm still accepts it
+
+
+def send(prepared: Prepared, desk: Desk, make_trial: MakeTrial) -> Sent:
+    """Submits the real job, then its pre-run. An ambiguous or refused sbatch is returned as it is, never repeated."""
+    now = desk.clock.now()
+    begin, release_at = _gate(prepared, desk.config, now)
+    gate = () if begin is None else (begin,)
+    batch, result = _sbatch(prepared, (*prepared.added, *gate), desk)
+    if result.job_id is None or result.exit_code != 0:
+        return Sent(result=result, batch=batch)
+    trial, directory = (
+        (None, "") if begin is None else _start_trial(prepared, result.job_id, release_at, desk, make_trial)
+    )
+    submission = _submission(prepared, batch, result.job_id, trial, desk, now)
+    keep(lambda: desk.memory.remember_submission(submission), desk)
+    return Sent(result=result, batch=batch, trial=trial, trial_dir=directory)
+
+
+def _sbatch(prepared: Prepared, added: tuple[Wish, ...], desk: Desk) -> tuple[BatchScript, SbatchResult]:
+    """Submits the planned job; one that Slurm clearly refuses goes once more as asked.
+
+    A plan knows nothing of QOS and association limits, so it may ask for what the user may not have. An answer that
+    leaves open whether the job was taken is never answered by submitting again.
+    """
+    request, lines = prepared.request, prepared.plan.lines
+    batch = render(request, lines, added=added)
+    result = desk.slurm.sbatch(sbatch_call(request, batch, desk))
+    planned = any(line.value is not None for line in lines)
+    if result.job_id is not None or result.timed_out or not planned:
+        return batch, result
+    as_asked = render(request, (), added=added)
+    second = desk.slurm.sbatch(sbatch_call(request, as_asked, desk))
+    if second.job_id is not None:
+        desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {_last_line(result.stderr)}")
+    return as_asked, second
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[-1].removeprefix("sbatch: error: ")
+
+
+def sbatch_call(request: JobRequest, batch: BatchScript, desk: Desk, extra: tuple[str, ...] = ()) -> SbatchCall:
+    """The call that submits `batch`: the user's own file while its bytes are untouched, else a copy of its name."""
+    script = request.script
+    path, stdin, args = script.path, None, batch.args
+    if request.value("wrap") is not None:
+        path, args = None, ()
+    elif path is None:
+        stdin = batch.content
+    elif batch.content != script.content:
+        path = desk.memory.keep_script(script.name, batch.content)
+    return SbatchCall(
+        options=(*batch.options, *extra),
+        script_path=path,
+        args=args,
+        stdin=stdin,
+        environ={**desk.environ, **batch.environ},
+        timeout_s=math.inf if request.setting("wait") else None,  # --wait lasts as long as the job
+    )
+
+
+def _gate(prepared: Prepared, config: Config, now: float) -> tuple[Wish | None, str]:
+    """(--begin that lets the job wait for its pre-run or None, StartTime that ends the wait)."""
+    if prepared.prerun not in ("auto", "gate"):
+        return None, "now"
+    grace = config.prerun.grace_s if prepared.prerun == "auto" else _UNBOUNDED_S
+    begin, release_at = later_begin(prepared.request.value("begin"), grace, now)
+    bound = f"at most {config.prerun.grace_s // 60} min" if prepared.prerun == "auto" else "until its verdict"
+    return Wish(option="begin", value=begin, reason=f"waits for its pre-run on one GPU, {bound}"), release_at
+
+
+def _start_trial(
+    prepared: Prepared, job_id: int, release_at: str, desk: Desk, make_trial: MakeTrial
+) -> tuple[SbatchResult | None, str]:
+    """Submits the pre-run. If that fails in any way the real job is let go at once: it runs as without us."""
+    try:
+        job = make_trial(prepared, job_id, release_at)
+        result = desk.slurm.sbatch(job.call)
+    except (OSError, SlurmError) as error:
+        desk.say(f"no pre-run: {error}; job {job_id} starts without")
+        _let_go(job_id, release_at, desk)
+        return None, ""
+    if result.job_id is None:
+        desk.say(f"no pre-run: {_last_line(result.stderr)}; job {job_id} starts without")
+        _let_go(job_id, release_at, desk)
+        return None, ""
+    return result, job.directory
+
+
+def _let_go(job_id: int, release_at: str, desk: Desk) -> None:
+    action = start_action(str(job_id), release_at, "the pre-run could not be submitted")
+    try:
+        desk.slurm.apply(action)
+    except SlurmError as error:
+        desk.say(f"job {job_id} could not be released now ({error}); it starts by itself after the grace time")
+
+
+def _submission(
+    prepared: Prepared, batch: BatchScript, job_id: int, trial: SbatchResult | None, desk: Desk, now: float
+) -> Submission:
+    request = prepared.request
+    return Submission(
+        cluster=desk.cluster,
+        job_id=job_id,
+        uid=desk.uid,
+        user=desk.user,
+        at=now,
+        name=request.job_name,
+        script_path=request.script.path or "",
+        script_sha256=sha256_of(request.script.content),
+        work_dir=request.chdir,
+        gpus=request.shape.gpus,
+        nodes=prepared.plan.node_count or request.shape.nodes or 0,
+        retry=prepared.retry,
+        profile_key=prepared.profile_key,
+        prerun_mode=prepared.prerun,
+        prerun_job_id=trial.job_id if trial else None,
+        fingerprint=prepared.fingerprint,
+        inputs=prepared.inputs,
+        output_appends=request.value("open-mode") == "append" or any(w.option == "open-mode" for w in prepared.added),
+        plan=asdict(prepared.plan),
+        changes=tuple(asdict(change) for change in batch.changes),
+    )
