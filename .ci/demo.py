@@ -179,7 +179,7 @@ def bug(demo: Demo) -> None:
 
 def good(demo: Demo) -> None:
     heading("(b) The mended job: passes, is tuned by its own pre-run, runs on two nodes of one switch")
-    note("it asks for 8 CPUs and 3 GB per node, a guess; nothing is known of it yet")
+    note("it asks for 8 CPUs and 2 GB per node, a guess; nothing is known of it yet")
     job = demo.submit("--explain", "examples/ddp/train.sbatch")
     demo.wait(job, "RUNNING", "COMPLETED")
     nodes = demo.user("scontrol", "show", "hostnames", demo.field(job, "NodeList"), quiet=True).split()
@@ -188,7 +188,7 @@ def good(demo: Demo) -> None:
     expect(len(nodes) == 2, f"it runs on two nodes: {', '.join(nodes)}")
     expect(any(_holds(demo, leaf, nodes) for leaf in leaves), "of one switch")
     memory, cpus = demo.field(job, "MinMemoryNode"), demo.field(job, "CPUs/Task")
-    expect(memory != "3G", f"its memory was tuned while it waited: 3G → {memory} per node, {cpus} CPUs per task")
+    expect(memory != "2G", f"its memory was tuned while it waited: 2G → {memory} per node, {cpus} CPUs per task")
     demo.wait(job, "COMPLETED")
     output = (demo.home / f"ddp-{job}.out").read_text()
     expect("world 16" in output, "16 ranks trained together")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slurmwrap.prerun import sampler
+from slurmwrap.prerun.result import StepReading
 
 V1 = "cache 900\nrss 100\nshmem 7\ntotal_cache 1800\ntotal_rss 300\ntotal_shmem 50\n"
 V2 = "anon 300\nfile 9000\nshmem 40\nunevictable 2\nkernel_stack 3\npagetables 4\nsock 1\nslab 99\n"
@@ -57,3 +61,20 @@ def test_oom_kills_are_read_from_both_versions_of_cgroups(tmp_path: Path) -> Non
     assert sampler.oom_kills(tmp_path) == 2
     (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
     assert sampler.oom_kills(tmp_path) == 1
+
+
+def test_a_lagging_cgroup_counter_is_corrected_by_the_processes_themselves_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "memory.stat").write_text(f"total_rss {5 << 20}\ntotal_shmem 0\n")
+    code = "x = b'1' * (60 << 20); print(1, flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"1\n"
+        taken = sampler.Sampler(tmp_path)
+        taken.sample(1.0, [psutil.Process(holder.pid)])
+        before = taken.measurement(StepReading(), seconds=1, cpus=1)
+        taken.sample(2.0, [psutil.Process(holder.pid)], last=True)
+        after = taken.measurement(StepReading(), seconds=1, cpus=1)
+    finally:
+        holder.communicate(b"\n")
+    assert (before.mem_peak_mib, before.mem_source) == (5, "cgroup")
+    assert after.mem_peak_mib is not None and 60 <= after.mem_peak_mib < 120
