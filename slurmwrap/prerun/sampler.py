@@ -46,7 +46,7 @@ class Sampler:
 
     def _memory(self, processes: Sequence[psutil.Process], rss: int, last: bool) -> None:
         if self._cgroup is not None and (held := cgroup_memory(_text(self._cgroup / "memory.stat"))) is not None:
-            # The kernel's cgroup counters can lag: in 1 of 6 trials of three seconds they missed more than half (6.18, v1).
+            # The kernel's cgroup counters can lag: in 1 of 6 trials of three seconds they missed half (6.18, v1).
             self._peak("cgroup", max(held, sum(map(_own_memory, processes)) if last else 0))
             return
         self._peak("rss", rss)
