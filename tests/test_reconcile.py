@@ -14,8 +14,8 @@ from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import RULES, Config
 from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Evidence, Observation
-from slurmwrap.edges import SetAside
+from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Evidence, LogTail, Observation
+from slurmwrap.edges import Collected, SetAside
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once, watch
@@ -480,6 +480,57 @@ def test_a_broken_input_that_the_log_does_not_name_is_found_by_our_own_read_and_
     assert (found.decision, found.diagnosis.input_path) == ("blacklist_input", "/data/bad.pt")
     assert found.decision_reason == "/data/bad.pt: it is truncated"
     assert [(b.digest, b.uid) for b in world.store.blocked_inputs()] == [("d3", 1001)]
+
+
+def test_what_torch_calls_a_damaged_checkpoint_is_an_input_when_our_own_read_finds_it_so(world: World) -> None:
+    log = "RuntimeError: Restoring from checkpoint failed\n"
+    world.files[(1001, "/data/bad.pt")] = InputRead(path="/data/bad.pt", digest="d4", fault="it is truncated")
+    mine, sound = job(108), job(109)
+    world.add(mine, sound)
+    world.hear(submitted(submission(108, inputs=("/data/bad.pt",))), *hooks(mine, log=log))
+    world.hear(submitted(submission(109, inputs=("/data/good.pt",))), *hooks(sound, log=log))
+    world.run()
+    assert category_of(world, mine) == ("incorrect_inputs", "blacklist_input")
+    assert category_of(world, sound) == ("checkpoint_error", "retry")
+    assert [b.digest for b in world.store.blocked_inputs()] == ["d4"]
+
+
+class AppendedLogs(FakeLogs):
+    """One file that each run adds to; remembers from where it was asked to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: list[object] = []
+
+    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+        self.begins.append(dict(record.output_begins))
+        size = 100 * len(self.begins)
+        return (LogTail(name=record.std_out, text=BUG, size=size, mark=f"m{size}"),)
+
+
+def test_without_hooks_each_run_is_judged_by_what_it_added_to_the_output(tmp_path: Path) -> None:
+    world = World(tmp_path, scope=Scope(user="alice", uid=1001))
+    world.logs = logs = AppendedLogs()
+    first = job(110)
+    world.add(first)
+    world.run()
+    second = replace(first, submit_time=START + 50, start_time=START + 60, end_time=START + 90, restarts=1)
+    world.slurm.add(second)
+    world.clock.sleep(200)
+    world.run()
+    assert logs.begins == [{}, {first.std_out: [100, "m100"]}]
+
+
+class FullSpool(MemorySpool):
+    """A spool whose files cannot be removed, as on a read-only file system."""
+
+    def discard(self, collected: Sequence[Collected]) -> None:
+        return
+
+
+def test_a_spool_that_cannot_be_emptied_does_not_keep_the_reconciler_for_ever(world: World) -> None:
+    world.spool = FullSpool(*(seen(Context.PROLOG, 1000 + n, at=float(START)) for n in range(1001)))
+    assert world.run().ingested.kept == 1001
 
 
 def test_a_failed_prerun_that_read_a_broken_input_blocks_it_for_its_owner(world: World) -> None:

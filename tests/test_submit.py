@@ -13,7 +13,7 @@ from slurmwrap.cluster.node import Node, Snapshot, Switch, Topology
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.edges import SbatchCall, SbatchResult
-from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError
+from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
 from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
@@ -54,6 +54,7 @@ class FakeSlurm:
     calls: list[SbatchCall] = field(default_factory=list)
     applied: list[SlurmAction] = field(default_factory=list)
     next_id: int = 100
+    away: int = 0  # so many questions about jobs and updates get no answer
 
     def cluster_name(self) -> str:
         return "lab"
@@ -70,13 +71,20 @@ class FakeSlurm:
         line = f"Submitted batch job {self.next_id}\n"
         return SbatchResult(exit_code=0, stdout=line, stderr="", job_id=self.next_id)
 
+    def _answer(self) -> None:
+        if self.away:
+            self.away -= 1
+            raise SlurmUnreachable("Unable to contact slurm controller (connect failure)")
+
     def job(self, address: str) -> JobRecord | None:
+        self._answer()
         return self.jobs_by_address.get(address)
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         return tuple(self.jobs_by_address.values())
 
     def apply(self, action: SlurmAction) -> None:
+        self._answer()
         if action.key in self.refuse_keys:
             raise SlurmError("Access/permission denied")
         self.applied.append(action)
@@ -259,6 +267,67 @@ def test_retry_leaves_a_shared_output_file_as_it_is() -> None:
     assert memory.submissions[0].output_appends is False
 
 
+def test_quiet_is_ours_to_keep_so_that_the_job_id_is_known_and_nothing_is_sent_twice() -> None:
+    slurm, memory = FakeSlurm(), FakeMemory()
+    at = desk(slurm, memory)
+    sent = send(prepare(request("--quiet"), at), at, trial)
+    assert [call.script_path == "/wrapper.sh" for call in slurm.calls] == [False, True]
+    assert "--quiet" not in slurm.calls[0].options
+    assert (sent.result.stdout, memory.submissions[0].job_id) == ("", 101)
+
+
+def test_quiet_keeps_errors_and_drops_remarks() -> None:
+    said = "sbatch: a remark\nsbatch: error: wrong\nlua: a line of the site's\n"
+    slurm = FakeSlurm(refuse=lambda call: SbatchResult(exit_code=1, stdout="", stderr=said, job_id=None))
+    at = desk(slurm, FakeMemory())
+    assert send(prepare(request("--quiet"), at), at, trial).result.stderr == said.partition("\n")[2]
+
+
+def test_an_sbatch_that_took_the_job_without_saying_its_id_is_not_asked_again() -> None:
+    silent = SbatchResult(exit_code=0, stdout="", stderr="", job_id=None)
+    slurm, memory = submitted(slurm=FakeSlurm(refuse=lambda call: silent))
+    assert (len(slurm.calls), memory.submissions) == (1, [])
+
+
+def test_a_job_that_is_waited_for_gets_its_pre_run_first() -> None:
+    prepared = prepare(request("--wait"), desk(FakeSlurm(), FakeMemory()))
+    assert (prepared.prerun, prepared.prerun_reason) == ("wait", "--wait: the pre-run goes first, then the job")
+
+
+def test_a_waited_for_job_that_failed_is_remembered() -> None:
+    failed = SbatchResult(exit_code=7, stdout="Submitted batch job 55\n", stderr="", job_id=55)
+    slurm, memory = submitted("--wait", "--prerun=off", slurm=FakeSlurm(refuse=lambda call: failed))
+    assert (len(slurm.calls), [told.job_id for told in memory.submissions]) == (1, [55])
+
+
+class FullMemory(FakeMemory):
+    def keep_script(self, name: str, content: bytes) -> str:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_tuned_script_that_cannot_be_kept_leaves_the_job_as_asked() -> None:
+    known = ResourceProfile(key="mine", gpus_per_node=8, cpus_per_gpu=4, source="runs", runs=5, measured_at=NOW)
+    small = SCRIPT.replace(b"--cpus-per-task=2", b"--cpus-per-task=1")
+    said: list[str] = []
+    slurm = FakeSlurm()
+    at = replace(desk(slurm, FullMemory(profiles={"mine": known})), say=said.append)
+    prepared = prepare(request("--prerun=off", "--resource-profile=mine", script=small), at)
+    assert prepared.batch.content != small
+    send(prepared, at, trial)
+    assert [call.script_path for call in slurm.calls] == ["/home/alice/train.sbatch"]
+    assert said == ["the tuned script cannot be kept, so the job goes as you asked: [Errno 28] No space left on device"]
+
+
+def test_ctrl_c_after_the_job_was_taken_lets_it_go_without_a_pre_run() -> None:
+    def interrupted(prepared: object, job_id: int | None, release_at: str) -> TrialJob:
+        raise KeyboardInterrupt
+
+    slurm = FakeSlurm()
+    at = desk(slurm, FakeMemory())
+    sent = send(prepare(request("--prerun=gate"), at), at, interrupted)
+    assert (sent.result.job_id, [(a.key, a.value) for a in slurm.applied]) == (101, [("StartTime", "now")])
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -374,3 +443,41 @@ def test_a_pre_run_that_speaks_for_no_job_touches_nothing() -> None:
     at = desk(slurm, FakeMemory())
     record = conclude(waiting(at, job_id=None), FAILED, at)
     assert (slurm.applied, record.job_id, record.released) == ([], None, False)
+
+
+class PatientClock(FakeClock):
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.mark.parametrize(("verdict", "last"), [(PASSED, Verb.UPDATE_JOB), (FAILED, Verb.CANCEL)])
+def test_a_controller_that_is_away_for_a_while_is_waited_for(verdict: Verdict, last: Verb) -> None:
+    slurm, clock = FakeSlurm(jobs_by_address={"101": pending()}), PatientClock()
+    at = replace(desk(slurm, FakeMemory()), clock=clock)
+    named = waiting(at)
+    slurm.away = 3
+    conclude(named, verdict, at)
+    assert (slurm.applied[-1].verb, clock.slept) == (last, [1.0, 2.0, 5.0])
+
+
+def test_a_failed_pre_run_never_lets_the_job_go_because_the_controller_is_away() -> None:
+    slurm = FakeSlurm(jobs_by_address={"101": pending()})
+    at = replace(desk(slurm, FakeMemory()), clock=PatientClock())
+    named = waiting(at)
+    slurm.away = 1000
+    record = conclude(named, FAILED, at)
+    assert (slurm.applied, record.released) == ([], False)
+    assert [(c["verb"], c["error"]) for c in record.changes] == [
+        ("cancel", "Unable to contact slurm controller (connect failure)")
+    ]
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "RUNNING", "COMPLETED"])
+def test_a_job_that_waits_no_longer_is_left_alone(state: str) -> None:
+    slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), state=state)})
+    at = desk(slurm, FakeMemory())
+    assert not conclude(waiting(at), PASSED, at).released
+    assert slurm.applied == []

@@ -5,11 +5,13 @@ Loads the database's library, so gsub calls it only when a pre-run left a mark (
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from slurmwrap.cli.reconcile import own_edges
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config
+from slurmwrap.errors import StoreError
 from slurmwrap.host.lock import held
 from slurmwrap.reconcile import Words, ingest
 from slurmwrap.slurm.commands import SlurmCommands
@@ -17,9 +19,18 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.userstate import DATABASE
 
 
-def catch_up(config: Config, slurm: SlurmCommands, voice: Voice, state: Path) -> None:
-    """Empties the user's own spool into his database; judges nothing, acts on nothing."""
+def catch_up(config: Config, slurm: SlurmCommands, voice: Voice, state: Path) -> bool:
+    """Empties the user's own spool into his database; judges nothing, acts on nothing.
+
+    False when the lock cannot be had: somebody else is doing this work now, which is no fault.
+    """
     database = state / DATABASE
-    with held(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(database.with_suffix(".lock"), "another reconciler"))
+        except StoreError:
+            return False
+        store = stack.enter_context(Database.open(database))
         edges = own_edges(config, slurm, store, voice, state)
         ingest(edges, slurm.cluster_name(), Words(ask=lambda: slurm.jobs(edges.scope.user)))
+    return True

@@ -17,15 +17,18 @@ from slurmwrap.cli.memory import HomeMemory
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config, user_state_dir
 from slurmwrap.edges import Published, SbatchCall, SbatchResult
-from slurmwrap.errors import PrerunFailed, PrerunInconclusive, SlurmError, SlurmwrapError
+from slurmwrap.errors import PrerunFailed, PrerunInconclusive, SlurmError, SlurmwrapError, StoreError
 from slurmwrap.host.clock import SystemClock
 from slurmwrap.host.command import run as run_command
+from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest
 from slurmwrap.job.show import equivalent_script, explain
 from slurmwrap.prerun import inputs, static
 from slurmwrap.prerun.entry import entry_points
+from slurmwrap.prerun.environment import passed_on
 from slurmwrap.prerun.trial import (
     TrialSpec,
+    exported_file,
     mem_shrunk,
     spec_to_json,
     trial_environ,
@@ -63,14 +66,18 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
 
 
 def _catch_up(config: Config, slurm: SlurmCommands, memory: HomeMemory, voice: Voice) -> None:
-    """A failure costs what the last pre-runs found, not the submission."""
+    """A failure costs what the last pre-runs found, not the submission; the next call tries again."""
     from slurmwrap.cli.catch_up import catch_up
 
+    done = False
     try:
-        memory.mark.unlink()
-        catch_up(config, slurm, voice, memory.state.directory)
+        memory.mark.unlink(missing_ok=True)  # before reading: a pre-run that ends meanwhile leaves it anew
+        done = catch_up(config, slurm, voice, memory.state.directory)
     except (SlurmwrapError, OSError) as error:
         voice.fault(error)
+    if not done:
+        with suppress(OSError):
+            memory.mark.touch(mode=0o600)
 
 
 def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
@@ -114,6 +121,8 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         return result.exit_code or 1
     if result.job_id is None or prepared.request.setting("quiet") or prepared.request.setting("parsable"):
         return result.exit_code
+    if prepared.prerun == "gate":
+        voice.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
     if sent.trial is not None and sent.trial.job_id is not None:
         voice.say(
             f"job {result.job_id} waits for its pre-run on one GPU, job {sent.trial.job_id}; "
@@ -181,6 +190,9 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
         "SLURMWRAP_REAL_JOB": spec.real_job or "",
         "SLURMWRAP_RELEASE_AT": release_at,
     }
+    if exported := request.value("export-file"):
+        _write(directory / "environment", exported_file(Path(exported).read_bytes(), environ))
+        options = (*options, f"--export-file={directory / 'environment'}")
     wrapper = shipped.shipped("templates") / "prerun" / "wrapper.sh"
     call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
     return TrialJob(call=call, directory=str(directory))
@@ -190,10 +202,16 @@ def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice) -> Verdict:
     """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live."""
     from slurmwrap.cli.follow import follow
 
-    tested = desk.slurm.sbatch(submit.sbatch_call(prepared.request, prepared.batch, desk, ("--test-only",)))
+    as_asked = render(prepared.request, (), added=prepared.added)  # a refused plan is no reason to refuse the job
+    tested = desk.slurm.sbatch(submit.sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
     if tested.exit_code != 0:
         raise SlurmError(_last(tested), exit_code=tested.exit_code)
-    job = make_trial(prepared, None, "now", desk=desk)
+    try:
+        job = make_trial(prepared, None, "now", desk=desk)
+    except OSError as error:
+        raise StoreError(
+            f"no pre-run: its files cannot be written: {error}", hint="make room there, or go without: --prerun=off"
+        ) from error
     result = desk.slurm.sbatch(job.call)
     if result.job_id is None:
         raise SlurmError(f"the pre-run was refused: {_last(result)}", hint="submit without it: --prerun=off")
@@ -217,11 +235,12 @@ def _write_json(path: Path, plain: object) -> None:
 
 
 def _trials(environ: Mapping[str, str]) -> Trials:
+    here = str(Path.cwd())
     return Trials(
-        check=partial(static.check, run=run_command, environ=environ),
-        named_files=partial(inputs.named_files, environ=environ),
+        check=lambda request: static.check(request, run=run_command, environ=passed_on(request, environ, here)),
+        named_files=lambda request: inputs.named_files(request, passed_on(request, environ, here)),
         digest=_digest,
-        entry_files=partial(_entry_files, environ=environ),
+        entry_files=lambda request: _entry_files(request, passed_on(request, environ, here)),
     )
 
 
@@ -234,7 +253,7 @@ def _digest(path: str) -> str | None:
 
 def _entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[str, bytes]:
     """The programs that the script starts, as far as they can be read: path → content, in the script's order."""
-    text = request.script.content.decode("utf-8", "replace")
+    text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
     found = {}
     for entry in entry_points(text, request.chdir, request.args, environ):
         with suppress(OSError):

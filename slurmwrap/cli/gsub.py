@@ -68,6 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # after sbatch was called: nothing is submitted again
+        voice.fault(error)
+        voice.say("it is not known how far the submission came; look with squeue --me before you try again")
+        return 70
 
 
 def _main(words: list[str], voice: Voice) -> int:
@@ -77,9 +81,11 @@ def _main(words: list[str], voice: Voice) -> int:
         return _exec_sbatch(words)
     environ, stdin = dict(os.environ), _Stdin()
     try:
-        request = parse_request(
-            words, environ=environ, cwd=str(Path.cwd()), read_script=_read_script, read_stdin=stdin.read
-        )
+        here = str(Path.cwd())
+    except OSError:  # the directory is gone: sbatch has words and an exit code for that
+        return _unchanged(words, stdin)
+    try:
+        request = parse_request(words, environ=environ, cwd=here, read_script=_read_script, read_stdin=stdin.read)
     except UsageError as error:
         if error.hint:  # one of our own options is concerned; else sbatch says it best itself
             raise

@@ -10,6 +10,9 @@ import json
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -20,6 +23,7 @@ from slurmwrap import submit
 from slurmwrap.cli.flow import open_desk
 from slurmwrap.cli.voice import Voice
 from slurmwrap.diagnosis.classify import classify
+from slurmwrap.edges import Slurm
 from slurmwrap.errors import SlurmError
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.plan import PlacementPlan
@@ -30,9 +34,15 @@ from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import from_plain
 
+WATCH_S = 10.0  # how often to ask whether the real job still waits; one squeue
+
 
 class Stopped(BaseException):
     """scancel, preemption or the time limit ends this job: what is left to do is to let the real one go."""
+
+
+class NobodyWaits(Exception):
+    """The real job started, ended or was cancelled: a trial beside it would only write into its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,10 @@ def _main(directory: Path, voice: Voice) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last act takes milliseconds, KillWait leaves seconds
     desk = open_desk(configuration.load(), os.environ, voice)
     record = submit.conclude(_waiting(trial), verdict, desk)
-    _publish(directory / "verdict.json", verdict_to_json(verdict))
+    try:
+        _publish(directory / "verdict.json", verdict_to_json(verdict))
+    except OSError as error:
+        voice.say(f"nobody can follow this: {error}")
     voice.say(f"{verdict.outcome.value}: {verdict.reason}")
     for change in record.changes:
         voice.say(f"  {change['verb']} {change['target']} {change['option']} {change['new']} {change['error'] or ''}")
@@ -102,12 +115,40 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _verdict(trial: Trial) -> Verdict:
+    watch = Watch(trial.spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     try:
-        result = run_trial(trial.spec, environ=os.environ, on_progress=_Reporter(trial.directory))
-        return judge(trial.spec, result, classify)
+        watch.look()
+        report = _Reporter(trial.directory, watch)
+        return judge(trial.spec, run_trial(trial.spec, environ=os.environ, on_progress=report), classify)
     except Stopped:
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
-        return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason)
+    except NobodyWaits as why:
+        reason = f"{why} before its pre-run was done"
+    return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason)
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks now and then whether the real job still waits. An answer that does not come changes nothing."""
+
+    job: str | None
+    slurm: Slurm
+    clock: Callable[[], float] = time.monotonic
+    next_at: float = 0.0
+
+    def look(self) -> None:
+        """Asks Slurm if it is time to. Raises NobodyWaits."""
+        if self.job is None or self.clock() < self.next_at:
+            return
+        with suppress(SlurmError):
+            record = self.slurm.job(self.job)
+            if record is None or not record.pending:
+                raise NobodyWaits(f"job {self.job} {_became('' if record is None else record.state)}")
+        self.next_at = self.clock() + WATCH_S  # after the answer: a slow controller is not asked more often
+
+
+def _became(state: str) -> str:
+    return {"": "ended", "CANCELLED": "was cancelled"}.get(state, "started")
 
 
 def _waiting(trial: Trial) -> submit.Waiting:
@@ -120,18 +161,22 @@ def _waiting(trial: Trial) -> submit.Waiting:
         release_at=trial.release_at,
         profile_key=spec.profile_key,
         fingerprint=spec.fingerprint,
+        cluster=spec.cluster,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Reporter:
-    """Leaves progress.json for who follows."""
+    """Leaves progress.json for who follows, and gives up a trial for which nobody waits."""
 
     directory: Path
+    watch: Watch
 
     def __call__(self, progress: Progress) -> None:
         shown = {"steps": progress.steps, "seconds": progress.seconds, "last_line": progress.last_line}
-        _publish(self.directory / "progress.json", shown)
+        with suppress(OSError):  # a full disk costs the live view, not the trial
+            _publish(self.directory / "progress.json", shown)
+        self.watch.look()
 
 
 def _publish(path: Path, plain: dict[str, Any]) -> None:

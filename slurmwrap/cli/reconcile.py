@@ -76,12 +76,19 @@ def _is_site(config: Config) -> bool:
     """Whether we may speak for the site: its state is configured, and ours."""
     if not config.site.state_dir:
         return False
-    if os.geteuid() == 0:
-        return True
+    if os.geteuid() == 0 or os.geteuid() == _named_uid(config.site.slurm_user):
+        return True  # SlurmUser, were the directory somebody else's, shall hear of that and not become a plain user
     try:
         return Path(config.site.state_dir).stat().st_uid == os.geteuid()
     except OSError:
         return False
+
+
+def _named_uid(user: str) -> int:
+    try:
+        return pwd.getpwnam(user).pw_uid if user else -1
+    except KeyError:
+        return -1
 
 
 def _site(config: Config, slurm: SlurmCommands, store: Database, voice: Voice) -> Edges:

@@ -50,6 +50,8 @@ class LogTail:
     text: str
     first_line: int = 1  # line number of the text's first line in the file, 1 when unknown
     truncated: bool = False
+    size: int | None = None  # bytes of the file when it was read; None when not known
+    mark: str = ""  # digest of the bytes before its end, to know the same file again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

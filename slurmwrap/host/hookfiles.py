@@ -76,12 +76,15 @@ def install(settings: HookSettings) -> HookFiles:
 def plan(settings: HookSettings) -> str:
     """What an administrator does with the files: directories, and the lines of slurm.conf."""
     files = _files(settings.directory)
+    controller = settings.controller_dir
+    # Both by name: `install -d` gives the directories above the last one to root, and site.state_dir is above it.
+    private = " ".join(shlex.quote(str(path)) for path in (controller.parent, controller))
     return (
         f"# On every node and on the controller: {settings.directory}\n"
         f"# Once, on the file system that nodes and controller share:\n"
         f"#   install -d -m 1733 -o SlurmUser {shlex.quote(str(settings.spool))}\n"
         f"# Once, on the controller:\n"
-        f"#   install -d -m 0700 -o SlurmUser {shlex.quote(str(settings.controller_dir))}\n"
+        f"#   install -d -m 0700 -o SlurmUser {private}\n"
         f"# slurm.conf:\n"
         f"Prolog={files.prolog}\n"
         f"Epilog={files.epilog}\n"

@@ -1,4 +1,4 @@
-"""Edge: MUNGE by its two commands. Bytes in, a credential out, and back with who made it and where.
+"""Edge: MUNGE by its commands, for decoding by its library too. Bytes in, a credential out, and back with its maker.
 
 Expired, rewound and replayed credentials decode all the same (munge(7); the first and the last checked with 0.5.15):
 a spool file may be read late or twice, and its nonce keeps it from counting twice.
@@ -45,6 +45,27 @@ def encode(payload: bytes, *, socket: str, uid_restriction: int | None = None) -
 
 def decode(credential: bytes, *, socket: str) -> Decoded:
     """What a credential holds. BadCredential when it is none; StoreError when munged cannot be asked."""
+    from slurmwrap.host import libmunge  # ctypes: not on gsub's fast path
+
+    if libmunge.library() is None:
+        return decode_by_command(credential, socket=socket)
+    raw = libmunge.decode(credential, socket)
+    if raw.code in _UNREACHABLE:
+        raise StoreError(f"unmunge: Error: {raw.said}", hint="Is munged running? `munge -n | unmunge` tells.")
+    if raw.code not in GENUINE:
+        raise BadCredential(f"unmunge: Error: {raw.said}")
+    return Decoded(
+        payload=raw.payload,
+        uid=raw.uid,
+        gid=raw.gid,
+        encode_host=raw.encode_host,
+        encode_time=raw.encode_time,
+        status=raw.code,
+    )
+
+
+def decode_by_command(credential: bytes, *, socket: str) -> Decoded:
+    """The same where the library is not to be had: one process for each credential."""
     argv = ["unmunge", *_socket(socket), "--numeric", f"--keys={_KEYS}"]
     result = run(argv, timeout_s=_TIMEOUT_S, stdin=credential)
     if result.exit_code is None or result.exit_code in _UNREACHABLE:

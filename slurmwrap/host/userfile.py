@@ -24,7 +24,7 @@ class UserLogs:
         self._deadline_s = deadline_s
 
     def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
-        """The last 64 KiB of each; empty when they cannot be read, or not in time."""
+        """The last 64 KiB of what this run wrote to each; empty when they cannot be read, or not in time."""
         if record.uid <= 0 or os.geteuid() not in (0, record.uid):
             return ()
         try:
@@ -32,5 +32,7 @@ class UserLogs:
         except KeyError:
             return ()
         paths = tuple(dict.fromkeys(os.fsencode(path) for path in (record.std_out, record.std_err) if path))
-        answer = logs.read(paths, user.pw_name, record.uid, user.pw_gid, time.monotonic() + self._deadline_s)
-        return tuple(LogTail(name=log["name"], text=log["text"], truncated=log["truncated"]) for log in answer["logs"])
+        begins = {name: list(begin) for name, begin in record.output_begins.items()}
+        deadline = time.monotonic() + self._deadline_s
+        answer = logs.read(paths, user.pw_name, record.uid, user.pw_gid, deadline, begins)
+        return tuple(LogTail(**log) for log in answer["logs"])

@@ -89,6 +89,8 @@ def passthrough_reason(request: JobRequest, own: Own | None = None) -> str | Non
         return "An external job runs no script."
     if not request.setting("ignore-pbs") and has_foreign_directives(request.script.content):
         return "sbatch lets the script's #PBS or #BSUB lines override its #SBATCH lines."
+    if (request.value("export-file") or "").isdigit():
+        return "--export-file names an open file of the caller's."
     if request.shape.gpus == 0:
         return "The job asks for no GPU."
     if own.prerun == "off" and own.retry is False and not (own.tune or own.place):

@@ -23,16 +23,20 @@ def tails(environ, started_at, deadline):
     return _as_user(files, user, uid, gid, started_at, deadline)
 
 
-def read(paths: tuple, user: str, uid: int, gid: int, deadline: float) -> dict:
-    """The same for `paths` that are known (bytes, absolute); also for a caller that is that user himself."""
+def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict) -> dict:
+    """The same for `paths` that are known (bytes, absolute); also for a caller that is that user himself.
+
+    `begins`: name -> [bytes, mark] of the file when an earlier run had ended. Each log then has `size`, `mark` and
+    `first_line` as well.
+    """
     files = [(path, [[part for part in path.split(b"/") if part]]) for path in paths if path.startswith(b"/")]
-    return _as_user([one for one in files if one[0] != b"/dev/null"], user, uid, gid, None, deadline)
+    return _as_user([one for one in files if one[0] != b"/dev/null"], user, uid, gid, None, deadline, begins)
 
 
-def _as_user(files, user, uid, gid, started_at, deadline):
+def _as_user(files, user, uid, gid, started_at, deadline, begins=None):
     def look(send):
         userfile.become(user, uid, gid, send.descriptor)
-        found = [_one(name, readings, uid, started_at) for name, readings in files]
+        found = [_one(name, readings, uid, started_at, begins) for name, readings in files]
         send(json.dumps(found).encode("utf-8"))
 
     answer = child.call(look, deadline, ANSWER)
@@ -51,23 +55,27 @@ def patterns(environ):
     return found
 
 
-def _one(pattern, readings, uid, started_at):
-    """[name, text or None, truncated, error] of one file."""
+def _one(pattern, readings, uid, started_at, begins):
+    """[name, text or None, truncated, error, more facts] of one file."""
     error = "no such file"
     for components in readings:
         path = pattern
         try:
             path = userfile.find(components, uid, started_at)
-            data, more = userfile.tail(path, uid, TAIL)
-            return [_text(path), _whole_lines(data, more).decode("utf-8", "replace"), more, ""]
+            found = userfile.span(path, uid, TAIL, (begins or {}).get(_text(path)))
+            cut = found["start"] > found["first"]
+            data = _whole_lines(found["data"], cut)
+            line = found["line"] + found["data"].count(b"\n", 0, len(found["data"]) - len(data))
+            known = {} if begins is None else {"size": found["total"], "mark": found["mark"], "first_line": line}
+            return [_text(path), data.decode("utf-8", "replace"), cut, "", known]
         except FileNotFoundError:
             continue
         except userfile.Unreadable as reason:
             error = str(reason)
         except OSError as reason:
             error = reason.strerror or "cannot be read"
-        return [_text(path), None, False, error]
-    return [_text(pattern), None, False, error]
+        return [_text(path), None, False, error, {}]
+    return [_text(pattern), None, False, error, {}]
 
 
 def _text(path):
@@ -82,12 +90,12 @@ def _whole_lines(data, more):
 
 def _facts(found):
     kept, names, errors = [], set(), []
-    for name, text, truncated, error in found:
+    for name, text, truncated, error, known in found:
         if error:
             errors.append("%s: %s" % (name, error))
         elif name not in names:  # two patterns may name one file
             names.add(name)
-            kept.append({"name": name, "text": text, "truncated": truncated})
+            kept.append(dict(known, name=name, text=text, truncated=truncated))
     facts = {"logs": kept}
     if errors:
         facts["log_error"] = "; ".join(errors)

@@ -5,7 +5,10 @@ The child never execs: a process that changed its uid cannot be traced by that u
 import os
 import resource
 import stat
+import zlib
 
+MARK = 1024  # bytes before a place in a file that tell whether it is the same file still
+COUNTED = 4 << 20  # lines are counted in so much of what is left out
 ENTRIES = 20000  # directory entries looked at for one pattern
 
 
@@ -83,6 +86,17 @@ def _written_by(path, uid, since):
 
 def tail(path, uid, size):
     """(the last `size` bytes, whether there is more before them) of a regular file that `uid` owns."""
+    found = span(path, uid, size, None)
+    return found["data"], found["start"] > 0
+
+
+def span(path, uid, size, begin):
+    """The last `size` bytes of what was added since `begin` to a regular file that `uid` owns.
+
+    `begin`: [bytes, mark] as an earlier call gave them, or None. Where the mark is not found there the file was begun
+    anew, and all of it is read. Returns data, start (its offset), line (of its first byte, 1 when unknown), first
+    (where what was added begins), total (bytes of the file) and mark.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         found = os.fstat(descriptor)
@@ -90,7 +104,17 @@ def tail(path, uid, size):
             raise Unreadable("not a regular file")
         if found.st_uid != uid:
             raise Unreadable("it belongs to uid %d" % found.st_uid)
-        start = max(0, found.st_size - size)
-        return os.pread(descriptor, size, start), start > 0
+        total = found.st_size
+        first = begin[0] if begin and begin[0] <= total and _mark(descriptor, begin[0]) == begin[1] else 0
+        start = max(first, total - size)
+        line = os.pread(descriptor, start, 0).count(b"\n") + 1 if start <= COUNTED else 1
+        data = os.pread(descriptor, total - start, start)
+        mark = _mark(descriptor, total)
+        return {"data": data, "start": start, "first": first, "line": line, "total": total, "mark": mark}
     finally:
         os.close(descriptor)
+
+
+def _mark(descriptor, end):
+    start = max(0, end - MARK)
+    return "%08x" % zlib.crc32(os.pread(descriptor, end - start, start))

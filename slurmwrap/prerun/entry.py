@@ -21,6 +21,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+SUBMIT_DIR = "SLURM_SUBMIT_DIR"
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 _MPI = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
@@ -89,11 +90,29 @@ class EntryPoint:
     cwd: str = ""  # "" when unknown
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """One simple command of the script, whatever it is, after srun, env, timeout and the like."""
+
+    words: tuple[str, ...]  # UNKNOWN in those that only the shell knows
+    reads: tuple[str, ...]  # what stands behind `<`
+    cwd: str  # "" when unknown
+    entry: EntryPoint | None
+
+
+def started(
+    script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str] | None = None
+) -> tuple[Started, ...]:
+    """All commands of a shell script in order; arguments as of `entry_points`."""
+    return tuple(_Walk(chdir, tuple(args), environ or {}).commands(script_text))
+
+
 def entry_points(
     script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str] | None = None
 ) -> tuple[EntryPoint, ...]:
-    """The entry points of a shell script run in `chdir` with `args`, in order. `environ`: what sbatch will pass on."""
-    return tuple(_Walk(chdir, tuple(args), environ or {}).entries(script_text))
+    """The entry points of a shell script run in `chdir` with `args`, in order. `environ`: what sbatch will pass on,
+    and SLURM_SUBMIT_DIR where it is known (sbatch sets it to its own directory)."""
+    return tuple(one.entry for one in started(script_text, chdir, args, environ) if one.entry)
 
 
 class _Walk:
@@ -102,10 +121,12 @@ class _Walk:
     def __init__(self, chdir: str, args: tuple[str, ...], environ: Mapping[str, str]) -> None:
         self.cwd: str | None = chdir
         self.args = args
-        self.variables: dict[str, str | None] = {k: v for k, v in environ.items() if not k.startswith("SLURM_")}
+        self.variables: dict[str, str | None] = {
+            k: v for k, v in environ.items() if not k.startswith("SLURM_") or k == SUBMIT_DIR
+        }
         self.files_known = True
 
-    def entries(self, script_text: str) -> Iterator[EntryPoint]:
+    def commands(self, script_text: str) -> Iterator[Started]:
         for command in commands(script_text):
             words = self._assign(command)
             if not words:
@@ -113,8 +134,9 @@ class _Walk:
             name = os.path.basename(words[0])  # noqa: PTH119 - "" for "dir/", where Path.name is "dir"
             if name in ("cd", "pushd", "popd"):
                 self._change_directory(words, command.sure)
-            if found := self._entry(words, command):
-                yield found
+            found = self._entry(words, command)
+            reads = tuple(text for word in command.reads for text in expand(word, self.variables, self.args))
+            yield Started(words=tuple(unwrapped(words)[0]), reads=reads, cwd=self.cwd or "", entry=found)
             ends = command.sure and name in ("exit", "exec") and len(words) > (name == "exec")
             if ends:
                 return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slurmwrap.job.request import JobRequest
+from slurmwrap.prerun.entry import SUBMIT_DIR
 from slurmwrap.prerun.trial import TrialSpec
 
 # Trackers that would record a trial as a run. Names: wandb, comet, mlflow, swanlab, transformers, neptune, clearml.
@@ -26,6 +28,21 @@ _ONE_TASK: Mapping[str, str] = {
 }
 # Defaults of torchrun's own options, for launchers that read them from the environment.
 _TORCHRUN_DEFAULTS: Mapping[str, str] = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "1"}
+
+
+# What a login shell sets again for a job that is not given the caller's environment, as good as always alike.
+_OF_EVERY_LOGIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL")
+
+
+def passed_on(request: JobRequest, environ: Mapping[str, str], submit_dir: str) -> dict[str, str]:
+    """What the job will know of the caller's `environ` (sbatch(1), --export), and where sbatch was called."""
+    value = request.value("export")
+    items = ["ALL"] if value is None else value.split(",")
+    names = {item.partition("=")[0] for item in items}
+    everything = "ALL" in map(str.upper, names) and not request.setting("export-file")
+    kept = {k: v for k, v in environ.items() if everything or k in names or k in _OF_EVERY_LOGIN}
+    set_anew = dict(item.split("=", 1) for item in items if "=" in item)
+    return {**kept, **set_anew, SUBMIT_DIR: submit_dir}
 
 
 def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostname: str, python: str) -> dict[str, str]:

@@ -9,15 +9,32 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from slurmwrap.job.request import JobRequest
-from slurmwrap.prerun.entry import entry_points
+from slurmwrap.prerun.entry import Started, started
 from slurmwrap.prerun.shell import UNKNOWN
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 MIB = 1 << 20
-# A file behind such an option is written by the job.
-_WRITTEN = re.compile(r"out(?!lier)|save|log|result|dest|dump|export|report|trace|profil", re.IGNORECASE)
+_NAMES = 1000  # so many words are looked up at most: each is one stat, perhaps on a slow file system
+# A file behind such an option is written by the job ("-o" of sort and curl, "of=" of dd).
+_WRITTEN = re.compile(r"out(?!lier)|save|log|result|dest|dump|export|report|trace|profil|^(-o|of)$", re.IGNORECASE)
+# Commands whose arguments are no data: they write, remove or look at files, or run them as code.
+_NO_READERS = _words(
+    """
+    : [ [[ test echo printf set unset export declare local readonly typeset shopt ulimit umask module ml source . cd
+    pushd popd true false exit return shift eval read exec trap wait kill sleep date hostname hash type which command
+    alias rm rmdir mkdir mktemp touch truncate ln mv chmod chown chgrp tee ls stat du df find git pip pip3 conda mamba
+    spack make cmake sbatch salloc scancel scontrol squeue sacct sinfo nvidia-smi
+    """
+)
+_LAST_IS_WRITTEN = ("cp", "rsync", "scp", "install", "sbcast")
 # A path behind such an option is made by the job, or may be.
 _OUTPUT = re.compile(
     r"out|save|log|result|dest|work[-_]?dir|run[-_]?dir|exp|ckpt|checkpoint|resume|dump|board|wandb|cache|tmp|temp"
@@ -32,13 +49,34 @@ _DATA = re.compile(
 
 
 def named_files(request: JobRequest, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Regular files that the script's command lines and its arguments name, absolute, in order; no code."""
-    text = request.script.content.decode("utf-8", "replace")
-    entries = entry_points(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
-    given = [(request.args, request.chdir), *((entry.argv, entry.cwd or request.chdir) for entry in entries)]
+    """Regular files that the script's commands read and its arguments name, absolute, in order; no code."""
+    text = request.script.content.decode("utf-8", "surrogateescape")
+    commands = started(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
+    given = [(request.args, request.chdir), *((_read_by(one), one.cwd or request.chdir) for one in commands)]
     pairs = ((name, _resolved(value, cwd)) for argv, cwd in given for name, value in _named(argv))
     paths = (path for name, path in pairs if path and not _WRITTEN.search(name))
-    return tuple(dict.fromkeys(p for p in paths if not p.endswith((".py", ".sh")) and _is_file(p)))
+    kept = islice((p for p in dict.fromkeys(paths) if not p.endswith((".py", ".sh"))), _NAMES)
+    return tuple(path for path in kept if _is_file(path))
+
+
+def _read_by(command: Started) -> tuple[str, ...]:
+    """The words of one command behind which data may be, and what it reads by `<`."""
+    if command.entry is not None:
+        return (*command.entry.argv, *command.reads)
+    name, *words = command.words or ("",)
+    name = os.path.basename(name)  # noqa: PTH119
+    # "[" is unknown too: to the reader it begins a pattern
+    if UNKNOWN in name or name in _NO_READERS or (name == "tar" and _creates(words)):
+        words = []
+    elif name in _LAST_IS_WRITTEN:
+        words = words[:-1]
+    return (*words, *command.reads)
+
+
+def _creates(words: Sequence[str]) -> bool:
+    """tar with c, r, u or A: its archive is written (tar(1); the first word may be letters without a dash)."""
+    letters = [w for at, w in enumerate(words) if (not at and not w.startswith("--")) or re.match(r"-[^-]", w)]
+    return bool({"--create", "--append", "--update"} & set(words)) or any(set("cruA") & set(w) for w in letters[:1])
 
 
 def missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:

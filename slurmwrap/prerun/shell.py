@@ -43,6 +43,7 @@ class RawCommand:
     line: int
     sure: bool
     writes: bool = False  # its output goes to a file that may be a program
+    reads: tuple[RawWord, ...] = ()  # what stands behind `<`
 
 
 UNKNOWN = "\0"  # stands for text that only the running shell knows, a word or part of one; no real word holds a NUL
@@ -59,11 +60,11 @@ def commands(script: str) -> tuple[RawCommand, ...]:
     state = _Nesting()
     found: list[RawCommand] = []
     after = ""
-    for line, raw, operator, writes in _Reader(script).clauses():
+    for line, raw, operator, writes, reads in _Reader(script).clauses():
         words = state.enter(raw, operator)
         if words:
             sure = state.sure and (after != "||") and (after != "&&" or bool(found and _goes_on(found[-1])))
-            found.append(RawCommand(words=words, line=line, sure=sure, writes=writes))
+            found.append(RawCommand(words=words, line=line, sure=sure, writes=writes, reads=reads))
         state.leave(operator)
         after = operator if raw or operator != "\n" else after
     return tuple(found)
@@ -72,6 +73,9 @@ def commands(script: str) -> tuple[RawCommand, ...]:
 def _goes_on(command: RawCommand) -> bool:
     # What follows `cd x &&` runs in every job worth checking; what follows a test may not.
     return command.sure and command.words[0].literal not in ("[", "[[", "test", "grep", "command", "which", "type")
+
+
+_Clause = tuple[int, tuple[RawWord, ...], str, bool, tuple[RawWord, ...]]
 
 
 class _Nesting:
@@ -153,25 +157,26 @@ class _Reader:
     def __init__(self, script: str) -> None:
         self.text, self.at, self.line = script, 0, 1
         self.heredocs: list[tuple[str, bool]] = []
+        self.reads: list[RawWord] = []  # of the clause at hand
 
-    def clauses(self) -> list[tuple[int, tuple[RawWord, ...], str, bool]]:
-        """(line, words, operator that ends it, writes to a file) of each clause."""
-        found: list[tuple[int, tuple[RawWord, ...], str, bool]] = []
+    def clauses(self) -> list[_Clause]:
+        """(line, words, operator that ends it, writes to a file, files read by `<`) of each clause."""
+        found: list[_Clause] = []
         words: list[RawWord] = []
         line, writes = 1, False
         while self.at < len(self.text):
             if (operator := self._operator()) is not None:
                 if operator == "(" and len(words) == 1 and self.text[self.at : self.at + 1] == ")":
                     operator, self.at = "()", self.at + 1
-                found.append((line, tuple(words), operator, writes))
-                words, writes = [], False
+                found.append((line, tuple(words), operator, writes, tuple(self.reads)))
+                words, writes, self.reads = [], False, []
             elif redirect := _REDIRECT.match(self.text, self.at):
                 writes = self._redirect(redirect) or writes
             else:
                 line = self.line if not words else line
                 word = self._word()
                 words += [word] if word.parts else []
-        return [*found, (line, tuple(words), "", writes)]
+        return [*found, (line, tuple(words), "", writes, tuple(self.reads))]
 
     def _operator(self) -> str | None:
         """Skips blanks and comments; the operator here, None when a word starts."""
@@ -207,6 +212,8 @@ class _Reader:
         target = self._word()
         if found[1] in ("<<", "<<-"):
             self.heredocs.append(("".join(value for _, value, _ in target.parts), found[1] == "<<-"))
+        if found[1] == "<" and target.parts:
+            self.reads.append(target)
         return ">" in found[1] and (target.literal is None or target.literal.endswith((".py", ".sh")))
 
     def _skip_heredocs(self) -> None:

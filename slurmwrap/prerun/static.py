@@ -59,7 +59,7 @@ def check(
 
     Below `node_local` a node may hold what the login node does not, so nothing there is an error.
     """
-    text = request.script.content.decode("utf-8", "replace")
+    text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
     name = request.script.path or request.script.name
     desk = _Desk(script=name, run=run, environ=environ, node_local=node_local, deadline=time.monotonic() + BUDGET_S)
     shell = _shell_of(text)

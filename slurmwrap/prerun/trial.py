@@ -21,7 +21,7 @@ MEM_FLOOR_MIB = 16 * 1024  # a process loads the whole model even where eight wo
 # (array, nodelist, switches, gpu-bind), belongs to the real job (dependency, begin, mail, output) or is set anew.
 _KEPT = (
     *("account", "clusters", "qos", "constraint", "prefer", "reservation", "exclude", "licenses", "tmp", "wckey"),
-    *("input", "propagate", "export-file", "get-user-env", "ignore-pbs"),
+    *("input", "propagate", "get-user-env", "ignore-pbs"),
 )
 _OURS = (
     *("SLURMWRAP_PYTHON", "SLURMWRAP_TRIAL_DIR", "SLURMWRAP_REAL_JOB", "SLURMWRAP_RELEASE_AT", "SLURMWRAP_CONFIG"),
@@ -107,6 +107,14 @@ def trial_options(
 def trial_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for submitting the trial: the user's without SBATCH_*, which options already hold."""
     return {name: value for name, value in environ.items() if not name.startswith("SBATCH_")}
+
+
+def exported_file(content: bytes, environ: Mapping[str, str]) -> bytes:
+    """The user's --export-file (NUL-terminated NAME=value) with the wrapper's parameters behind: nothing else of the
+    caller's environment reaches such a job (sbatch(1), --export-file)."""
+    ours = (f"{name}={environ[name]}\0" for name in (*_OURS, "HOME") if name in environ)
+    ended = content if not content or content.endswith(b"\0") else content + b"\0"
+    return ended + "".join(ours).encode(errors="surrogateescape")
 
 
 def trial_shape(request: JobRequest, node: Node | None = None) -> tuple[int | None, int | None]:

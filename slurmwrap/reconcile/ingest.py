@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from slurmwrap.diagnosis.evidence import Context, Observation
 from slurmwrap.diagnosis.join import of_run
@@ -19,23 +20,26 @@ from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.retry.record import record_of, run_of_hooks
 
-BATCH = 1000
+BATCH = 200
+LIMIT = 200_000  # files of one spool in one pass
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 
 
 def ingest(edges: Edges, cluster: str, words: Words) -> IngestReport:
-    """Empties the spools. StoreError when database or spool fail; what was not stored is still in the spool then."""
+    """Takes in what lies in the spools now. StoreError when database or spool fail; what was not stored stays there.
+
+    Each spool is listed once: one that fills as fast as it is read, or that cannot be emptied, ends all the same.
+    """
     report = IngestReport()
     for spool in edges.spools:
-        while batch := list(spool.collect(BATCH)):
+        waiting = iter(spool.collect(LIMIT))
+        while batch := list(islice(waiting, BATCH)):
             words.know(_ids(batch))
             with edges.store.transaction():
                 handled = [_one(collected, edges, cluster, words, report) for collected in batch]
                 _open_unseen(handled, edges.store, cluster, words)
             report.blocked += sum(_block_from_prerun(one, edges) for one in handled)
             spool.discard(handled)
-            if len(batch) < BATCH:
-                break
     return report
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.diagnosis.evidence import Context, Diagnosis, LogTail, Observation
 from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_run
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.reconcile.desk import Pass, learn
 from slurmwrap.retry.attempt import AttemptRecord, Submission
 from slurmwrap.retry.decision import InputRead
@@ -17,6 +19,7 @@ from slurmwrap.retry.record import REQUEUED, completed_by_hooks, ended, remember
 from slurmwrap.retry.strikes import Fleet, fleet_of, lost_node
 
 _LAUNCH_FAILED = "launch_failed_requeued_held"
+_RESTORE = "checkpoint_error"
 _INPUTS = 20  # of one job are looked at
 
 
@@ -39,13 +42,17 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     record = ended(completed_by_hooks(record, seen), word, measured(word, seen))
     if overwritten and not record.state:
         record = replace(record, state=REQUEUED)
+    record = replace(record, output_begins=_output_ends(before))
     logs = () if word.state == "COMPLETED" and not word.derived_exit_code else _tails(record, seen, run)
+    if not overwritten or job is None or job.pending:  # else the next run may have added to them already
+        ends = {tail.name: [tail.size, tail.mark] for tail in logs if tail.size is not None}
+        record = replace(record, output_ends=ends)
     earlier = [observation for other in before for observation in _seen(other, siblings(other, run), run)]
     evidence = join(record.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
     diagnosis = _with_lost_node(run.edges.classify(evidence), record, run)
     submission = submission_of(record, run)
     blamed = _blamed_input(diagnosis, submission, record, word, run)
-    diagnosis = replace(diagnosis, input_path=blamed.path) if blamed.path else diagnosis
+    diagnosis = _blaming(diagnosis, blamed)
     case = case_of(record, diagnosis, submission, job, others, run)
     case = replace(case, digest=blamed.digest, fault=blamed.fault)
     decision = decide(case, run.edges.config)
@@ -103,6 +110,12 @@ def _tails(record: AttemptRecord, seen: Sequence[Observation], run: Pass) -> tup
     return run.edges.logs.tails(record)
 
 
+def _output_ends(before: Sequence[AttemptRecord]) -> Mapping[str, Any]:
+    """How far the output files had grown when the last run before this one was judged."""
+    known = [other for other in before if other.output_ends]
+    return max(known, key=lambda other: other.attempt.submit_time).output_ends if known else {}
+
+
 def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> Diagnosis:
     if diagnosis.category != "node_failure" or diagnosis.node or len(record.nodes) < 2:
         return diagnosis
@@ -112,7 +125,14 @@ def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> D
 def _blamed_input(
     diagnosis: Diagnosis, submission: Submission | None, record: AttemptRecord, word: JobRecord, run: Pass
 ) -> InputRead:
-    """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken."""
+    """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken.
+
+    torch calls every file that it cannot load a checkpoint: whether it is one of the job's inputs only the list tells.
+    """
+    if diagnosis.category == _RESTORE:
+        paths = submission.inputs[:_INPUTS] if submission is not None else ()
+        reads = run.edges.read_inputs(record.uid, paths) if paths else ()
+        return next((read for read in reads if read.fault and read.digest), InputRead(path=""))
     if diagnosis.decision != "blacklist_input":
         return InputRead(path="")
     named = diagnosis.input_path
@@ -123,6 +143,23 @@ def _blamed_input(
     if named:
         return reads[0] if reads else InputRead(path=named)
     return next((read for read in reads if read.fault), InputRead(path=""))
+
+
+def _blaming(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
+    """`diagnosis` with the input to blame; a checkpoint that is one of the job's inputs, and broken, is an input."""
+    if not blamed.path:
+        return diagnosis
+    if diagnosis.category != _RESTORE:
+        return replace(diagnosis, input_path=blamed.path)
+    told = CATEGORIES["incorrect_inputs"]
+    return replace(
+        diagnosis,
+        category=told.id,
+        domain=told.domain,
+        decision=told.decision,
+        advice=told.advice,
+        input_path=blamed.path,
+    )
 
 
 def submission_of(record: AttemptRecord, run: Pass) -> Submission | None:

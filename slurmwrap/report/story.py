@@ -11,6 +11,7 @@ from slurmwrap.cluster.action import Verb
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.actions import scontrol_line
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.policy import REQUEUED_ALREADY
 
 _SLACK_S = 3600.0  # clocks of the submit host and the controller may differ
 
@@ -105,7 +106,8 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     mine = [action for action in story.actions if action.attempt == last.attempt]
     if not failed(last):
         return Next(sentence="Nothing: it was cancelled." if last.diagnosis.category == "cancelled" else "Nothing.")
-    if any(a.verb in _REQUEUES and a.mode == "act" and not a.error for a in mine):
+    again = any(a.verb in _REQUEUES and a.mode == "act" and not a.error for a in mine)
+    if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         return Next(sentence="Nothing: it runs again by itself.", command=f"squeue -j {shlex.quote(last.address)}")
     advised = [a for a in mine if a.mode == "advise" and a.verb not in (Verb.DRAIN.value, Verb.RESUME.value)]
     if advised:

@@ -44,6 +44,10 @@ class AttemptRecord:
     decision: str = ""  # after ledger and consent; "" while undecided
     decision_reason: str = ""
     reconciled: bool = False  # every intended action is done or given up
+    # Where this run's output begins, and where it ends: file -> [bytes, digest of what stands before]; a job that is
+    # run again may add to the same file.
+    output_begins: Mapping[str, Any] = field(default_factory=dict)
+    output_ends: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def run_s(self) -> float:

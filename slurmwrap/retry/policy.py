@@ -19,6 +19,8 @@ from slurmwrap.retry.ledger import Ledger
 from slurmwrap.retry.requeue import Again
 from slurmwrap.retry.strikes import Fleet, blamed_node, drains_of, strikes_of
 
+REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -115,7 +117,7 @@ def _again(case: Case, spent: int, limit: int, again: Again) -> RetryDecision:
     """`again` if Slurm, the ledger and the user's consent allow it, else `stop` or `none` with the reason."""
     category = case.diagnosis.category
     if _requeued(case):
-        return RetryDecision(decision=again.rule, reason=f"{category}; Slurm requeued it already, nothing is added")
+        return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
     if case.record.state == "CANCELLED":
         return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
     if spent >= limit:

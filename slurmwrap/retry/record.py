@@ -23,7 +23,7 @@ def record_of(job: JobRecord, cluster: str, before: AttemptRecord | None = None)
     """What is remembered of the run that `job` shows; `before` keeps what was judged and what Slurm shows no longer.
 
     While a requeued run is COMPLETING Slurm 22.05 already counts the restart and shows the present as StartTime, with
-    EndTime=Unknown: both are then not this run's.
+    EndTime=Unknown, or after a lost node with one: the start that was seen while the job ran is kept.
     """
     requeueing = job.state == "COMPLETING" and job.end_time is None
     fresh = AttemptRecord(
@@ -56,13 +56,17 @@ def record_of(job: JobRecord, cluster: str, before: AttemptRecord | None = None)
         fresh,
         restarts=before.restarts,
         nodes=job.nodes if len(job.nodes) > len(before.nodes) else before.nodes,  # --no-kill: NodeList shrinks
-        start_time=before.start_time if requeueing else job.start_time,
+        start_time=before.start_time if requeueing or _completing_since(before, job) else job.start_time,
         measurement=before.measurement,
         diagnosis=before.diagnosis,
         decision=before.decision,
         decision_reason=before.decision_reason,
         reconciled=before.reconciled,
     )
+
+
+def _completing_since(before: AttemptRecord, job: JobRecord) -> bool:
+    return job.state == "COMPLETING" and before.start_time is not None
 
 
 def remembered(record: AttemptRecord, now: JobRecord | None = None) -> JobRecord:

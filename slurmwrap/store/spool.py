@@ -27,9 +27,11 @@ from slurmwrap.store.observation_json import Unbelieved, from_environment, parse
 from slurmwrap.store.senders import Senders
 
 MAX_BYTES = 1 << 20
+USER_BYTES = 1 << 17  # of a file that no trusted owner wrote: parsed JSON takes up to 25 times its text
 MAX_ENTRIES = 200_000  # looked at in one collect: listing must end even if someone fills the directory
 MAX_REJECTED = 1000
 ROOT_SHARE = 8  # files of trusted owners that are read for each file of any other user
+USER_SHARE = 1000  # files of one other user that are read in one collect: the rest of a flood waits for the next
 LEFT_BEHIND_S = 3600.0  # a file still aside after this long has lost its writer
 WHOLE_S = 60.0  # the same for the EpilogSlurmctld shim, whose deadline is 10 s
 REJECTED = "rejected"
@@ -60,28 +62,35 @@ class SealedSpool:
         self._stuck: set[str] = set()  # what cannot be removed is reported once
 
     def collect(self, limit: int = 1000) -> Iterator[Collected]:
-        """Complete files, oldest first for each owner, owners in turn. StoreError when munged does not answer."""
+        """Complete files, oldest first for each owner, owners in turn. StoreError when munged does not answer.
+
+        The directory is listed once; what comes later is for the next collect.
+        """
         senders = Senders(self._node_addresses, self._trusted)
         with _opened(self._directory) as folder:
             waiting = (entry for entry in _entries(folder.descriptor, skip=self._stuck))
-            for name, uid in islice(_fair(waiting, self._trusted), limit):
+            for name, uid in islice(_fair(waiting, self._trusted, USER_SHARE), limit):
                 try:
-                    yield Collected(name=name, item=self._observation(folder.descriptor, name, senders))
+                    sealed = self._unsealed(folder.descriptor, name, uid)
+                    yield Collected(name=name, item=self._observation(sealed, senders))
                 except _Unfinished:
                     continue
                 except Unbelieved as reason:
                     yield Collected(name=name, item=_set_aside(name, str(reason), uid))
 
-    def _observation(self, folder: int, name: str, senders: Senders) -> Observation:
-        data = _read(folder, name, aside=name.startswith("."))
+    def _unsealed(self, folder: int, name: str, uid: int) -> munge.Decoded:
+        limit = MAX_BYTES if uid in self._trusted else USER_BYTES
+        data = _read(folder, name, aside=name.startswith("."), limit=limit)
         if not _NAME.match(name):
             raise Unbelieved("its name is not one of ours")
         if not data.startswith(b"MUNGE:"):
             raise Unbelieved("it is not a MUNGE credential")
         try:
-            sealed = munge.decode(data, socket=self._socket)
+            return munge.decode(data, socket=self._socket)
         except munge.BadCredential as error:
             raise Unbelieved(str(error)) from None
+
+    def _observation(self, sealed: munge.Decoded, senders: Senders) -> Observation:
         found = parse(sealed.payload)
         if found.cluster != self._cluster:
             raise Unbelieved(f"it is about cluster {printable(found.cluster)}")
@@ -193,17 +202,20 @@ def _entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str, int
                 yield entry.name, found.st_uid, found.st_mtime_ns
 
 
-def _fair(entries: Iterable[tuple[str, int, int]], trusted: Collection[int]) -> Iterator[tuple[str, int]]:
-    """By age within an owner, owners in turn, so that one user's flood delays nobody else's."""
+def _fair(
+    entries: Iterable[tuple[str, int, int]], trusted: Collection[int], share: int = MAX_ENTRIES
+) -> Iterator[tuple[str, int]]:
+    """By age within an owner, owners in turn: a flood delays nobody else's; `share`: of each other owner."""
     turns: Counter[int] = Counter()
     ranked = []
     for name, uid, modified in sorted(entries, key=lambda entry: entry[2]):
-        ranked.append((turns[uid] // (ROOT_SHARE if uid in trusted else 1), modified, name, uid))
+        if uid in trusted or turns[uid] < share:
+            ranked.append((turns[uid] // (ROOT_SHARE if uid in trusted else 1), modified, name, uid))
         turns[uid] += 1
     return ((name, uid) for _, _, name, uid in sorted(ranked))
 
 
-def _read(folder: int, name: str, *, aside: bool = False) -> bytes:
+def _read(folder: int, name: str, *, aside: bool = False, limit: int = MAX_BYTES) -> bytes:
     """The bytes of a small regular file, never blocking."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -212,24 +224,24 @@ def _read(folder: int, name: str, *, aside: bool = False) -> bytes:
     except OSError as error:
         raise Unbelieved(f"it cannot be opened: {error.strerror}") from None
     with closing(_Descriptor(descriptor)):
-        _refuse_odd(os.fstat(descriptor), aside)
+        _refuse_odd(os.fstat(descriptor), aside, limit)
         data = b""
-        while chunk := os.read(descriptor, MAX_BYTES + 1 - len(data)):
+        while chunk := os.read(descriptor, limit + 1 - len(data)):
             data += chunk
-    if len(data) > MAX_BYTES:
+    if len(data) > limit:
         raise Unbelieved("it grew while it was read")
     return data
 
 
-def _refuse_odd(found: os.stat_result, aside: bool) -> None:
+def _refuse_odd(found: os.stat_result, aside: bool, limit: int) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise Unbelieved("it is not a regular file")
     if aside:
         if time.time() - found.st_mtime < LEFT_BEHIND_S:
             raise _Unfinished
         raise Unbelieved("its writer never finished it")
-    if found.st_size > MAX_BYTES:
-        raise Unbelieved(f"it is larger than {MAX_BYTES} bytes")
+    if found.st_size > limit:
+        raise Unbelieved(f"it is larger than {limit} bytes")
 
 
 def _set_aside(name: str, reason: str, uid: int) -> SetAside:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.errors import SlurmError
+from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.place import plan
 from slurmwrap.placement.plan import PlacementPlan
@@ -19,6 +21,10 @@ from slurmwrap.submit.desk import Desk
 from slurmwrap.submit.release import start_action
 from slurmwrap.submit.remember import keep, known_profile
 
+# Between two questions while the controller is away: a restart takes less, and a gated job waits for our word alone.
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
+
+T = TypeVar("T")
 Applied = tuple[Mapping[str, str | None], ...]  # what was asked of Slurm, each with its error or None
 
 
@@ -33,6 +39,7 @@ class Waiting:
     release_at: str
     profile_key: str
     fingerprint: str
+    cluster: str = ""  # "": ask Slurm
 
 
 def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
@@ -56,7 +63,7 @@ def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
 
 def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
     return PrerunRecord(
-        cluster=desk.cluster,
+        cluster=waiting.cluster or desk.cluster,
         job_id=waiting.job_id,
         prerun_job_id=waiting.prerun_job_id,
         uid=desk.uid,
@@ -87,8 +94,16 @@ def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> Resource
 
 
 def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
-    """Comment first, so that the reason is there when the job is gone. A job that already started is left alone."""
-    record = desk.slurm.job(str(job_id))
+    """Comment first, so that the reason is there when the job is gone. A job that already started is left alone.
+
+    Where Slurm cannot be asked the job is neither cancelled nor let go: it starts after its grace.
+    """
+    try:
+        record = _patiently(lambda: desk.slurm.job(str(job_id)), desk)
+    except SlurmError as error:
+        desk.say(f"job {job_id} could not be cancelled: {error}")
+        refused = SlurmAction(verb=Verb.CANCEL, target=str(job_id), because=verdict.reason)
+        return (_shown(refused, str(error)),)
     if record is None or not record.pending:
         return ()
     reason = f"slurmwrap: pre-run failed: {verdict.reason}"[:400]
@@ -107,19 +122,21 @@ def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -
     """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime.
 
     A refused update takes the others back: Slurm may refuse one and keep its value all the same (placement/retune.py).
+    A job that runs, ended or was cancelled meanwhile is left alone.
     """
     target, chosen = str(waiting.job_id), waiting.plan
     applied: Applied = ()
     try:
-        record = desk.slurm.job(target)
-        if record is not None and record.pending:
-            second = plan(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config)
-            updates = retune(waiting.plan, second, waiting.request, record)
-            applied = _apply_each(updates, desk)
-            if any(change["error"] for change in applied):
-                applied = (*applied, *_apply_each(undo(updates, waiting.plan, waiting.request, record), desk))
-            else:
-                chosen = replace(second, profile_key=waiting.profile_key)
+        record = _patiently(lambda: desk.slurm.job(target), desk)
+        if record is None or not record.pending:
+            return chosen, (), False
+        second = plan(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config)
+        updates = retune(waiting.plan, second, waiting.request, record)
+        applied = _apply_each(updates, desk)
+        if any(change["error"] for change in applied):
+            applied = (*applied, *_apply_each(undo(updates, waiting.plan, waiting.request, record), desk))
+        else:
+            chosen = replace(second, profile_key=waiting.profile_key)
     except (SlurmError, ValueError) as error:  # the job is good; a plan we cannot make must not hold it
         desk.say(f"not tuned again: {error}")
     start = start_action(target, waiting.release_at, "the pre-run found nothing wrong")
@@ -133,9 +150,23 @@ def _apply_each(actions: Sequence[SlurmAction], desk: Desk) -> Applied:
     for action in actions:
         error = None
         try:
-            desk.slurm.apply(action)
+            _patiently(partial(desk.slurm.apply, action), desk)
         except SlurmError as refused:
             error = str(refused)
-        shown = {"verb": action.verb.value, "target": action.target, "option": action.key, "new": action.value}
-        outcome.append({**shown, "reason": action.because, "error": error})
+        outcome.append(_shown(action, error))
     return tuple(outcome)
+
+
+def _shown(action: SlurmAction, error: str | None) -> Mapping[str, str | None]:
+    shown = {"verb": action.verb.value, "target": action.target, "option": action.key, "new": action.value}
+    return {**shown, "reason": action.because, "error": error}
+
+
+def _patiently(ask: Callable[[], T], desk: Desk) -> T:
+    """Asks again while the controller does not answer. Only for what may be said twice: reads and updates."""
+    for pause in PAUSES_S:
+        try:
+            return ask()
+        except SlurmUnreachable:
+            desk.clock.sleep(pause)
+    return ask()

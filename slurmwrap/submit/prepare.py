@@ -124,4 +124,6 @@ def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str
         return "off", "this script, its code and its arguments passed a pre-run before"
     if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
         return "off", "a 1-GPU job that can start now is its own pre-run"
+    if request.setting("wait"):  # sbatch returns when the job has ended: too late to start its pre-run
+        return "wait", "--wait: the pre-run goes first, then the job"
     return mode, "first run of this script, code and arguments"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from slurmwrap.config import Config
 from slurmwrap.edges import SbatchCall, SbatchResult
@@ -16,6 +16,7 @@ from slurmwrap.submit.desk import Desk, MakeTrial, Prepared, Sent
 from slurmwrap.submit.release import start_action
 from slurmwrap.submit.remember import keep, sha256_of
 
+_LOUD = ("sbatch: error", "sbatch: fatal")
 _UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm still accepts it
 
 
@@ -25,14 +26,27 @@ def send(prepared: Prepared, desk: Desk, make_trial: MakeTrial) -> Sent:
     begin, release_at = _gate(prepared, desk.config, now)
     gate = () if begin is None else (begin,)
     batch, result = _sbatch(prepared, (*prepared.added, *gate), desk)
-    if result.job_id is None or result.exit_code != 0:
-        return Sent(result=result, batch=batch)
+    shown = _as_quiet(result) if is_quiet(prepared.request) else result
+    if result.job_id is None:
+        return Sent(result=shown, batch=batch)
     trial, directory = (
         (None, "") if begin is None else _start_trial(prepared, result.job_id, release_at, desk, make_trial)
     )
     submission = _submission(prepared, batch, result.job_id, trial, desk, now)
     keep(lambda: desk.memory.remember_submission(submission), desk)
-    return Sent(result=result, batch=batch, trial=trial, trial_dir=directory)
+    return Sent(result=shown, batch=batch, trial=trial, trial_dir=directory)
+
+
+def is_quiet(request: JobRequest) -> bool:
+    """--quiet without --verbose, which sbatch refuses together and says so best itself."""
+    return request.setting("quiet") is not None and request.setting("verbose") is None
+
+
+def _as_quiet(result: SbatchResult) -> SbatchResult:
+    """sbatch's words as --quiet leaves them: we take the option away, since with it nobody is told the job's id."""
+    lines = result.stderr.splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("sbatch: ") or line.startswith(_LOUD)]
+    return replace(result, stdout="", stderr="".join(kept))
 
 
 def _sbatch(prepared: Prepared, added: tuple[Wish, ...], desk: Desk) -> tuple[BatchScript, SbatchResult]:
@@ -42,12 +56,16 @@ def _sbatch(prepared: Prepared, added: tuple[Wish, ...], desk: Desk) -> tuple[Ba
     leaves open whether the job was taken is never answered by submitting again.
     """
     request, lines = prepared.request, prepared.plan.lines
-    batch = render(request, lines, added=added)
-    result = desk.slurm.sbatch(sbatch_call(request, batch, desk))
+    batch, as_asked = render(request, lines, added=added), render(request, (), added=added)
+    try:
+        call = sbatch_call(request, batch, desk)
+    except OSError as error:
+        desk.say(f"the tuned script cannot be kept, so the job goes as you asked: {error}")
+        return as_asked, desk.slurm.sbatch(sbatch_call(request, as_asked, desk))
+    result = desk.slurm.sbatch(call)
     planned = any(line.value is not None for line in lines)
-    if result.job_id is not None or result.timed_out or not planned:
+    if result.exit_code == 0 or result.job_id is not None or result.timed_out or not planned:
         return batch, result
-    as_asked = render(request, (), added=added)
     second = desk.slurm.sbatch(sbatch_call(request, as_asked, desk))
     if second.job_id is not None:
         desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {_last_line(result.stderr)}")
@@ -68,8 +86,9 @@ def sbatch_call(request: JobRequest, batch: BatchScript, desk: Desk, extra: tupl
         stdin = batch.content
     elif batch.content != script.content:
         path = desk.memory.keep_script(script.name, batch.content)
+    options = [option for option in batch.options if option != "--quiet" or not is_quiet(request)]
     return SbatchCall(
-        options=(*batch.options, *extra),
+        options=(*options, *extra),
         script_path=path,
         args=args,
         stdin=stdin,
@@ -95,8 +114,8 @@ def _start_trial(
     try:
         job = make_trial(prepared, job_id, release_at)
         result = desk.slurm.sbatch(job.call)
-    except (OSError, SlurmError) as error:
-        desk.say(f"no pre-run: {error}; job {job_id} starts without")
+    except (OSError, SlurmError, KeyboardInterrupt) as error:
+        desk.say(f"no pre-run: {str(error) or 'interrupted'}; job {job_id} starts without")
         _let_go(job_id, release_at, desk)
         return None, ""
     if result.job_id is None:

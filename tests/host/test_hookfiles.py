@@ -151,3 +151,8 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
         env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
     )
     assert not [line for line in checked.stderr.splitlines() if str(tmp_path) in line or "slurmwrap" in line]
+
+
+def test_the_plan_makes_the_directory_above_the_controllers_own_slurm_users_too(settings: HookSettings) -> None:
+    asked = plan(replace(settings, controller_dir=Path("/var/lib/slurmwrap/controller")))
+    assert "install -d -m 0700 -o SlurmUser /var/lib/slurmwrap /var/lib/slurmwrap/controller\n" in asked

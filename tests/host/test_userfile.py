@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,38 @@ def home(open_dir: Path) -> Path:
     return path
 
 
+def texts(record: AttemptRecord) -> list[tuple[str, str]]:
+    return [(tail.name, tail.text) for tail in UserLogs().tails(record)]
+
+
+def after(path: Path, earlier: LogTail) -> LogTail:
+    """What is read of a run whose predecessor left the file as `earlier` tells."""
+    (tail,) = UserLogs().tails(replace(attempt(path), output_begins={str(path): [earlier.size, earlier.mark]}))
+    return tail
+
+
+def test_what_an_earlier_run_wrote_to_the_same_file_is_left_out(home: Path) -> None:
+    path = give(home / "out", "NCCL error\n")
+    (first,) = UserLogs().tails(attempt(path))
+    give(path, "NCCL error\nKeyError: 'x'\n")
+    second = after(path, first)
+    assert (second.text, second.first_line, second.truncated) == ("KeyError: 'x'\n", 2, False)
+    assert after(path, second).text == ""
+
+
+@pytest.mark.parametrize("text", ["short", "begun anew, and longer than before\n"])
+def test_a_file_that_the_next_run_began_anew_is_read_whole(home: Path, text: str) -> None:
+    path = give(home / "out", "NCCL error\n")
+    (first,) = UserLogs().tails(attempt(path))
+    assert after(give(path, text), first).text == text
+
+
+def test_lines_of_a_long_file_are_numbered_as_in_the_file(home: Path) -> None:
+    path = give(home / "out", "".join(f"{number}\n" for number in range(1, 50_001)))
+    (tail,) = UserLogs().tails(attempt(path))
+    assert tail.text.startswith(f"{tail.first_line}\n") and tail.first_line > 1
+
+
 def give(path: Path, text: str) -> Path:
     path.write_text(text)
     os.chown(path, USER, USER)
@@ -37,11 +70,8 @@ def give(path: Path, text: str) -> Path:
 
 def test_both_files_are_read_each_once_and_names_are_taken_literally(home: Path) -> None:
     out, err = give(home / "%j \n'a", "out"), give(home / "err", "err")
-    assert UserLogs().tails(attempt(out, err)) == (
-        LogTail(name=str(out), text="out"),
-        LogTail(name=str(err), text="err"),
-    )
-    assert UserLogs().tails(attempt(out, out)) == (LogTail(name=str(out), text="out"),)
+    assert texts(attempt(out, err)) == [(str(out), "out"), (str(err), "err")]
+    assert texts(attempt(out, out)) == [(str(out), "out")]
 
 
 def test_a_long_file_gives_its_end(home: Path) -> None:
@@ -68,5 +98,5 @@ def test_the_user_himself_reads_his_own(home: Path) -> None:
         os.setgroups([])
         os.setresgid(*[pwd.getpwuid(USER).pw_gid] * 3)
         os.setresuid(USER, USER, USER)
-        os._exit(0 if UserLogs().tails(attempt(path)) == (LogTail(name=str(path), text="text"),) else 1)
+        os._exit(0 if texts(attempt(path)) == [(str(path), "text")] else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -148,3 +148,35 @@ def test_named_files_are_those_of_arguments_and_script(tmp_path: Path) -> None:
     script = Script(path="j", name="j", content=text.encode())
     request = JobRequest(script=script, args=("--input", "a.pt", "missing.pt"), chdir=str(tmp_path))
     assert inputs.named_files(request) == tuple(str(tmp_path / name) for name in ("a.pt", "b.json", "c.npz"))
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("srun cat data.gz | python -c 'x'", ["data.gz"]),
+        ("zcat data.gz > result.txt", ["data.gz"]),
+        ('D=data.gz; zcat "$D" | head', ["data.gz"]),
+        ("tar xf data.tar", ["data.tar"]),
+        ("tar -xzf data.tar -C sub", ["data.tar"]),
+        ("tar -czf data.tar a.txt", []),
+        ("cp data.tar a.txt", ["data.tar"]),
+        ("dd if=data.gz of=a.txt", ["data.gz"]),
+        ("sort -o result.txt a.txt", ["a.txt"]),
+        ("mpirun -np 4 ./sim --input data.gz --log result.txt", ["data.gz"]),
+        ("./sim < a.txt", ["a.txt"]),
+        ('cd "$SLURM_SUBMIT_DIR/sub" && ./sim x.npz', ["sub/x.npz"]),
+        ("if [ -f a.txt ]; then rm a.txt; touch a.txt; echo a.txt >> a.txt; fi", []),
+        ("$TOOL a.txt", []),
+        ("cat d\udce4ta.npz", ["d\udce4ta.npz"]),
+    ],
+)
+def test_files_that_any_command_reads_are_named_and_those_it_writes_are_not(
+    tmp_path: Path, body: str, named: list[str]
+) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("data.gz", "data.tar", "a.txt", "result.txt", "sub/x.npz", "d\udce4ta.npz"):
+        (tmp_path / name).touch()
+    content = f"#!/bin/bash\n{body}\n".encode(errors="surrogateescape")
+    request = JobRequest(script=Script(path=None, name="s", content=content), chdir=str(tmp_path))
+    found = inputs.named_files(request, {"SLURM_SUBMIT_DIR": str(tmp_path)})
+    assert found == tuple(f"{tmp_path}/{name}" for name in named)

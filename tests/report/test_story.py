@@ -10,6 +10,7 @@ from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.report.story import Next, Story, last_failure, next_step, story_of
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.policy import REQUEUED_ALREADY
 
 ASKED = Submission(
     cluster="lab",
@@ -186,3 +187,9 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
 )  # fmt: skip
 def test_next(story: Story, step: Next) -> None:
     assert next_step(story) == step
+
+
+def test_a_run_that_slurm_requeued_by_itself_needs_nothing() -> None:
+    lost = replace(run(category="node_failure", decision="retry_elsewhere"), decision_reason=f"x; {REQUEUED_ALREADY}")
+    story = story_of("81", [ASKED], [PASSED], [lost], [])
+    assert next_step(story) == Next(sentence="Nothing: it runs again by itself.", command="squeue -j 81")

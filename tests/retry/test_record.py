@@ -71,3 +71,9 @@ def test_a_submission_speaks_for_its_own_job_only() -> None:
     assert not speaks_for(replace(mine, cluster="other"), record)
     assert not speaks_for(replace(mine, at=START - 9e6), record)  # an older job with the same id
     assert speaks_for(replace(mine, at=START - 9e6), replace(record, restarts=1))
+
+
+def test_the_start_that_was_seen_is_kept_while_slurm_shows_the_present_for_a_lost_nodes_job() -> None:
+    running = record_of(job(81, state="RUNNING", end_time=None), "lab")
+    requeueing = job(81, state="COMPLETING", end_time=START + 2, restarts=1, start_time=START + 3)
+    assert record_of(requeueing, "lab", running).start_time == START - 90

@@ -237,6 +237,31 @@ def test_one_users_flood_delays_nobody_else(directory: Path, spool: SealedSpool,
     assert [type(one.item) for one in spool.collect(limit=2)].count(Observation) == 1
 
 
+def test_of_a_flood_only_so_much_is_read_at_once(directory: Path, spool: SealedSpool, munge_socket: str) -> None:
+    for count in range(spool_module.USER_SHARE + 50):
+        path = directory / f"flood{count}"
+        path.write_text("")
+        os.chown(path, USER, USER)
+    for count in range(20):
+        write_sealed(directory, replace(NODE, nonce=f"{count:032x}"), socket=munge_socket)
+    found = [one.item for one in spool.collect(limit=100_000)]
+    assert [isinstance(item, Observation) for item in found].count(True) == 20
+    assert len(found) == spool_module.USER_SHARE + 20
+
+
+@needs_root
+def test_a_users_file_may_not_be_as_large_as_roots(directory: Path, spool: SealedSpool, munge_socket: str) -> None:
+    large = replace(NODE, facts={"text": "x" * spool_module.USER_BYTES})
+    whose = {
+        uid: write_sealed(directory, replace(large, nonce=f"{uid:032x}"), socket=munge_socket) for uid in (0, USER)
+    }
+    os.chown(whose[USER], USER, USER)
+    assert {one.name: type(one.item) for one in spool.collect()} == {
+        whose[0].name: Observation,
+        whose[USER].name: SetAside,
+    }
+
+
 def test_only_so_much_of_what_was_set_aside_is_kept(
     directory: Path, spool: SealedSpool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
