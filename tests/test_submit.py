@@ -12,7 +12,7 @@ from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Node, Snapshot, Switch, Topology
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Citation
-from slurmwrap.edges import SbatchCall, SbatchResult
+from slurmwrap.edges import Published, SbatchCall, SbatchResult
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
@@ -20,6 +20,7 @@ from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Ve
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.record import profile_key_of, published_key_of
 from slurmwrap.submit import Desk, TrialJob, Trials, Waiting, conclude, prepare, send
 
 NOW = 1_800_000_000.0
@@ -367,6 +368,14 @@ def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_n
     warning = replace(error, severity=Severity.WARNING)
     at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (warning,)})
     assert prepare(request(), at).warnings == (warning,)
+
+
+def test_the_sites_profile_is_found_by_its_owner_alone() -> None:
+    request_ = request("--resource-profile=vit")
+    site = ResourceProfile(key=published_key_of(profile_key_of(1001, "vit")), cpus_per_gpu=2.0, runs=3)
+    desk_ = desk(FakeSlurm(), FakeMemory(), published=Published(profiles=(site,)))
+    assert prepare(request_, desk_).profile == replace(site, key="vit")
+    assert prepare(request_, replace(desk_, uid=1002)).profile is None
 
 
 # --- the pre-run's last act ------------------------------------------------------------------------------------------

@@ -65,6 +65,13 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
     )
 
 
+def refresh(desk: Desk, voice: Voice) -> None:
+    """Takes in what a pre-run has just left."""
+    memory, slurm = desk.memory, desk.slurm
+    if isinstance(memory, HomeMemory) and isinstance(slurm, SlurmCommands) and memory.mark.exists():
+        _catch_up(desk.config, slurm, memory, voice)
+
+
 def _catch_up(config: Config, slurm: SlurmCommands, memory: HomeMemory, voice: Voice) -> None:
     """A failure costs what the last pre-runs found, not the submission; the next call tries again."""
     from slurmwrap.cli.catch_up import catch_up
@@ -103,6 +110,7 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
             return _verdict_alone(verdict, own.json)
         if verdict.outcome is Outcome.FAIL:
             raise PrerunFailed(f"the pre-run failed: {verdict.reason}", hint="nothing was submitted")
+        refresh(desk, voice)
         prepared = submit.prepare(prepared.request, desk)  # again, on what was measured
         if own.explain:
             voice.say("planned again on what the pre-run measured:")

@@ -11,7 +11,7 @@ from slurmwrap.reconcile.desk import Edges, Notebook, Pass, Summary, Words
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.judge import judge
 from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.record import key_of, record_of
+from slurmwrap.retry.record import key_of, published_key_of, record_of
 from slurmwrap.retry.strikes import WINDOW_S, health
 
 _STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
@@ -83,7 +83,7 @@ def _publish(run: Pass) -> None:
         health=health(strikes, run.snapshot().nodes, now=now),
         # Paths and reasons are a user's; the digest tells only those who can read the file.
         blocked=tuple(replace(b, path="", reason=f"it made job {b.job_id} fail") for b in store.blocked_inputs()),
-        profiles=store.profiles(),
+        profiles=tuple(replace(p, key=published_key_of(p.key)) for p in store.profiles()),
     )
     try:
         publisher.publish(published)

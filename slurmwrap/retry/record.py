@@ -164,6 +164,13 @@ def profile_key_of(uid: int, key: str) -> str:
     return f"{uid}:{key}"
 
 
+def published_key_of(site_key: str) -> str:
+    """How everyone sees the key of a site's profile: only who knows whose it is, and its name, can ask for it."""
+    from hashlib import sha256
+
+    return sha256(site_key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
 def submitted_id(record: AttemptRecord) -> int:
     """The id sbatch printed: an array's tasks have raw ids of their own, and the array's id in their address."""
     head = record.address.split("_")[0]

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from slurmwrap.errors import StoreError
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.record import profile_key_of
+from slurmwrap.retry.record import profile_key_of, published_key_of
 from slurmwrap.submit.desk import Desk
 
 
 def known_profile(key: str, desk: Desk) -> ResourceProfile | None:
     """The user's own, or the site's of the same user (a key is a user's word): the one that rests on more runs."""
-    site_key = profile_key_of(desk.uid, key)
+    site_key = published_key_of(profile_key_of(desk.uid, key))
     found = [p for p in desk.published.profiles if p.key == site_key]
     own = desk.memory.profile(key)
     known = [replace(p, key=key) for p in found] + ([own] if own else [])

@@ -110,6 +110,26 @@ def test_waiting_for_a_passing_pre_run_submits_at_once(lab: Lab, home: Path) -> 
     lab.wait_job(job, {"COMPLETED"}, timeout=60)
 
 
+# Half a GiB for 2.5 s, where the job asks for 250 MiB per GPU.
+HUNGRY = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:8
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=2000
+srun python3 -c "import time; x = bytearray(b'1') * (500 << 20); time.sleep(2.5)"
+"""
+
+
+def test_what_a_waited_for_pre_run_measured_is_in_the_job_that_follows(lab: Lab, home: Path) -> None:
+    script = write(home, "hungry.sbatch", HUNGRY)
+    job = submitted(gsub(lab, home, "--prerun=wait", "--hold", script, timeout=120))
+    memory = field(lab, job, "MinMemoryNode")
+    lab.run(["scancel", str(job)], user=ALICE)
+    assert memory.endswith("M") and 4000 < int(memory[:-1]) < 8000
+
+
 def test_a_cancelled_pre_run_lets_the_job_go(lab: Lab, home: Path) -> None:
     script = write(home, "slow.sbatch", GOOD.replace("srun hostname", "sleep ${SLURMWRAP_PRERUN:+100}\nsrun hostname"))
     done = gsub(lab, home, script)
