@@ -16,7 +16,7 @@ from slurmwrap.cli.why import note
 from slurmwrap.config import load
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report import words
-from slurmwrap.report.story import failed
+from slurmwrap.report.story import failed, never_ran, stopped_jobs
 from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.store.plain import to_plain
 
@@ -45,7 +45,8 @@ def history(
         (p.cluster, p.prerun_job_id) for p in known.preruns
     }
     runs = [run for run in known.attempts if _within(run, start) and user in ("", run.user)]
-    runs = [run for run in runs if (run.attempt.cluster, run.attempt.job_id) not in trials]
+    ended_early = stopped_jobs(known.preruns)
+    runs = [r for r in runs if (r.attempt.cluster, r.attempt.job_id) not in trials and not never_ran(r, ended_early)]
     uids = {run.uid for run in runs} | {s.uid for s in known.submissions if s.user == user}
     stopped = [p for p in known.preruns if p.at >= start and _stopped(p) and (not user or p.uid in uids)]
     if as_json:

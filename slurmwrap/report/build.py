@@ -21,6 +21,7 @@ from slurmwrap.report.record import (
     Repeated,
     SuspectNodes,
 )
+from slurmwrap.report.story import never_ran, stopped_jobs
 from slurmwrap.report.words import in_order
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
@@ -59,7 +60,8 @@ def build(
     """What ended, was decided or was struck within [since, until); blocked inputs as they stand."""
     trials = {(p.cluster, p.prerun_job_id) for p in preruns}
     trials |= {(s.cluster, s.prerun_job_id) for s in submissions if s.prerun_job_id is not None}
-    real = [a for a in attempts if (a.attempt.cluster, a.attempt.job_id) not in trials]
+    stopped = stopped_jobs(preruns)
+    real = [a for a in attempts if (a.attempt.cluster, a.attempt.job_id) not in trials and not never_ran(a, stopped)]
     ended = tuple(a for a in real if a.end_time is not None and since <= a.end_time < until)
     window = _Window(
         attempts=ended,

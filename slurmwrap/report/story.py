@@ -75,6 +75,17 @@ def last_failure(attempts: Sequence[AttemptRecord], preruns: Sequence[PrerunReco
     return max(ends)[1] if ends else None
 
 
+def stopped_jobs(preruns: Sequence[PrerunRecord]) -> frozenset[tuple[str, int]]:
+    """(cluster, job id) of jobs whose pre-run failed."""
+    failures = [p for p in preruns if p.verdict.outcome is Outcome.FAIL]
+    return frozenset((p.cluster, p.job_id) for p in failures if p.job_id is not None)
+
+
+def never_ran(record: AttemptRecord, stopped: frozenset[tuple[str, int]]) -> bool:
+    """A job that its pre-run stopped: Slurm has a cancelled record of it, yet no run."""
+    return not record.nodes and (record.attempt.cluster, record.attempt.job_id) in stopped
+
+
 def failed(record: AttemptRecord) -> bool:
     """Judged, and neither a success nor cancelled."""
     return record.diagnosis is not None and record.diagnosis.category not in ("success", "cancelled")

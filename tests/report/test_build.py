@@ -130,3 +130,18 @@ def test_nodes_struck_alike_share_a_row() -> None:
         row,
         replace(row, nodes=("n5",), last_at=2, text="Xid 64"),
     )
+
+
+def test_a_job_that_its_pre_run_stopped_is_no_run_and_not_counted_as_cancelled() -> None:
+    prerun = stopped(7, "semantic_error", 16)
+    cancelled = replace(
+        failed(7, "cancelled", 0),
+        attempt=Attempt(cluster=prerun.cluster, job_id=prerun.job_id or 0, submit_time=900),
+        nodes=(),
+        state="CANCELLED",
+    )
+    ran = replace(cancelled, attempt=replace(cancelled.attempt, job_id=10_000), nodes=("n1",))
+    report = build([cancelled, ran], [prerun], [], [], [], [], since=0, until=1e12)
+    assert (report.headline.attempts, report.headline.cancelled_attempts) == (1, 1)
+    (row,) = report.caught
+    assert (row.category, row.stopped_jobs, row.gpus_never_started) == ("semantic_error", 1, 16)
