@@ -1,11 +1,12 @@
 """One configuration: defaults < site file < user file < SLURMWRAP_* variables. Pure but for reading the two files.
 
 Site file: $SLURMWRAP_CONFIG, else /etc/slurmwrap/config.toml. User file: $XDG_CONFIG_HOME/slurmwrap/config.toml.
-A key `section.name` is the variable SLURMWRAP_SECTION_NAME. An unknown key is an error that suggests the nearest one.
+A key `section.name` is the variable SLURMWRAP_SECTION_NAME. An unknown key or a harmful value is an error.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,13 +17,31 @@ from slurmwrap.errors import ConfigError
 
 RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input")
 MODES = ("observe", "advise", "act")
+PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
+# The least and the greatest that makes sense; beyond it gsub would ask Slurm for nonsense, or tuning would harm.
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "prerun.grace_s": (1, 30 * 86400),
+    "prerun.time_limit_s": (1, 30 * 86400),
+    "prerun.steps": (1, 1_000_000),
+    "prerun.min_gpus": (0, 1_000_000),
+    "placement.switch_wait_s": (0, 30 * 86400),
+    "placement.exclude_cap": (0, 1),
+    "tuning.memory_margin": (1, 100),
+    "tuning.memory_floor_mib": (0, 1 << 30),
+    "tuning.runs_before_shrink": (1, 1_000_000),
+    "retry.per_root_cause": (0, 1000),
+    "retry.confirmations": (0, 1000),
+    "retry.resize_memory_factor": (1, 100),
+    "retry.backoff_s": (0, 86400),
+    "slurm_timeout_s": (0.1, 600),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerun:
     """The single-GPU trial."""
 
-    mode: str = "auto"  # auto | wait | gate | off | only
+    mode: str = "auto"  # one of PRERUN_MODES
     partition: str = ""  # "" = the job's own partition
     grace_s: int = 600  # how long the real job waits for its pre-run at most (design 4, "without a dependency")
     time_limit_s: int = 900
@@ -68,7 +87,7 @@ class Site:
     published: str = ""  # world-readable: node health, sealed diagnoses
     state_dir: str = ""  # SlurmUser's own: the site database, the controller's local records
     munge_socket: str = ""  # "" = MUNGE's default
-    slurm_user: str = ""  # "" = as Slurm says; who, beside root, is believed
+    slurm_user: str = ""  # who, beside root, is believed; "" = the reconciler asks Slurm, gsub believes root alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,24 +141,41 @@ def merge(config: Config, tables: Mapping[str, Any], origin: str) -> Config:
         if section == "rules":
             config = replace(config, rules={**config.rules, **_rules(value, origin)})
         elif isinstance(current, float):
-            config = replace(config, **{section: _convert(current, value, f"{origin}: {section}")})
+            config = replace(config, **{section: _checked(section, _convert(current, value, origin, section), origin)})
         else:
-            config = replace(config, **{section: _section(current, value, f"{origin}: {section}")})
+            config = replace(config, **{section: _section(current, value, origin, section)})
     return config
 
 
-def _section(current: Any, table: Any, where: str) -> Any:
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where} must be a table")
+def _section(current: Any, table: Any, origin: str, section: str) -> Any:
+    _refuse_no_table(table, origin, section)
     known = _names(current)
     for key in table:
         if key not in known:
-            raise ConfigError(f"{where}.{key}: unknown key{_nearest(key, known)}")
-    return replace(current, **{k: _convert(getattr(current, k), v, f"{where}.{k}") for k, v in table.items()})
+            raise ConfigError(f"{origin}: {section}.{key}: unknown key{_nearest(key, known)}")
+    names = {key: f"{section}.{key}" for key in table}
+    values = {key: _convert(getattr(current, key), value, origin, names[key]) for key, value in table.items()}
+    return replace(current, **{key: _checked(names[key], value, origin) for key, value in values.items()})
+
+
+def _refuse_no_table(table: Any, origin: str, section: str) -> None:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{origin}: {section} must be a table", hint=f"write [{section}] and its keys below it")
+
+
+def _checked(name: str, value: Any, origin: str) -> Any:
+    """`value`, if it can be meant."""
+    least, most = _BOUNDS.get(name, (-math.inf, math.inf))
+    if isinstance(value, int | float) and not least <= value <= most:  # also for NaN
+        raise ConfigError(f"{origin}: {name} must be from {least:g} to {most:g}, not {value:g}")
+    if name == "prerun.mode" and value not in PRERUN_MODES:
+        raise ConfigError(f"{origin}: {name} must be one of {', '.join(PRERUN_MODES)}, not '{value}'")
+    return value
 
 
 def _rules(table: Any, origin: str) -> dict[str, str]:
-    for rule, mode in dict(table).items():
+    _refuse_no_table(table, origin, "rules")
+    for rule, mode in table.items():
         if rule not in RULES:
             raise ConfigError(f"{origin}: rules.{rule}: unknown rule{_nearest(rule, RULES)}")
         if mode not in MODES:
@@ -147,17 +183,17 @@ def _rules(table: Any, origin: str) -> dict[str, str]:
     return dict(table)
 
 
-def _convert(current: Any, value: Any, where: str) -> Any:
+def _convert(current: Any, value: Any, origin: str, name: str) -> Any:
     kind = type(current)
     try:
         if kind is bool:
             return value if isinstance(value, bool) else _BOOLEANS[str(value).lower()]
-        if isinstance(value, bool):
+        if isinstance(value, bool | list | Mapping) or (kind is int and isinstance(value, float)):
             raise ValueError
         return kind(value)
     except (KeyError, ValueError, TypeError):
         noun = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
-        raise ConfigError(f"{where}: '{value}' is not {noun}") from None
+        raise ConfigError(f"{origin}: {name}: '{value}' is not {noun}") from None
 
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -178,14 +214,19 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    sections = ("prerun", "placement", "tuning", "retry", "site")
-    tables: dict[str, dict[str, str]] = {}
-    for section in sections:
-        for key in _names(getattr(Config(), section)):
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    default = Config()
+    keys = {
+        section: _names(getattr(default, section)) for section in ("prerun", "placement", "tuning", "retry", "site")
+    }
+    tables: dict[str, Any] = {}
+    for section, names in {**keys, "rules": RULES}.items():
+        for key in names:
             value = environ.get(f"SLURMWRAP_{section}_{key}".upper())
             if value is not None:
                 tables.setdefault(section, {})[key] = value
+    if "SLURMWRAP_SLURM_TIMEOUT_S" in environ:
+        tables["slurm_timeout_s"] = environ["SLURMWRAP_SLURM_TIMEOUT_S"]
     return tables
 
 

@@ -40,6 +40,11 @@ def test_a_variable_can_switch_a_flag_off(tmp_path: Path) -> None:
     assert load(environ(tmp_path, SLURMWRAP_PLACEMENT_ENABLED="no")).placement == Placement(enabled=False)
 
 
+def test_rules_and_the_time_out_have_variables_too(tmp_path: Path) -> None:
+    found = load(environ(tmp_path, SLURMWRAP_RULES_DRAIN="act", SLURMWRAP_SLURM_TIMEOUT_S="2.5"))
+    assert found == Config(rules={"drain": "act"}, slurm_timeout_s=2.5)
+
+
 def test_rules_are_advise_until_switched_on(tmp_path: Path) -> None:
     found = load(environ(tmp_path, '[rules]\ndrain = "act"\n'))
     assert (found.mode_of("drain"), found.mode_of("retry")) == ("act", "advise")
@@ -57,6 +62,16 @@ def test_rules_are_advise_until_switched_on(tmp_path: Path) -> None:
         ('[rules]\ndrian = "act"\n', "rules.drian: unknown rule; did you mean 'drain'?"),
         ('[rules]\ndrain = "always"\n', "rules.drain must be one of observe, advise, act, not 'always'"),
         ("[prerun\n", "Expected ']'"),
+        ('rules = "act"\n', "rules must be a table"),
+        ('[prerun]\nmode = "gated"\n', "prerun.mode must be one of auto, wait, gate, off, only, not 'gated'"),
+        ("[prerun]\ngrace_s = -1\n", "prerun.grace_s must be from 1 to"),
+        ("[prerun]\nsteps = 0\n", "prerun.steps must be from 1 to"),
+        ("[prerun]\nsteps = 2.5\n", "prerun.steps: '2.5' is not a whole number"),
+        ("[tuning]\nmemory_margin = 0.5\n", "tuning.memory_margin must be from 1 to 100, not 0.5"),
+        ("[tuning]\nmemory_margin = nan\n", "tuning.memory_margin must be from 1 to 100, not nan"),
+        ("[placement]\nexclude_cap = 10\n", "placement.exclude_cap must be from 0 to 1, not 10"),
+        ('[site]\nspool = ["/a"]\n', "site.spool: '['/a']' is not text"),
+        ("slurm_timeout_s = 0\n", "slurm_timeout_s must be from 0.1 to 600, not 0"),
     ],
 )
 def test_a_wrong_key_or_value_names_file_and_key(tmp_path: Path, text: str, message: str) -> None:

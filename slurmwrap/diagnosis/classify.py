@@ -15,17 +15,17 @@ from slurmwrap.diagnosis import slurm_word
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
 from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
 from slurmwrap.diagnosis.lines import Log, read_log
-from slurmwrap.diagnosis.marks import DECISIVE, HINT, ORDINARY, Mark, find_marks
+from slurmwrap.diagnosis.marks import DECISIVE, ORDINARY, Mark, find_marks
 from slurmwrap.diagnosis.progress import Progress, find_progress
 from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE, SUCCESS
 
 STRONG = 70
+_SAYS = {"kernel": "kernel reports", "nvml": "GPU needs help"}
 _END_ROWS = 200  # rows at the end that are looked at for progress when nothing failed visibly
 _CITED = 4  # citations of a diagnosis at most
 _TEXT_CAP = 500
 _NAN_CRASH = re.compile(r"[Aa]ssert|nan|NaN|NAN|\binf\b|Inf\b|FloatingPoint|LinAlgError|ValueError|multinomial")
-_FAILED_HOOK = re.compile(r"\b(?:[Pp]rolog|PrologSlurmctld)\b.{0,40}\bfailed on ([\w.-]{1,64})")
 _GPU_SIDE = frozenset(
     (
         "cuda_failure",
@@ -57,7 +57,7 @@ def classify(evidence: Evidence, *, signatures: SignatureSet | None = None) -> D
     if slurm_word.completed(evidence) and not slurm_word.hidden_failure(evidence):
         return _plain(SUCCESS, "slurm.completed", 0.99, _slurm_cites(evidence))
     views = tuple(_view(read_log(tail), index, known) for index, tail in enumerate(evidence.logs))
-    kernel = kernel_word(evidence.kernel, known)
+    kernel = kernel_word(evidence.kernel, known, evidence.nvml)
     diagnosis = _judge(evidence, views, kernel)
     return _with_node(diagnosis, evidence, kernel)
 
@@ -83,8 +83,6 @@ def _judge(evidence: Evidence, views: tuple[_View, ...], kernel: KernelWord | No
         return _plain("cpu_oom", "cgroup.oom_kill", 0.95, (_cite("slurm", 0, _memory_text(evidence)),))
     if root is not None and (diverged := _diverged(root, views)):
         return diverged
-    if hook := _failed_hook(evidence, root):
-        return hook
     if root is not None:
         return _of_mark(root, views)
     return _without_root(evidence, views)
@@ -146,16 +144,6 @@ def _diverged(root: Mark, views: tuple[_View, ...]) -> Diagnosis | None:
     return _plain("model_diverged", "log.nan_before_crash", 0.85, (shown, crash))
 
 
-def _failed_hook(evidence: Evidence, root: Mark | None) -> Diagnosis | None:
-    if root is not None and root.weight > HINT:
-        return None
-    for text in evidence.hooks:
-        if found := _FAILED_HOOK.search(text):
-            found_in = _plain("node_failure", "hook.prolog_failed", 0.9, (_cite("slurm", 0, text),))
-            return replace(found_in, node=found[1])
-    return None
-
-
 def _without_root(evidence: Evidence, views: tuple[_View, ...]) -> Diagnosis:
     if slurm_word.completed(evidence) and any(view.progress.finished for view in views):
         return _plain(SUCCESS, "slurm.completed", 0.7, _slurm_cites(evidence))
@@ -177,12 +165,12 @@ def _of_word(word: slurm_word.Word, evidence: Evidence, views: tuple[_View, ...]
 
 
 def _of_kernel(kernel: KernelWord, root: Mark | None, views: tuple[_View, ...]) -> Diagnosis:
-    source = f"kernel:{kernel.node}" if kernel.node else "kernel"
+    source = f"{kernel.source}:{kernel.node}" if kernel.node else kernel.source
     cites = [_cite(source, kernel.line, kernel.text)]
     if root is not None:
         cites.append(replace(_cite_mark(root, views), role="cascade"))
     found = _plain(kernel.category, kernel.signature, 0.97 if kernel.rank <= 1 else 0.85, tuple(cites))
-    advice = kernel.advice or f"{found.advice} The kernel reports: {kernel.meaning}."
+    advice = kernel.advice or f"{found.advice} The {_SAYS[kernel.source]}: {kernel.meaning}."
     return replace(found, advice=advice, decision=kernel.decision or found.decision)
 
 

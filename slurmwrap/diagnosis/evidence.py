@@ -8,15 +8,6 @@ from enum import Enum
 from typing import Any
 
 
-class Voucher(Enum):
-    """Who vouches for a fact. What only a user vouches for is never believed about a node or another user."""
-
-    KERNEL = "kernel"
-    SLURM = "slurm"
-    ROOT = "root"
-    USER = "user"
-
-
 class Context(Enum):
     """Which part of ours made an observation."""
 
@@ -92,14 +83,14 @@ class Evidence:
     mem_limit_mib: int | None = None
     mem_peak_mib: int | None = None
     oom_kills: int | None = None
-    hooks: tuple[str, ...] = ()  # "prolog failed on n3: ..." in one line each
+    nvml: tuple[str, ...] = ()  # "NVML on n3: GPU 0 (0000:05:00.0) asks for recovery action gpu_reset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A line that the diagnosis rests on."""
 
-    source: str  # LogTail.name, "kernel:n3", "slurm"
+    source: str  # LogTail.name, "kernel:n3", "nvml:n3", "slurm"
     line: int  # 1-based; 0 where lines have no numbers
     text: str
     role: str = "root"  # root: the cause itself · support: agrees with it · cascade: follows from it

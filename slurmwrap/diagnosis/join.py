@@ -151,7 +151,7 @@ def join(
         mem_limit_mib=memory_limit_mib(job),
         mem_peak_mib=max((_int(o.facts, "mem_peak_mib") for o in epilogs), default=0) or None,
         oom_kills=_total(epilogs, "oom_kills"),
-        hooks=tuple(line for o in epilogs for line in _gpu_lines(o, job.nodes)),
+        nvml=tuple(line for o in epilogs for line in _gpu_lines(o, job.nodes)),
     )
 
 
@@ -220,7 +220,7 @@ def _gpu_lines(epilog: Observation, nodes: Sequence[str]) -> Iterable[str]:
     if nodes and epilog.node not in nodes:
         return
     for gpu in gpus if isinstance(gpus, list) else ():
-        if isinstance(gpu, Mapping) and gpu.get("recovery_action"):
+        if isinstance(gpu, Mapping) and gpu.get("recovery_action") not in (None, "", "none"):
             where = f"GPU {gpu.get('index')} ({gpu.get('bus_id')})"
             yield f"NVML on {epilog.node}: {where} asks for recovery action {gpu['recovery_action']}"
 

@@ -6,6 +6,7 @@ they do not turn a syntax error into a hardware fault. Only they, Slurm and NVML
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ AMBIGUOUS = frozenset(
     )
 )
 _HARD = ("RESET", "REBOOT", "DRAIN")
+# A number is an action that the hook's binding does not know (observe/nvml.py).
+_NVML = re.compile(r"NVML on ([\w.-]{1,64}): GPU \S+ \([^)]{0,40}\) asks for recovery action ([a-z]\w{2,40})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +53,17 @@ class KernelWord:
     rank: int
     decision: str = ""
     advice: str = ""
+    source: str = "kernel"
 
 
-def kernel_word(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> KernelWord | None:
-    """The finding that weighs most; the earliest among equals. None when the kernel says nothing that matters."""
-    words = [*_from_xids(lines), *_from_signatures(lines, signatures)]
+def kernel_word(
+    lines: tuple[KernelLine, ...], signatures: SignatureSet, nvml: tuple[str, ...] = ()
+) -> KernelWord | None:
+    """The finding that weighs most; the earliest among equals. None when nothing that matters is said.
+
+    `nvml`: Evidence.nvml, the driver's own word at the job's end.
+    """
+    words = [*_from_xids(lines), *_from_signatures(lines, signatures), *_from_nvml(nvml)]
     return min(words, key=lambda word: (word.rank, word.line), default=None)
 
 
@@ -101,3 +110,20 @@ def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) ->
                     advice=signature.advice,
                 )
                 break
+
+
+def _from_nvml(lines: tuple[str, ...]) -> Iterable[KernelWord]:
+    """Informational and never conclusive: the reset may be pending for days (a row remap) while jobs run well."""
+    for text in lines:
+        if found := _NVML.match(text):
+            yield KernelWord(
+                category="gpu_hardware",
+                signature="nvml.recovery_action",
+                node=found[1],
+                line=0,
+                text=text,
+                meaning=f"its driver asks for {found[2]}",
+                conclusive=False,
+                rank=2,
+                source="nvml",
+            )

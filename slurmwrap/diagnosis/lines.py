@@ -58,6 +58,7 @@ class Traceback:
     frames: str  # rows between, joined
     in_library: bool  # the innermost frame lies in an installed package
     ignored: bool  # "Exception ignored in": Python itself says that it does not matter
+    followed: bool = False  # another exception was raised while this one was handled, or because of it
 
 
 def read_log(tail: LogTail) -> Log:
@@ -169,6 +170,7 @@ def _made(log: Log, start: int, end: int, named: tuple[str, str], frames: list[s
         frames="\n".join(frames),
         in_library=bool(paths) and bool(_LIBRARY.search(paths[-1])),
         ignored="Exception ignored in" in before,
+        followed=any("he above exception" in row for row in log.rows[end + 1 : end + 4]),
     )
 
 

@@ -58,6 +58,9 @@ _QUIET = re.compile(
     r"|\b[Ff]alling back\b|\bcontinuing\b|\b[Ii]gnor(?:ed|ing)\b|\bskipping\b|\bnot a failure\b"
 )
 _LOUD = re.compile(r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |\bERROR\b|\bFATAL\b|\bCRITICAL\b|slurmstepd: error|srun: error")
+# Where CPython says that text which is no file does not parse: ast.literal_eval, and eval or exec.
+_UNKNOWN = re.compile(r'File "<unknown>", line \d+$', re.MULTILINE)
+_STRING = re.compile(r'File "<string>", line \d+$', re.MULTILINE)
 # Innermost frames of these are the library's complaint about how it is used.
 _MISUSE = frozenset(("AssertionError", "ValueError", "TypeError", "NotImplementedError", "AttributeError"))
 
@@ -159,13 +162,21 @@ def _best(
 ) -> tuple[Signature, re.Match[str]] | None:
     """The heaviest signature whose conditions hold; the first of the file among equals."""
     best: tuple[Signature, re.Match[str]] | None = None
+    of_data = block is not None and _parses_data(block)
     for signature, pattern in candidates:
+        if of_data and signature.category == "syntax_error":
+            continue
         if best is not None and signature.weight <= best[0].weight:
             continue
         match = compiled(pattern).search(log.rows[row])
         if match and _holds(signature, log, row, block):
             best = signature, match
     return best
+
+
+def _parses_data(block: Traceback) -> bool:
+    """A SyntaxError in text that the program parsed, such as a damaged file's header: no program's own syntax."""
+    return bool(_UNKNOWN.search(block.frames)) or (block.followed and bool(_STRING.search(block.frames)))
 
 
 def _holds(signature: Signature, log: Log, row: int, block: Traceback | None) -> bool:
@@ -208,6 +219,7 @@ def _generic(log: Log, index: int, block: Traceback) -> Mark:
     """The mark of a traceback that no signature knows."""
     text = log.rows[block.end]
     wrapper = block.exception in _WRAPPERS or bool(_WRAPPED_MESSAGE.search(block.message))
+    passed_on = block.followed and _parses_data(block)
     misuse = block.in_library and block.exception in _MISUSE and bool(block.message)
     return Mark(
         log=index,
@@ -217,5 +229,5 @@ def _generic(log: Log, index: int, block: Traceback) -> Mark:
         signature="python.wrapped" if wrapper else "python.library_misuse" if misuse else "python.exception",
         category="semantic_error" if misuse and not wrapper else "traceback_from_crash",
         role="cascade" if wrapper else "root",
-        weight=HINT if wrapper or is_quiet(strip_prefix(text)) else ORDINARY,
+        weight=HINT if wrapper or is_quiet(strip_prefix(text)) or passed_on else ORDINARY,
     )

@@ -84,10 +84,6 @@ class SignatureSet:
     needles: Mapping[str, tuple[Needle, ...]]
     triggers: Mapping[str, tuple[Needle, ...]]  # short pieces, each with the needles for the log that hold it
 
-    def by_id(self, id: str) -> Signature | None:
-        """One signature."""
-        return next((signature for signature in self.signatures if signature.id == id), None)
-
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:

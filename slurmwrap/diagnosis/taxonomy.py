@@ -148,7 +148,7 @@ _ALL = (
         "AE",
         "retry_elsewhere",
         "the GPU or its driver could not be initialised on this node",
-        "Nothing to fix in the program if --gres and the container's --nv flag are right; it is retried elsewhere.",
+        "Nothing to fix in the program if --gres and the container's --nv flag are right; another node will do.",
     ),
     _category(
         "cuda_version_mismatch",
@@ -169,7 +169,7 @@ _ALL = (
         "AE",
         "retry",
         "an MPI daemon or a PMIx, ORTE, PRTE or UCX peer was lost",
-        "Nothing to fix in the program unless it repeats on the same nodes; it is retried.",
+        "Nothing to fix in the program unless it repeats on the same nodes; submit it again.",
     ),
     _category(
         "nccl_error",
@@ -190,21 +190,21 @@ _ALL = (
         "IF",
         "retry_elsewhere",
         "uncorrectable GPU memory errors",
-        "Nothing to fix in the program: the GPU's memory is at fault; the job is moved to another node.",
+        "Nothing to fix in the program: the GPU's memory is at fault; the job must run on another node.",
     ),
     _category(
         "gpu_hardware",
         "IF",
         "retry_elsewhere",
         "the GPU, its link or its firmware failed",
-        "Nothing to fix in the program: the GPU or its link failed; the job is moved to another node.",
+        "Nothing to fix in the program: the GPU or its link failed; the job must run on another node.",
     ),
     _category(
         "node_failure",
         "IF",
         "retry_elsewhere",
         "the node went down, or launch, prolog or container start failed on it",
-        "Nothing to fix in the program: the node failed; the job is moved to another node.",
+        "Nothing to fix in the program: the node failed; the job must run on another node.",
     ),
     _category(
         "storage_io",

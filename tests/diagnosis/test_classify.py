@@ -200,10 +200,19 @@ def test_a_bare_kill_is_unknown_until_the_cgroup_says_out_of_memory() -> None:
     assert [classify(evidence).category for evidence in (bare, told, full)] == ["no_signature", "cpu_oom", "cpu_oom"]
 
 
-def test_a_failed_prolog_blames_its_node_when_the_program_said_nothing() -> None:
-    evidence = Evidence(state="FAILED", exit_code=1, hooks=("prolog failed on n5: exit 1",))
-    found = classify(evidence)
-    assert (found.category, found.node) == ("node_failure", "n5")
+@pytest.mark.parametrize(
+    ("text", "category", "node"),
+    [
+        (WATCHDOG, "gpu_hardware", "n5"),
+        (TRACEBACK + "KeyError: 'lr'\n", "traceback_from_crash", ""),  # a pending reset does not excuse the program
+        (OOM, "gpu_oom", ""),
+    ],
+)
+def test_a_gpu_that_asks_for_help_explains_what_is_vague_and_nothing_else(text: str, category: str, node: str) -> None:
+    nvml = ("NVML on n5: GPU 2 (0000:41:00.0) asks for recovery action gpu_reset",)
+    found = classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),), nvml=nvml))
+    assert (found.category, found.node, found.conclusive) == (category, node, False)
+    assert (found.evidence[0].source == "nvml:n5") == bool(node)
 
 
 def test_a_single_node_that_failed_is_named_and_one_of_several_is_not() -> None:

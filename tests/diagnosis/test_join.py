@@ -46,7 +46,10 @@ def test_raw_wait_statuses_split_as_slurm_splits_them(raw: int, split: tuple[int
 def test_all_facts_of_a_run_come_together() -> None:
     logs = [{"name": "/out", "text": "boom", "truncated": True}]
     kernel = [{"text": XID, "at": 5.0}]
-    gpu = [{"index": 0, "bus_id": "05:00", "recovery_action": 2}, {"index": 1, "bus_id": "06:00", "recovery_action": 0}]
+    gpu = [
+        {"index": 0, "bus_id": "05:00", "recovery_action": "gpu_reset"},
+        {"index": 1, "bus_id": "06:00", "recovery_action": "none"},  # what every healthy GPU says
+    ]
     one = epilog(logs=logs, kernel=kernel, gpu=gpu, mem_peak_mib=700, oom_kills=1)
     two = epilog("n2", mem_peak_mib=900, oom_kills=2)
     found = join(KEY, job(81, nodes=("n1", "n2"), derived_exit_code=9), [one, two])
@@ -65,19 +68,19 @@ def test_all_facts_of_a_run_come_together() -> None:
         mem_limit_mib=4000,
         mem_peak_mib=900,
         oom_kills=3,
-        hooks=("NVML on n1: GPU 0 (05:00) asks for recovery action 2",),
+        nvml=("NVML on n1: GPU 0 (05:00) asks for recovery action gpu_reset",),
     )
 
 
 def test_a_node_that_slurm_does_not_name_is_not_believed() -> None:
-    stray = epilog("n7", kernel=[{"text": XID, "at": None}], gpu=[{"index": 0, "recovery_action": 2}])
+    stray = epilog("n7", kernel=[{"text": XID, "at": None}], gpu=[{"index": 0, "recovery_action": "gpu_reset"}])
     found = join(KEY, job(81), [stray])
-    assert (found.kernel, found.hooks) == ((), ())
+    assert (found.kernel, found.nvml) == ((), ())
 
 
 def test_facts_of_a_wrong_kind_are_left_out() -> None:
     found = join(KEY, job(81), [epilog(logs="x", kernel={"a": 1}, gpu=7, mem_peak_mib="much", oom_kills=None)])
-    assert (found.logs, found.kernel, found.hooks, found.mem_peak_mib, found.oom_kills) == ((), (), (), None, None)
+    assert (found.logs, found.kernel, found.nvml, found.mem_peak_mib, found.oom_kills) == ((), (), (), None, None)
 
 
 def test_logs_read_by_ourselves_serve_where_no_epilog_brought_any() -> None:
