@@ -39,7 +39,7 @@ from slurmwrap.prerun.trial import (
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import to_plain
-from slurmwrap.store.published import read_published
+from slurmwrap.store.published import read_published, trusted_uids
 from slurmwrap.store.userstate import UserState
 from slurmwrap.submit import Desk, Prepared, TrialJob, Trials
 
@@ -272,15 +272,7 @@ def _entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[str, b
 def _published(config: Config) -> Published:
     if not config.site.published:
         return Published()
-    return read_published(Path(config.site.published), _trusted(config)) or Published()
-
-
-def _trusted(config: Config) -> frozenset[int]:
-    """uids whose published state is believed: root and SlurmUser."""
-    try:
-        return frozenset({0, pwd.getpwnam(config.site.slurm_user).pw_uid}) if config.site.slurm_user else frozenset({0})
-    except KeyError:
-        return frozenset({0})
+    return read_published(Path(config.site.published), trusted_uids(config)) or Published()
 
 
 def _user_name(uid: int) -> str:

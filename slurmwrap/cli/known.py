@@ -5,7 +5,6 @@ Nothing is written: records that no reconcile has taken in yet are read where th
 
 from __future__ import annotations
 
-import pwd
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,8 @@ from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, S
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import from_plain
-from slurmwrap.store.published import Unseal, read_why, told
-from slurmwrap.store.spool import PlainSpool
+from slurmwrap.store.published import Unseal, read_why, told, trusted_uids
+from slurmwrap.store.spool import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.userstate import UserState
 
 T = TypeVar("T")
@@ -77,16 +76,6 @@ def place_of(config: Config, environ: Mapping[str, str], uid: int) -> Place:
         trusted=trusted,
         unseal=_unsealer(config.site.munge_socket),
     )
-
-
-def trusted_uids(config: Config) -> frozenset[int]:
-    """root and SlurmUser: the one the site's file names, else the owner of the site's own directory."""
-    try:
-        if config.site.slurm_user:
-            return frozenset({0, pwd.getpwnam(config.site.slurm_user).pw_uid})
-        return frozenset({0, Path(config.site.state_dir).stat().st_uid}) if config.site.state_dir else frozenset({0})
-    except (KeyError, OSError):
-        return frozenset({0})
 
 
 def about_job(place: Place, address: str) -> Known:
@@ -148,7 +137,7 @@ def _merged(
 def _with_spool(known: Known, place: Place, number: int | None, since: float) -> Known:
     """What gsub and the pre-runs left for the reconciler."""
     try:
-        found = [one.item for one in PlainSpool(place.spool).collect()] if place.spool else []
+        found = [one.item for one in PlainSpool(place.spool).collect(limit=MAX_ENTRIES)] if place.spool else []
     except StoreError as error:
         return replace(known, notes=(*known.notes, str(error)))
     items = [item for item in found if isinstance(item, Observation) and item.at >= since]

@@ -40,8 +40,9 @@ class Voice:
         return f"\033[{codes}m{text}\033[0m" if self.colour and codes else text
 
     def say(self, text: str) -> None:
-        """One line, with the program's name."""
-        self._line(f"{self.program}: {harmless(text)}")
+        """One line, with the program's name; a line break in what a user wrote must not forge another line of ours."""
+        one_line = harmless(text).replace("\n", "\\n")
+        self._line(f"{self.program}: {one_line}")
 
     def block(self, text: str) -> None:
         """Text as it is (already harmless), for --explain."""

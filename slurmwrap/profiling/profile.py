@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class ResourceProfile:
     """Expected need of one job key, per GPU. Memory in MiB; None: unknown."""
 
-    key: str  # --resource-profile NAME, or profiling.key.derive()
+    key: str  # --resource-profile NAME, or profiling.key.derive_key()
     cpus_per_gpu: float | None = None  # least CPUs within 5 % of the best throughput, or mean cores busy
     cpu_bound: bool = False  # it used all CPUs it had: the need is at least cpus_per_gpu
     mem_mib_per_gpu: int | None = None  # peak anonymous + shared memory

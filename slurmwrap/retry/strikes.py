@@ -31,8 +31,8 @@ class Fleet:
         return max((node.mem_mib for node in self.nodes), default=0)
 
     def allowance(self, share: float) -> int:
-        """How many nodes may be excluded or drained by us: `share` of them, but one in the smallest cluster too."""
-        return max(1, int(share * len(self.nodes)))
+        """How many nodes may be excluded or drained by us: `share` of them, one in the smallest cluster; 0 is none."""
+        return max(1, int(share * len(self.nodes))) if share > 0 else 0
 
 
 def fleet_of(snapshot: Snapshot, partition: str) -> Fleet:

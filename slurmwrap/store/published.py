@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
-import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from slurmwrap.config import Config
 from slurmwrap.edges import Published
 from slurmwrap.errors import StoreError
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
@@ -61,6 +62,8 @@ class FilePublisher:
 def _replace(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        import tempfile  # gsub, which only reads, need not load it
+
         handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -73,6 +76,16 @@ def _replace(path: Path, content: bytes) -> None:
     except OSError as error:
         hint = f"see that {path.parent} belongs to SlurmUser and has space left"
         raise StoreError(f"cannot publish {path}: {error.strerror or error}", hint=hint) from error
+
+
+def trusted_uids(config: Config) -> frozenset[int]:
+    """root and SlurmUser: the one the site's file names, else the owner of the site's own directory."""
+    try:
+        if config.site.slurm_user:
+            return frozenset({0, pwd.getpwnam(config.site.slurm_user).pw_uid})
+        return frozenset({0, Path(config.site.state_dir).stat().st_uid}) if config.site.state_dir else frozenset({0})
+    except (KeyError, OSError):
+        return frozenset({0})
 
 
 def read_published(path: Path, trusted_uids: Collection[int]) -> Published | None:
