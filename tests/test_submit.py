@@ -21,7 +21,8 @@ from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.retry.record import profile_key_of, published_key_of
-from slurmwrap.submit import Desk, TrialJob, Trials, Waiting, conclude, prepare, send
+from slurmwrap.submit import Desk, TrialJob, Trials, prepare, send
+from slurmwrap.submit.conclude import Waiting, conclude
 
 NOW = 1_800_000_000.0
 SCRIPT = b"""#!/bin/bash

@@ -17,6 +17,7 @@ from slurmwrap.errors import StoreError
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.store.observation_json import new_nonce
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.spool import write_plain, write_sealed
 from slurmwrap.store.userstate import UserState
@@ -84,7 +85,7 @@ class HomeMemory:
 
     def _remember(self, context: Context, cluster: str, job_id: int, at: float, facts: Mapping[str, Any]) -> None:
         note = Observation(
-            nonce=uuid.uuid4().hex, cluster=cluster, job_id=job_id, context=context, at=at, uid=self.uid, facts=facts
+            nonce=new_nonce(), cluster=cluster, job_id=job_id, context=context, at=at, uid=self.uid, facts=facts
         )
         self._private("spool")
         write_plain(self.state.spool, note)

@@ -33,6 +33,7 @@ from slurmwrap.prerun.trial import TrialSpec, spec_from_json
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import from_plain
+from slurmwrap.submit.conclude import Waiting, conclude
 
 WATCH_S = 10.0  # how often to ask whether the real job still waits; one squeue
 
@@ -85,7 +86,7 @@ def _main(directory: Path, voice: Voice) -> int:
     verdict = _verdict(trial)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last act takes milliseconds, KillWait leaves seconds
     desk = open_desk(configuration.load(), os.environ, voice)
-    record = submit.conclude(_waiting(trial), verdict, desk)
+    record = conclude(_waiting(trial), verdict, desk)
     try:
         _publish(directory / "verdict.json", verdict_to_json(verdict))
     except OSError as error:
@@ -151,9 +152,9 @@ def _became(state: str) -> str:
     return {"": "ended", "CANCELLED": "was cancelled"}.get(state, "started")
 
 
-def _waiting(trial: Trial) -> submit.Waiting:
+def _waiting(trial: Trial) -> Waiting:
     spec = trial.spec
-    return submit.Waiting(
+    return Waiting(
         request=trial.request,
         plan=trial.plan,
         job_id=int(spec.real_job) if spec.real_job else None,

@@ -41,7 +41,7 @@ def _outcome(steps: Sequence[ActionRecord]) -> str:
     return "done" if all(step.done_at is not None for step in steps) else "waiting"
 
 
-_REQUEUES = {Verb.REQUEUE.value, Verb.REQUEUEHOLD.value}
+REQUEUES = {Verb.REQUEUE.value, Verb.REQUEUEHOLD.value}
 
 
 def retries(actions: Sequence[ActionRecord], attempts: Sequence[AttemptRecord]) -> Retries:
@@ -49,7 +49,7 @@ def retries(actions: Sequence[ActionRecord], attempts: Sequence[AttemptRecord]) 
     requeued = {
         (a.attempt.cluster, a.attempt.job_id, a.attempt.submit_time)
         for a in actions
-        if a.verb in _REQUEUES and a.mode == "act" and a.done_at is not None and not a.error and a.attempt is not None
+        if a.verb in REQUEUES and a.mode == "act" and a.done_at is not None and not a.error and a.attempt is not None
     }
     results = [_next_run(attempts, *key) for key in sorted(requeued)]
     return Retries(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slurmwrap.cluster.action import Verb
 from slurmwrap.prerun.verdict import Outcome
-from slurmwrap.report.actions import scontrol_line
+from slurmwrap.report.actions import REQUEUES, scontrol_line
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, Submission
 from slurmwrap.retry.policy import REQUEUED_ALREADY
 
@@ -117,7 +117,7 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     mine = [action for action in story.actions if action.attempt == last.attempt]
     if not failed(last):
         return Next(sentence="Nothing: it was cancelled." if last.diagnosis.category == "cancelled" else "Nothing.")
-    again = any(a.verb in _REQUEUES and a.mode == "act" and not a.error for a in mine)
+    again = any(a.verb in REQUEUES and a.mode == "act" and not a.error for a in mine)
     if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         return Next(sentence="Nothing: it runs again by itself.", command=f"squeue -j {shlex.quote(last.address)}")
     advised = [a for a in mine if a.mode == "advise" and a.verb not in (Verb.DRAIN.value, Verb.RESUME.value)]
@@ -129,7 +129,6 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     return Next(sentence=last.diagnosis.advice or "Submit it again.", command=_gsub(story, ""))
 
 
-_REQUEUES = {Verb.REQUEUE.value, Verb.REQUEUEHOLD.value}
 _STEPS = {
     "stop": ("Mend it, try it on one GPU, then submit again.", "--prerun=only"),
     "blacklist_input": (
