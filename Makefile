@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format bench clean
+.PHONY: help setup demo test test-fast fuzz lint format bench clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -21,6 +21,9 @@ test: setup ## every test, on a real Slurm as root and as two ordinary users (un
 
 test-fast: setup ## what needs neither Slurm nor PyTorch
 	@$(PY) -m pytest -q -m "not slow and not lab and not torch"
+
+fuzz: setup ## the property tests on new random examples, many more of them (slow)
+	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not slow and not lab" tests/job tests/diagnosis tests/report tests/store
 
 lint: setup ## ruff, mypy --strict, import-linter, and Python 3.6 syntax where it is promised
 	@$(PY) -m ruff check .

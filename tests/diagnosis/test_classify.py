@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmwrap.diagnosis.classify import classify
@@ -242,7 +242,6 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(PIECES, st.text(max_size=40)), max_size=40).map("\n".join))
 def test_any_text_gives_some_diagnosis(text: str) -> None:
     found = diagnose(text, kernel=tuple(text.split("\n")[:5]))

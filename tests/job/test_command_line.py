@@ -60,3 +60,9 @@ def test_a_refusal_that_concerns_an_own_option_says_the_way_out(words: list[str]
     with pytest.raises(UsageError) as caught:
         split_command_line(words)
     assert "gsub" in caught.value.hint
+
+
+def test_a_colon_where_a_value_should_be_begins_a_component_as_in_sbatch() -> None:
+    """22.05.8 drops it, takes a.sh for the comment and reads the script from stdin (measured)."""
+    command = split_command_line(["--comment", ":", "a.sh", "--mem=9"])
+    assert (command.hetjob, command.script) == (True, None)

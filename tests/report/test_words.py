@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmwrap.report import words
@@ -65,7 +65,6 @@ def test_wrapping_keeps_whole_words_and_indents_what_follows() -> None:
     assert words.wrapped("", indent="  ") == ""
 
 
-@settings(deadline=None)
 @given(st.text(), st.integers(min_value=1, max_value=40))
 def test_nothing_that_is_fitted_or_wrapped_is_wider_or_dangerous(text: str, columns: int) -> None:
     fitted = words.fit(text, columns)
