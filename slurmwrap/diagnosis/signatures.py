@@ -1,4 +1,4 @@
-"""Reads signatures.toml (and a site's own file) into a SignatureSet. Pure but for reading the file.
+"""Reads messages/*.toml (and a site's own files) into a SignatureSet. Pure but for reading the files.
 
 A signature names a cause or a consequence by a regular expression over one line. Before any expression runs, plain
 literals that it cannot match without are looked for, so that a log costs little however many signatures there are.
@@ -23,7 +23,36 @@ PLACES = ("log", "kernel")
 _STRENGTHS = {"strong": 70, "ordinary": 40, "summary": 30, "hint": 20}
 _ROLE_WEIGHTS = {"advice": 95, "background": 95, "cascade": 55}  # on one line these beat a root of less weight
 WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
-_SHIPPED = Path(__file__).with_name("signatures.toml")
+_FOLDER = Path(__file__).with_name("messages")
+# By who prints them. Of two that match one line with the same weight, the one that is named first here wins.
+_FILES = (
+    "common",
+    "slurm",
+    "shell",
+    "python",
+    "files",
+    "process",
+    "cuda",
+    "mpi",
+    "nccl",
+    "container",
+    "network",
+    "kernel",
+)
+    "common",
+    "slurm",
+    "shell",
+    "python",
+    "files",
+    "process",
+    "cuda",
+    "mpi",
+    "nccl",
+    "container",
+    "network",
+    "kernel",
+)
+SHIPPED = tuple(_FOLDER / f"{name}.toml" for name in _FILES)
 _KEYS = frozenset(
     (
         "id",
@@ -94,7 +123,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 @cache
 def default_signatures() -> SignatureSet:
     """The set that ships with this version."""
-    return load_signatures(_SHIPPED)
+    return load_signatures(*SHIPPED)
 
 
 def load_signatures(*paths: Path) -> SignatureSet:
@@ -107,7 +136,7 @@ def load_signatures(*paths: Path) -> SignatureSet:
     pieces: list[str] = []
     for path in paths:
         tables = _read(path)
-        versions.append(str(tables.get("version", "")))
+        versions.extend(_texts(tables.get("version", ())))
         pieces.extend(_texts(tables.get("triggers", ())))
         found.update({signature.id: signature for signature in (_signature(t, path) for t in tables["signature"])})
     ordered = tuple(found.values())
@@ -163,7 +192,7 @@ def _signature(table: Mapping[str, Any], path: Path) -> Signature:
         counterexamples=_texts(table.get("counter", ())),
     )
     _check(signature, where)
-    if path != _SHIPPED:  # the shipped ones are compiled when needed; a test checks them all
+    if path not in SHIPPED:  # the shipped ones are compiled when needed; a test checks them all
         _check_expressions(signature, where)
     return signature
 

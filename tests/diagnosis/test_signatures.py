@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurmwrap.diagnosis import signatures
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.diagnosis.evidence import Evidence, LogTail
 from slurmwrap.diagnosis.literals import required_literals
@@ -96,7 +97,7 @@ decision = "stop"
 def test_a_sites_file_adds_to_the_set_and_decides(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(SITE)
-    both = load_signatures(Path(__file__).parents[2] / "slurmwrap/diagnosis/signatures.toml", path)
+    both = load_signatures(*signatures.SHIPPED, path)
     log = LogTail(name="out", text="starting\nFlexNet Licensing error:-15,570\n")
     found = classify(Evidence(state="FAILED", exit_code=1, logs=(log,)), signatures=both)
     assert (found.category, found.signature, both.version) == (
