@@ -39,19 +39,6 @@ _FILES = (
     "network",
     "kernel",
 )
-    "common",
-    "slurm",
-    "shell",
-    "python",
-    "files",
-    "process",
-    "cuda",
-    "mpi",
-    "nccl",
-    "container",
-    "network",
-    "kernel",
-)
 SHIPPED = tuple(_FOLDER / f"{name}.toml" for name in _FILES)
 _KEYS = frozenset(
     (
