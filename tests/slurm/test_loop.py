@@ -23,7 +23,8 @@ OPTIONS = ("--gres=gpu:1", "--cpus-per-task=2", "--mem=300", "--time=10")
 # The first run dies as CUDA programs do, and in srun; the second, which adds to the same output, ends well.
 FAULT = """
 if [ -z "$SLURM_RESTART_COUNT" ]; then
-sleep 3
+touch "runs-$SLURM_JOB_ID"
+for _ in $(seq 300); do [ -e "go-$SLURM_JOB_ID" ] && break; sleep 0.1; done
 srun python3 -c 'raise RuntimeError("CUDA error: unspecified launch failure")'
 exit 1
 fi
@@ -84,12 +85,14 @@ def test_a_bug_is_stopped_by_the_prerun_and_its_owner_told(lab_as_slurm: Lab, fa
 def test_a_failing_gpu_sends_the_job_elsewhere_and_drains_the_node(lab_as_slurm: Lab) -> None:
     lab = lab_as_slurm
     job, _ = gsub(lab, "fault", FAULT, "--prerun=off", "--retry")
-    lab.wait_job(job, ("RUNNING",))
+    # RUNNING is said while the Prolog, which sets the mark in the kernel log, is still at work
+    assert wait_for((home() / f"runs-{job}").exists, bool, 30)
     shown = lab.run(["scontrol", "show", "job", "-d", job]).stdout
     found = re.search(r"Nodes=(\w+) .*?GRES=gpu\S*\(IDX:(\d+)", shown)
     assert found, shown
     node, bus = found[1], gpu_bus_id(int(found[2])).rpartition(".")[0]
     lab.kernel(node, f"NVRM: Xid (PCI:{bus}): 79, pid=4711, name=python, GPU has fallen off the bus.")
+    lab.run(["/usr/bin/touch", f"go-{job}"], ALICE)  # only now may it die
     lab.wait_job(job, ("FAILED",))
     try:
         assert categories(told(lab, job)) == ["gpu_hardware"]

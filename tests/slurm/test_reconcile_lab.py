@@ -115,7 +115,8 @@ def test_a_user_bug_is_stopped_and_no_node_is_touched(lab: Lab) -> None:
 # The first run dies in srun, so that Slurm keeps a derived exit code, and leaves its error in the output that the
 # second run, which ends well, adds to.
 _FAULT = f"""if [ -z "$SLURM_RESTART_COUNT" ]; then
-sleep 2
+touch "runs-$SLURM_JOB_ID"
+for _ in $(seq 300); do [ -e "go-$SLURM_JOB_ID" ] && break; sleep 0.1; done
 srun sh -c "{NCCL.replace('"', "'")}; exit 1"
 exit 1
 fi
@@ -125,10 +126,11 @@ echo fine"""
 def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) -> None:
     job = submit(lab, _FAULT, "--requeue", "--gres=gpu:8", "--open-mode=append")
     consent(lab, job, ALICE)
-    lab.wait_job(job, ("RUNNING",))
+    # RUNNING is said while the Prolog, which sets the mark in the kernel log, is still at work
+    assert wait_for(Path("/var/tmp", ALICE, f"runs-{job}").exists, bool, 30)
     node = lab.run(["squeue", "-h", "-o", "%N", "-j", job]).stdout.strip()
-    time.sleep(0.5)
     lab.kernel(node, XID_79)
+    lab.run(["/usr/bin/touch", f"go-{job}"], ALICE)  # only now may it die
     lab.wait_job(job, ("FAILED",))
     first, *_ = judged(lab, job)
     assert (first["diagnosis_category"], first["decision"]) == ("gpu_hardware", "retry_elsewhere")
