@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Diagnosis, Evidence, KernelLine, LogTail
-from slurmwrap.diagnosis.score import Score, evidence_of, score
+from slurmwrap import config as configuration
+from slurmwrap.diagnosis.classify import classifier
+from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
+from slurmwrap.diagnosis.score import Score, evidence_of, label_of, score
 from slurmwrap.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 READ_CAP = 64 * 1024 * 1024  # of one file; the end of a longer one is read
+Classify = Callable[[Evidence], Diagnosis]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,37 +34,80 @@ def classify_command(
     kernel: Annotated[Path | None, typer.Option(help="Lines of the node's kernel log during the job.")] = None,
     exit_code: Annotated[int | None, typer.Option(help="Exit code as Slurm reports it (before the colon).")] = None,
     signal: Annotated[int | None, typer.Option(help="Signal as Slurm reports it (after the colon).")] = None,
+    derived_exit_code: Annotated[
+        str, typer.Option(metavar="N[:SIGNAL]", help="Slurm's DerivedExitCode: the worst of the steps.")
+    ] = "",
     state: Annotated[str, typer.Option(help="Final Slurm state, such as FAILED or TIMEOUT.")] = "",
+    reason: Annotated[str, typer.Option(help="Slurm's Reason, such as NodeDown.")] = "",
+    signatures: Annotated[
+        Path | None, typer.Option(help="Signatures beside the shipped ones (default: diagnosis.signatures).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     jsonl: Annotated[
         Path | None, typer.Option(help="Classify every object of a JSON Lines file (- for stdin).")
     ] = None,
     score_files: Annotated[bool, typer.Option("--score", help="FILEs are labelled JSON Lines: score.")] = False,
 ) -> None:
-    """Say why a job failed, from its output, its exit and its node's kernel log."""
+    """Say why a job failed, from its output, its exit and its node's kernel log.
+
+    \b
+    Examples:
+      slurmwrap classify slurm-4711.out --state FAILED --exit-code 1
+      slurmwrap classify rank*.log --kernel <(journalctl -k --since -1h) --json
+      slurmwrap classify --jsonl jobs.jsonl > answers.jsonl
+      slurmwrap classify --score labelled.jsonl
+    """
+    site = str(signatures) if signatures else configuration.load(os.environ).diagnosis.signatures
+    classify = classifier(site)
     if jsonl is not None:
-        for row in _rows(jsonl):
-            typer.echo(json.dumps(_answer(row), ensure_ascii=False))
+        for place, row in _rows(jsonl):
+            typer.echo(json.dumps({"id": row.get("id", ""), **_plain(classify(_evidence(place, row)))}))
     elif not files:
         raise UsageError("classify needs a FILE, or --jsonl FILE", hint="slurmwrap classify --help")
     elif score_files:
-        rows = [row for file in files for row in _rows(file)]
-        typer.echo(_score_text(score(rows, [classify(evidence_of(row)) for row in rows])))
+        typer.echo(_score_text(_scored(files, classify)))
     else:
-        lines = _read(kernel).splitlines() if kernel else []
+        code, steps_signal = _derived(derived_exit_code)
         evidence = Evidence(
             state=state,
+            reason=reason,
             exit_code=exit_code,
             signal=signal,
-            logs=tuple(LogTail(name=str(file), text=_read(file)) for file in files),
-            kernel=tuple(KernelLine(text=line) for line in lines if line.strip()),
+            derived_exit_code=code,
+            derived_signal=steps_signal,
+            logs=tuple(map(_tail, files)),
+            kernel=_kernel(kernel),
         )
         found = classify(evidence)
-        typer.echo(json.dumps(_plain(found), ensure_ascii=False) if as_json else _text(found))
+        typer.echo(json.dumps(_plain(found)) if as_json else _text(found))
 
 
-def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"id": row.get("id", ""), **_plain(classify(evidence_of(row)))}
+def _derived(text: str) -> tuple[int | None, int | None]:
+    code, _, signal = text.partition(":")
+    if not text:
+        return None, None
+    if not code.isdecimal() or (signal and not signal.isdecimal()):
+        raise UsageError(f"--derived-exit-code {text}: not a number, or two with a colon between", hint="such as 0:9")
+    return int(code), int(signal or 0) or None
+
+
+def _evidence(place: str, row: Mapping[str, Any]) -> Evidence:
+    try:
+        return evidence_of(row)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from error
+
+
+def _scored(files: list[Path], classify: Classify) -> Score:
+    rows, answers = [], []
+    for place, row in (pair for file in files for pair in _rows(file)):
+        try:
+            label_of(row)
+        except ValueError as error:
+            raise UsageError(f"{place}: {error}") from error
+        rows.append(row)
+        answers.append(classify(_evidence(place, row)))
+    return score(rows, answers)
 
 
 def _plain(found: Diagnosis) -> dict[str, Any]:
@@ -78,15 +124,33 @@ def _plain(found: Diagnosis) -> dict[str, Any]:
         "node": found.node,
         "conclusive": found.conclusive,
         "input_path": found.input_path,
+        "step": found.step,
+        "resumed": found.resumed,
+        "checkpoint_step": found.checkpoint_step,
     }
 
 
 def _text(found: Diagnosis) -> str:
     lines = [f"{found.category} ({found.signature or 'no signature'}), confidence {found.confidence:.2f}"]
     lines += [f"decision: {found.decision}"]
-    lines += [f"{cite.role:8} {cite.source}:{cite.line}: {_printable(cite.text)}" for cite in found.evidence]
+    lines += [f"{cite.role:8} {_source(cite)}: {_printable(cite.text)}" for cite in found.evidence]
     lines += [f"input: {_printable(found.input_path)}"] if found.input_path else []
+    lines += [f"node: {found.node}{' (conclusive)' if found.conclusive else ''}"] if found.node else []
+    lines += [_progress(found)] if found.step is not None or found.resumed else []
     return "\n".join([*lines, found.advice] if found.advice else lines)
+
+
+def _source(cite: Citation) -> str:
+    return f"{_printable(cite.source)}:{cite.line}" if cite.line else cite.source
+
+
+def _progress(found: Diagnosis) -> str:
+    parts = [
+        f"step {found.step}" if found.step is not None else "",
+        "resumed from a checkpoint" if found.resumed else "",
+    ]
+    parts += [f"checkpoint of step {found.checkpoint_step}" if found.checkpoint_step is not None else ""]
+    return "progress: " + ", ".join(part for part in parts if part)
 
 
 def _printable(text: str) -> str:
@@ -111,25 +175,54 @@ def _score_text(result: Score) -> str:
     return "\n".join(lines)
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    text = sys.stdin.read() if str(file) == "-" else _read(file)
+def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each object with its place, "FILE, line N"."""
+    text = sys.stdin.read() if str(file) == "-" else _whole(file)
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
+        place = f"{file}, line {number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
-            raise UsageError(f"{file}, line {number}: not JSON: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{place}: not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise UsageError(f"{file}, line {number}: not a JSON object")
-        yield row
+            raise UsageError(f"{place}: not a JSON object")
+        yield place, row
 
 
-def _read(file: Path) -> str:
+def _whole(file: Path) -> str:
     try:
-        with file.open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - READ_CAP))
-            return stream.read(READ_CAP).decode("utf-8", "replace")
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _kernel(file: Path | None) -> tuple[KernelLine, ...]:
+    lines = _tail(file).text.split("\n") if file else []
+    return tuple(KernelLine(text=line) for line in lines if line.strip())
+
+
+def _tail(file: Path) -> LogTail:
+    """A whole file, or the end of one beyond READ_CAP; a pipe, such as <(journalctl -k), is read to its end."""
+    try:
+        with file.open("rb") as stream:
+            size = stream.seek(0, 2) if stream.seekable() else 0
+            cut = max(0, size - READ_CAP)
+            first = _lines_before(stream, cut) + 1 if cut else 1
+            if size:
+                stream.seek(cut)
+            text = stream.read(READ_CAP).decode("utf-8", "replace")
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    return LogTail(name=str(file), text=text, first_line=first, truncated=bool(cut))
+
+
+def _lines_before(stream: Any, cut: int) -> int:
+    """How many lines end before the offset `cut`, read in pieces."""
+    stream.seek(0)
+    count, left = 0, cut
+    while left and (piece := stream.read(min(left, 1 << 20))):
+        count += piece.count(b"\n")
+        left -= len(piece)
+    return count

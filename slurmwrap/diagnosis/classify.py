@@ -8,16 +8,20 @@ unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 
 from slurmwrap.diagnosis import slurm_word
+from slurmwrap.diagnosis.advise import specific
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
 from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
 from slurmwrap.diagnosis.lines import Log, read_log
 from slurmwrap.diagnosis.marks import DECISIVE, ORDINARY, Mark, find_marks
-from slurmwrap.diagnosis.progress import Progress, find_progress
-from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures
+from slurmwrap.diagnosis.progress import find_progress
+from slurmwrap.diagnosis.roots import SPEAKS_OF_PEERS, View, find_root
+from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures, signatures_with
+from slurmwrap.diagnosis.steps import last_progress
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE, SUCCESS
 
 STRONG = 70
@@ -37,18 +41,17 @@ _GPU_SIDE = frozenset(
         "cuda_init_failed",
     )
 )
+_HOOK_LINES = 2  # cited at most
+_HOOK_TELLS = re.compile(r"refused|let the job start|GPUs could not be read|failed|timed out")
+_HOOK_FAILED = re.compile(r"^(?:prolog|launch)\b.{0,80}\b(?:refused|failed|timed out)")
+# Exceptions that no fault of a machine raises.
+_BUG = re.compile(
+    r"^(?:\S{1,40} )?"
+    r"(?:KeyError|IndexError|NameError|TypeError|UnboundLocalError|ZeroDivisionError|RecursionError)(?::|$)"
+)
 _VAGUE = re.compile(
     r"unspecified launch failure|unknown error|launch timed out|CUDNN_STATUS_|CUBLAS_STATUS_|SIGABRT|Abort"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
-    """One log, read."""
-
-    log: Log
-    marks: tuple[Mark, ...]
-    progress: Progress
 
 
 def classify(evidence: Evidence, *, signatures: SignatureSet | None = None) -> Diagnosis:
@@ -58,18 +61,40 @@ def classify(evidence: Evidence, *, signatures: SignatureSet | None = None) -> D
         return _plain(SUCCESS, "slurm.completed", 0.99, _slurm_cites(evidence))
     views = tuple(_view(read_log(tail), index, known) for index, tail in enumerate(evidence.logs))
     kernel = kernel_word(evidence.kernel, known, evidence.nvml)
-    diagnosis = _judge(evidence, views, kernel)
-    return _with_node(diagnosis, evidence, kernel)
+    diagnosis = _with_node(_judge(evidence, views, kernel), evidence, kernel)
+    return _with_steps(_with_hooks(diagnosis, evidence), views)
 
 
-def _view(log: Log, index: int, signatures: SignatureSet) -> _View:
+def classifier(site: str) -> Callable[[Evidence], Diagnosis]:
+    """`classify` with the signatures of the site's own file beside the shipped ones; "" for none.
+
+    Raises ConfigError naming file, signature and reason.
+    """
+    return partial(classify, signatures=signatures_with(site))
+
+
+def _with_hooks(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
+    """What the nodes' hooks reported agrees with a fault of the node or the GPU; it never makes one."""
+    if diagnosis.category not in _GPU_SIDE | {"node_failure"} or diagnosis.signature == "hook.refused":
+        return diagnosis
+    told = [line for line in evidence.hooks if _HOOK_TELLS.search(line)]
+    lines = tuple(_cite("hook", 0, line) for line in told[:_HOOK_LINES])
+    return replace(diagnosis, evidence=(*diagnosis.evidence, *(replace(line, role="support") for line in lines)))
+
+
+def _with_steps(diagnosis: Diagnosis, views: tuple[View, ...]) -> Diagnosis:
+    steps = last_progress([view.log for view in views])
+    return replace(diagnosis, step=steps.step, resumed=steps.resumed, checkpoint_step=steps.checkpoint_step)
+
+
+def _view(log: Log, index: int, signatures: SignatureSet) -> View:
     marks = find_marks(log, index, signatures)
     first = next((mark.row for mark in marks if mark.role == "root"), max(0, len(log.rows) - _END_ROWS))
-    return _View(log=log, marks=marks, progress=find_progress(log, after=first))
+    return View(log=log, marks=marks, progress=find_progress(log, after=first))
 
 
-def _judge(evidence: Evidence, views: tuple[_View, ...], kernel: KernelWord | None) -> Diagnosis:
-    root = _root(views)
+def _judge(evidence: Evidence, views: tuple[View, ...], kernel: KernelWord | None) -> Diagnosis:
+    root = find_root(views)
     said_more = root is not None and root.weight >= DECISIVE
     word = slurm_word.decisive_state(evidence)
     if word is not None and not (word.category == "cancelled" and said_more):
@@ -88,20 +113,7 @@ def _judge(evidence: Evidence, views: tuple[_View, ...], kernel: KernelWord | No
     return _without_root(evidence, views)
 
 
-def _root(views: tuple[_View, ...]) -> Mark | None:
-    """The heaviest root mark that the program did not survive; the first among equals."""
-    alive = [
-        mark for view in views for mark in view.marks if mark.role == "root" and not view.progress.survived(mark.row)
-    ]
-    return min(alive, key=lambda mark: (-_class(mark.weight), mark.log, mark.row), default=None)
-
-
-def _class(weight: int) -> int:
-    """Weights within one strength are equal: then the first failure wins."""
-    return weight // 10
-
-
-def _confirming(views: tuple[_View, ...], category: str) -> Mark | None:
+def _confirming(views: tuple[View, ...], category: str) -> Mark | None:
     marks = (mark for view in views for mark in view.marks if mark.category == category)
     return max(marks, key=lambda mark: mark.weight, default=None)
 
@@ -110,11 +122,11 @@ def _kernel_wins(kernel: KernelWord, root: Mark | None) -> bool:
     if root is None or root.weight < ORDINARY:
         return True
     if kernel.rank <= 1:
-        return root.category in AMBIGUOUS
+        return root.category in AMBIGUOUS and not _BUG.search(root.text)
     if kernel.rank == 2:
         return root.category in _GPU_SIDE
     vague = root.category in ("nccl_error", "core_dump", "cuda_failure") and bool(_VAGUE.search(root.text))
-    return root.weight < STRONG and (vague or root.category in ("nccl_error", "core_dump"))
+    return vague or (root.weight < STRONG and root.category in ("nccl_error", "core_dump"))
 
 
 def _host_memory(evidence: Evidence, root: Mark | None) -> bool:
@@ -131,7 +143,7 @@ def _memory_text(evidence: Evidence) -> str:
     return f"{evidence.oom_kills or 0} OOM kills, peak {evidence.mem_peak_mib} MiB of {evidence.mem_limit_mib} MiB"
 
 
-def _diverged(root: Mark, views: tuple[_View, ...]) -> Diagnosis | None:
+def _diverged(root: Mark, views: tuple[View, ...]) -> Diagnosis | None:
     """An assertion or device-side assert that follows a visible NaN is the NaN's."""
     view = views[root.log]
     first = view.progress.nan_before(root.row)
@@ -144,7 +156,7 @@ def _diverged(root: Mark, views: tuple[_View, ...]) -> Diagnosis | None:
     return _plain("model_diverged", "log.nan_before_crash", 0.85, (shown, crash))
 
 
-def _without_root(evidence: Evidence, views: tuple[_View, ...]) -> Diagnosis:
+def _without_root(evidence: Evidence, views: tuple[View, ...]) -> Diagnosis:
     if slurm_word.completed(evidence) and any(view.progress.finished for view in views):
         return _plain(SUCCESS, "slurm.completed", 0.7, _slurm_cites(evidence))
     for view in views:
@@ -152,19 +164,21 @@ def _without_root(evidence: Evidence, views: tuple[_View, ...]) -> Diagnosis:
         if rows and nan and nan[-1] >= rows[-1]:
             line = _cite(view.log.name, view.log.numbers[nan[-1]], view.log.rows[nan[-1]])
             return _plain("model_diverged", "log.nan_at_end", 0.5, (line,))
+    if refused := next((line for line in evidence.hooks if _HOOK_FAILED.search(line)), None):
+        return _plain("node_failure", "hook.refused", 0.6, (_cite("hook", 0, refused),))
     if word := slurm_word.exit_word(evidence):
         return _plain(word.category, word.signature, 0.5, (_cite("slurm", 0, word.text),))
     return _plain(NO_SIGNATURE, "", 0.2, _last_lines(views) or _slurm_cites(evidence))
 
 
-def _of_word(word: slurm_word.Word, evidence: Evidence, views: tuple[_View, ...], line: Mark | None) -> Diagnosis:
+def _of_word(word: slurm_word.Word, evidence: Evidence, views: tuple[View, ...], line: Mark | None) -> Diagnosis:
     cites = [_cite("slurm", 0, word.text)]
     if line is not None:
         cites.append(replace(_cite_mark(line, views), role="support"))
     return _plain(word.category, word.signature, 0.98, tuple(cites))
 
 
-def _of_kernel(kernel: KernelWord, root: Mark | None, views: tuple[_View, ...]) -> Diagnosis:
+def _of_kernel(kernel: KernelWord, root: Mark | None, views: tuple[View, ...]) -> Diagnosis:
     source = f"{kernel.source}:{kernel.node}" if kernel.node else kernel.source
     cites = [_cite(source, kernel.line, kernel.text)]
     if root is not None:
@@ -174,22 +188,22 @@ def _of_kernel(kernel: KernelWord, root: Mark | None, views: tuple[_View, ...]) 
     return replace(found, advice=advice, decision=kernel.decision or found.decision)
 
 
-def _of_mark(root: Mark, views: tuple[_View, ...]) -> Diagnosis:
+def _of_mark(root: Mark, views: tuple[View, ...]) -> Diagnosis:
     cites = [_cite_mark(root, views), *_cascades(root, views)]
     found = _plain(root.category, root.signature, _confidence(root.weight), tuple(cites))
     return replace(
         found,
         decision=root.decision or found.decision,
-        advice=root.advice or found.advice,
+        advice=root.advice or specific(root.category, root.text) or found.advice,
         input_path=root.input_path if root.category == "incorrect_inputs" else "",
     )
 
 
-def _cascades(root: Mark, views: tuple[_View, ...]) -> Iterable[Citation]:
+def _cascades(root: Mark, views: tuple[View, ...]) -> Iterable[Citation]:
     """The first line of each consequence that the log names, one per signature."""
     seen = {root.signature}
     for mark in (mark for view in views for mark in view.marks):
-        later = mark.log != root.log or mark.row > root.row
+        later = mark.log != root.log or mark.row > root.row or mark.category in SPEAKS_OF_PEERS
         if later and mark.role in ("cascade", "root") and mark.signature not in seen and len(seen) < _CITED:
             seen.add(mark.signature)
             yield replace(_cite_mark(mark, views), role="cascade")
@@ -228,7 +242,7 @@ def _cite(source: str, line: int, text: str) -> Citation:
     return Citation(source=source, line=line, text=text.strip()[:_TEXT_CAP])
 
 
-def _cite_mark(mark: Mark, views: tuple[_View, ...]) -> Citation:
+def _cite_mark(mark: Mark, views: tuple[View, ...]) -> Citation:
     return _cite(views[mark.log].log.name, mark.number, mark.text)
 
 
@@ -239,7 +253,7 @@ def _slurm_cites(evidence: Evidence) -> tuple[Citation, ...]:
     return (_cite("slurm", 0, ending),)
 
 
-def _last_lines(views: tuple[_View, ...]) -> tuple[Citation, ...]:
+def _last_lines(views: tuple[View, ...]) -> tuple[Citation, ...]:
     """The last line that is not blank, so that a person can go on from there."""
     for view in views:
         for row in range(len(view.log.rows) - 1, -1, -1):

@@ -84,6 +84,7 @@ class Evidence:
     mem_peak_mib: int | None = None
     oom_kills: int | None = None
     nvml: tuple[str, ...] = ()  # "NVML on n3: GPU 0 (0000:05:00.0) asks for recovery action gpu_reset"
+    hooks: tuple[str, ...] = ()  # what the nodes' own hooks reported: "prolog on n3: refused: GPU 0 has a fault"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +111,6 @@ class Diagnosis:
     node: str = ""  # the node that kernel, Slurm or NVML blame, "" for none
     conclusive: bool = False  # the fault drains the node by itself (Xid table)
     input_path: str = ""  # the file named by the evidence (the user's word), for incorrect_inputs
+    step: int | None = None  # furthest training step seen (the user's word)
+    resumed: bool = False  # it was seen to go on from a checkpoint (the user's word)
+    checkpoint_step: int | None = None  # step of the newest checkpoint it wrote (the user's word)

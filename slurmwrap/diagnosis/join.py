@@ -13,6 +13,7 @@ from typing import Any
 
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.diagnosis.evidence import Attempt, Context, Evidence, KernelLine, LogTail, Observation
+from slurmwrap.diagnosis.node_words import gpu_lines, hook_lines
 from slurmwrap.job.measurement import Measurement
 
 SLACK_S = 5.0  # clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min)
@@ -151,7 +152,8 @@ def join(
         mem_limit_mib=memory_limit_mib(job),
         mem_peak_mib=max((_int(o.facts, "mem_peak_mib") for o in epilogs), default=0) or None,
         oom_kills=_total(epilogs, "oom_kills"),
-        nvml=tuple(line for o in epilogs for line in _gpu_lines(o, job.nodes)),
+        nvml=tuple(line for o in epilogs if _is_of(o, job.nodes) for line in gpu_lines(o)),
+        hooks=tuple(line for o in observations if _is_of(o, job.nodes) for line in hook_lines(o)),
     )
 
 
@@ -181,7 +183,16 @@ def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement
         mem_peak_mib=_int(peak, "mem_peak_mib") or None,
         mem_source=str(peak.get("mem_source", "")),
         gpus=-(-job.gpus // share),
+        gpu_mem_peak_mib=max((_gpu_memory(facts) for facts in epilogs), default=0) or None,
     )
+
+
+def _gpu_memory(facts: Mapping[str, Any]) -> int:
+    """The most that one process had on one GPU, by NVML's accounting; 0 where that is off."""
+    gpus = facts.get("gpu")
+    listed = [gpu.get("accounting") for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
+    used = [one for found in listed if isinstance(found, list) for one in found if isinstance(one, Mapping)]
+    return max((_int(one, "max_mib") for one in used), default=0)
 
 
 def _interrupted(tails: Iterable[LogTail], observations: Sequence[Observation]) -> bool:
@@ -203,26 +214,19 @@ def _tails(logs: Any) -> Iterable[LogTail]:
             yield LogTail(name=str(log.get("name", "stdout")), text=log["text"], truncated=bool(log.get("truncated")))
 
 
+def _is_of(hook: Observation, nodes: Sequence[str]) -> bool:
+    """Whether Slurm says that the job ran on its node; root of another node has no say in it."""
+    return not nodes or hook.node in nodes
+
+
 def _kernel(epilog: Observation, nodes: Sequence[str]) -> Iterable[KernelLine]:
-    """Lines of a node that Slurm says the job ran on; root of another node has no say in it."""
     lines = epilog.facts.get("kernel")
-    if nodes and epilog.node not in nodes:
+    if not _is_of(epilog, nodes):
         return
     for line in lines if isinstance(lines, list) else ():
         if isinstance(line, Mapping) and isinstance(line.get("text"), str):
             at = line.get("at")
             yield KernelLine(text=line["text"], node=epilog.node, at=float(at) if isinstance(at, int | float) else None)
-
-
-def _gpu_lines(epilog: Observation, nodes: Sequence[str]) -> Iterable[str]:
-    """The driver's own word that a GPU needs help (NVML field 230, nvmlDeviceGetFieldValues)."""
-    gpus = epilog.facts.get("gpu")
-    if nodes and epilog.node not in nodes:
-        return
-    for gpu in gpus if isinstance(gpus, list) else ():
-        if isinstance(gpu, Mapping) and gpu.get("recovery_action") not in (None, "", "none"):
-            where = f"GPU {gpu.get('index')} ({gpu.get('bus_id')})"
-            yield f"NVML on {epilog.node}: {where} asks for recovery action {gpu['recovery_action']}"
 
 
 def _total(observations: Sequence[Observation], key: str) -> int | None:

@@ -36,7 +36,17 @@ AMBIGUOUS = frozenset(
 )
 _HARD = ("RESET", "REBOOT", "DRAIN")
 # A number is an action that the hook's binding does not know (observe/nvml.py).
-_NVML = re.compile(r"NVML on ([\w.-]{1,64}): GPU \S+ \([^)]{0,40}\) asks for recovery action ([a-z]\w{2,40})")
+_NVML = re.compile(
+    r"NVML on ([\w.-]{1,64}): (?:GPU \S+ \([^)]{0,40}\) )?"
+    r"(?:asks for recovery action ([a-z]\w{2,40})|(is lost)|(has a failed row remapping)|(the driver hangs))"
+)
+
+
+_NVML_MEANS = {
+    "lost": "the GPU is lost",
+    "row_remapping": "a row of its memory could not be remapped",
+    "driver_hung": "its driver does not answer",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +123,21 @@ def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) ->
 
 
 def _from_nvml(lines: tuple[str, ...]) -> Iterable[KernelWord]:
-    """Informational and never conclusive: the reset may be pending for days (a row remap) while jobs run well."""
+    """Informational and never conclusive: the reset may be pending for days (a row remap) while jobs run well.
+
+    Of the lines that node_words.py writes, those of NVIDIA's own word that something is broken.
+    """
     for text in lines:
         if found := _NVML.match(text):
+            node, action, lost, remapping, _ = found.groups()
+            said = "lost" if lost else "row_remapping" if remapping else "recovery_action" if action else "driver_hung"
             yield KernelWord(
-                category="gpu_hardware",
-                signature="nvml.recovery_action",
-                node=found[1],
+                category="gpu_ecc_error" if remapping else "gpu_hardware",
+                signature=f"nvml.{said}",
+                node=node,
                 line=0,
                 text=text,
-                meaning=f"its driver asks for {found[2]}",
+                meaning=f"its driver asks for {action}" if action else _NVML_MEANS[said],
                 conclusive=False,
                 rank=2,
                 source="nvml",

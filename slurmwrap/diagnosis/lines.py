@@ -23,16 +23,30 @@ _FOREIGN = 30  # rows of other ranks tolerated inside a traceback
 
 HEADER = "Traceback (most recent call last)"
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x1b\][^\x07\x1b]{0,200}\x07")
-# What launchers and loggers put before a line: [rank0]:, 0:, (Actor pid=1, ip=...), [1]<stderr>:, a date, "host: ".
+# What launchers and loggers put before a line: [rank0]:, 0: (srun -l), [1,3]<stderr>: (mpirun), [default0]:, a date,
+# (Actor pid=1, ip=...), "worker-0 | ", "gpu12: " (pdsh, DeepSpeed).
 _PREFIX = re.compile(
-    r"(?:\[rank ?\d{1,5}\]: ?|\[?\d{1,5}\]?<std(?:err|out)>:? ?|\[default\d{1,5}\]: ?|\d{1,5}: "
+    r"(?:\[rank ?\d{1,5}\]: ?|\[?(?:[\w.@-]{0,60}@)?\d{1,5}(?:, ?\d{1,5})?\]?<std(?:err|out|diag)>:? ?"
+    r"|\[default\d{1,5}\]: ?|\d{1,5}: "
     r"|\(\w[\w.-]{0,60}(?: rank=\d{1,5})?(?: pid=\d{1,9})?(?:, ip=[\d.:a-f]{3,40})?\) ?"
-    r"|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]:? ?|\d{4}-\d\d-\d\d[T ][\d:.,]{8,20}Z? |\[\d{1,5}\] (?=\S))"
+    r"|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]:? ?|\d{4}-\d\d-\d\d[T ][\d:.,]{8,20}(?:Z|[+-]\d\d:?\d\d)? |\[\d{1,5}\] (?=\S)"
+    r"|[A-Za-z][\w.-]{0,40} {0,12}\| |[a-z][a-z.-]{0,30}\d[a-z\d.-]{0,30}: )"
+)
+_RANK = re.compile(
+    r"^(?:\[rank ?(\d{1,5})\]:|\[?(?:[\w.@-]{0,60}@)?\d{1,5}, ?(\d{1,5})\]?<std(?:err|out|diag)>|\[default(\d{1,5})\]:"
+    r"|(\d{1,5}): |\[[Rr]ank (\d{1,5})\])"
 )
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]+\))?(?::\s?(.*))?$")
 _BARE = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Iteration|Closed|Abort(?:ed)?)$")
 _FRAME = re.compile(r'^\s*[│|]?\s*(?:> ?)?File "([^"\n]{1,400})", line \d+')
 _RICH_FRAME = re.compile(r"^│ (/[^\s:]{1,300}):\d+ in ")
+# Tracebacks of interpreters that end: nobody waits for what raised them. The first is the row before, the other the
+# outermost frame (CPython 3.8 to 3.14; multiprocessing/util.py, resource_tracker.py, logging/__init__.py).
+_IGNORED = re.compile(r"Exception ignored (?:in|on|while|from)|Error in atexit\._run_exitfuncs|--- Logging error ---")
+_AT_EXIT = re.compile(
+    r"in __del__$|in _exitfunc$|in _run_exitfuncs$|in _exit_function$|in _run_finalizers$"
+    r"|multiprocessing/resource_tracker\.py\", line \d+, in"
+)
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/")
 
 
@@ -45,6 +59,7 @@ class Log:
     numbers: tuple[int, ...]  # line number in the file of each row
     text: str
     starts: tuple[int, ...]
+    whole: bool = True  # it begins where the file does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +83,18 @@ def read_log(tail: LogTail) -> Log:
     for first, text in _window(tail):
         _append_rows(text, first, rows, numbers)
     starts = tuple(accumulate((len(row) + 1 for row in rows), initial=0))[:-1]
-    return Log(name=tail.name, rows=tuple(rows), numbers=tuple(numbers), text="\n".join(rows), starts=starts)
+    return Log(
+        name=tail.name,
+        rows=tuple(rows),
+        numbers=tuple(numbers),
+        text="\n".join(rows),
+        starts=starts,
+        whole=_is_whole(tail),
+    )
+
+
+def _is_whole(tail: LogTail) -> bool:
+    return tail.first_line == 1 and not tail.truncated
 
 
 def _window(tail: LogTail) -> Iterator[tuple[int, str]]:
@@ -106,6 +132,12 @@ def strip_prefix(row: str) -> str:
     return row
 
 
+def rank_of(row: str) -> int | None:
+    """The rank that a launcher wrote before the row, None when none stands there."""
+    found = _RANK.match(row)
+    return int(next(group for group in found.groups() if group)) if found else None
+
+
 def tracebacks(log: Log) -> tuple[Traceback, ...]:
     """All tracebacks of a log that end in an exception, in order; the middle ones are left out beyond 300."""
     starts = list(_rows_with(log, HEADER))
@@ -133,12 +165,19 @@ def _traceback(log: Log, start: int) -> Traceback | None:
         if _is_frame(body):
             frames.append(body)
         elif named := _exception(body):
+            if named[0] == "RayTaskError" and _goes_on(log, index):
+                continue
             return _made(log, start, index, named, frames)
         else:
             foreign += 1
             if foreign > _FOREIGN:
                 return None
     return None
+
+
+def _goes_on(log: Log, row: int) -> bool:
+    """Whether the remote traceback follows that Ray passes on; it has no header of its own."""
+    return row + 1 < len(log.rows) and bool(_FRAME.match(strip_prefix(log.rows[row + 1])))
 
 
 def _is_frame(body: str) -> bool:
@@ -160,7 +199,7 @@ def _exception(body: str) -> tuple[str, str] | None:
 
 
 def _made(log: Log, start: int, end: int, named: tuple[str, str], frames: list[str]) -> Traceback:
-    before = log.rows[start - 1] if start else ""
+    before = "\n".join(log.rows[max(0, start - 2) : start])
     paths = [found[1] for found in map(_path_match, frames) if found]
     return Traceback(
         start=start,
@@ -169,7 +208,7 @@ def _made(log: Log, start: int, end: int, named: tuple[str, str], frames: list[s
         message=named[1],
         frames="\n".join(frames),
         in_library=bool(paths) and bool(_LIBRARY.search(paths[-1])),
-        ignored="Exception ignored in" in before,
+        ignored=bool(_IGNORED.search(before)) or bool(frames and _AT_EXIT.search(frames[0])),
         followed=any("he above exception" in row for row in log.rows[end + 1 : end + 4]),
     )
 

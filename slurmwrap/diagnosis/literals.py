@@ -7,7 +7,10 @@ yields no piece, never a wrong one.
 
 from __future__ import annotations
 
+import re
+
 MIN_LENGTH = 3
+_COUNT = re.compile(r"\{(\d{0,6})(?:,\d{0,6})?\}(?<!\{\})")  # any other brace is a plain character to re
 _SPECIAL = ".^$"
 
 
@@ -124,9 +127,75 @@ def _quantifier(pattern: str, index: int, *, default: int) -> tuple[int, int]:
     char = pattern[index : index + 1]
     if char in ("?", "*", "+"):
         low, index = int(char == "+"), index + 1
-    elif char == "{":
-        end = pattern.index("}", index)
-        low, index = int(pattern[index + 1 : end].split(",")[0] or 0), end + 1
+    elif found := _COUNT.match(pattern, index):
+        low, index = int(found[1] or 0), found.end()
     else:
         return index, default
     return index + (pattern[index : index + 1] == "?"), low
+
+
+_MANY = 10  # repetitions of something that itself varies in length
+_WIDE = 3  # unbounded classes in one expression: each more multiplies the cost by the length of a row
+
+
+def harmful_shape(pattern: str) -> str:
+    """Why `pattern` may take more than linear time, in words; "" when it has none of the known shapes.
+
+    Meant for expressions that people write by hand; a row has about 2,000 characters at most (lines.py).
+    """
+    wide = _unbounded_classes(pattern)
+    if wide > _WIDE:
+        return f"{wide} unbounded repetitions; bound them, such as .{{0,80}}"
+    return _harm_in(pattern)
+
+
+def _harm_in(pattern: str) -> str:
+    for body, repeat in _groups(pattern):
+        if harm := _harm_in(body):
+            return harm
+        if _times(repeat) > _MANY and any(_times(inner) > 1 for inner in _quantifiers(body)):
+            return "a repetition inside a repetition"
+        if _times(repeat) > _MANY and len(_split_alternatives(body)) > 1:
+            return "alternatives inside a repetition"
+    return ""
+
+
+def _groups(pattern: str) -> list[tuple[str, str]]:
+    """Each outermost group's inside, and the quantifier after it."""
+    found: list[tuple[str, str]] = []
+    index = 0
+    while index < len(pattern):
+        start = index
+        index, kind, _ = _token(pattern, index)
+        if kind == "(":
+            end = _end_of_group(pattern, start)
+            index, _ = _quantifier(pattern, end, default=1)
+            found.append((pattern[start + 1 : end - 1], pattern[end:index]))
+    return found
+
+
+def _quantifiers(pattern: str) -> list[str]:
+    """The quantifiers anywhere in `pattern`."""
+    found: list[str] = []
+    index = 0
+    while index < len(pattern):
+        end, _, _ = _token(pattern, index)
+        index, _ = _quantifier(pattern, end, default=1) if pattern[index] not in "(|" else (end, 1)
+        found.append(pattern[end:index])
+    return [quantifier for quantifier in found if quantifier]
+
+
+def _unbounded_classes(pattern: str) -> int:
+    return sum(_times(quantifier) > 1000 for quantifier in _quantifiers(pattern))
+
+
+def _times(quantifier: str) -> float:
+    """How often at most; 1 for none, and for a fixed number, whose length does not vary."""
+    if not quantifier or quantifier[0] == "?":
+        return 1
+    if quantifier[0] in "*+":
+        return float("inf")
+    low, comma, high = quantifier.rstrip("?").strip("{}").partition(",")
+    if not comma:
+        return 1 if int(low) <= _MANY else int(low)
+    return int(high) if high else float("inf")

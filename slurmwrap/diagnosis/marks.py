@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
+from slurmwrap.diagnosis.advise import filled
 from slurmwrap.diagnosis.lines import Log, Traceback, strip_prefix, tracebacks
-from slurmwrap.diagnosis.signatures import WITHOUT_DIGITS, Needle, Signature, SignatureSet, compiled
+from slurmwrap.diagnosis.signatures import WORD, Probe, Signature, SignatureSet, bared, compiled
 
 DECISIVE = 90
 ORDINARY = 40
@@ -53,7 +54,7 @@ _WRAPPERS = frozenset(
 )
 _WRAPPED_MESSAGE = re.compile(r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)")
 _QUIET = re.compile(
-    r"\bWARN(?:ING)?\b|\bWarning: |(?<!=)\bINFO\b|\bDEBUG\b|^\[?[WID]\d{4} |: [WI] (?:tensorflow|external|xla|\w+/)"
+    r"\bWARN(?:ING)?\b|Warning: |(?<!=)\bINFO\b|\bDEBUG\b|^\[?[WID]\d{4} |: [WI] (?:tensorflow|external|xla|\w+/)"
     r"|^\[[WI] |^[WI] tensorflow/|\b[Rr]etry(?:ing)?\b(?! (?:count|limit|budget))|\bwill retry\b|\battempt \d"
     r"|\b[Ff]alling back\b|\bcontinuing\b|\b[Ii]gnor(?:ed|ing)\b|\bskipping\b|\bnot a failure\b"
 )
@@ -103,27 +104,63 @@ def _rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
     return frozenset(rows)
 
 
-def _matches(log: Log, signatures: SignatureSet) -> dict[int, dict[tuple[Signature, str], None]]:
+def _matches(log: Log, signatures: SignatureSet) -> dict[int, tuple[tuple[Signature, str], ...]]:
     """Rows that hold a literal, with the (signature, expression) pairs that want it.
 
-    Cheap for logs that repeat themselves: rows that differ only in digits are searched once, first for short triggers
-    and then, where one occurs, for the whole literals.
+    Cheap for logs that repeat themselves: rows that differ only in digits are searched once. Cheap for many signatures:
+    a literal is searched for only where the log has its words.
     """
     shapes = _shapes(log)
-    text = "\n".join(shapes)
-    starts = tuple(accumulate((len(shape) + 1 for shape in shapes), initial=0))
     rows_of = tuple(shapes.values())
+    text = _Text(tuple(shapes))
     found: dict[int, set[tuple[int, int]]] = {}
-    for trigger, needles in signatures.triggers.items():
-        if hot := _places(text, starts, trigger):
-            _seek(log, [row for place in hot for row in rows_of[place]], needles, found)
-    return {row: {_pair(signatures, *wanted): None for wanted in sorted(users)} for row, users in found.items()}
+    for word in ("", *(text.places.keys() & signatures.probes.keys())):
+        for probe in signatures.probes.get(word, ()):
+            if text.may_hold(probe):
+                _seek(log, [row for place in text.find(probe, word) for row in rows_of[place]], probe, found)
+    return {row: tuple(_pair(signatures, *wanted) for wanted in sorted(users)) for row, users in found.items()}
+
+
+class _Text:
+    """Pieces of text by the words in them, for telling quickly that a literal is in none of them."""
+
+    def __init__(self, pieces: tuple[str, ...]) -> None:
+        self.pieces = pieces
+        self.places: dict[str, list[int]] = {}  # of each word; a piece that holds it twice is named twice
+        for place, piece in enumerate(pieces):
+            for word in WORD.findall(piece):
+                self.places.setdefault(word, []).append(place)
+        self._joined = "\n".join(pieces)
+        self._starts = tuple(accumulate((len(piece) + 1 for piece in pieces), initial=0))
+        self._words = sorted(self.places)
+        self._backwards = sorted(word[::-1] for word in self._words)
+        self._vocabulary = "\n".join(self._words)
+
+    def may_hold(self, probe: Probe) -> bool:
+        return (
+            self.places.keys() >= probe.words
+            and _begins_one(self._words, probe.tail)
+            and _begins_one(self._backwards, probe.head[::-1])
+            and probe.part in self._vocabulary
+        )
+
+    def find(self, probe: Probe, word: str) -> Iterable[int]:
+        """The pieces that hold `probe.bare`. `word` stands whole in it, or is ""."""
+        if not word:
+            return _places(self._joined, self._starts, probe.bare)
+        return (place for place in dict.fromkeys(self.places[word]) if probe.bare in self.pieces[place])
+
+
+def _begins_one(ordered: list[str], piece: str) -> bool:
+    """Whether one of `ordered` begins with `piece`."""
+    at = bisect_left(ordered, piece)
+    return not piece or (at < len(ordered) and ordered[at].startswith(piece))
 
 
 def _shapes(log: Log) -> dict[str, list[int]]:
     """Rows by their text without digits: of each shape the first rows, and the last one."""
     shapes: dict[str, list[int]] = {}
-    for row, shape in enumerate(log.text.translate(WITHOUT_DIGITS).split("\n")):
+    for row, shape in enumerate(bared(log.text).split("\n")):
         places = shapes.setdefault(shape, [])
         if len(places) < _REPEATS:
             places.append(row)
@@ -143,13 +180,11 @@ def _places(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
     return places
 
 
-def _seek(log: Log, rows: list[int], needles: tuple[Needle, ...], found: dict[int, set[tuple[int, int]]]) -> None:
-    text = "\n".join(log.rows[row] for row in rows)
-    starts = tuple(accumulate((len(log.rows[row]) + 1 for row in rows), initial=0))
-    for needle in needles:
-        if needle.literal in text:
-            for place in _places(text, starts, needle.literal):
-                found.setdefault(rows[place], set()).update(needle.wanted_by)
+def _seek(log: Log, rows: list[int], probe: Probe, found: dict[int, set[tuple[int, int]]]) -> None:
+    for row in rows:
+        for needle in probe.needles:
+            if needle.literal in log.rows[row]:
+                found.setdefault(row, set()).update(needle.wanted_by)
 
 
 def _pair(signatures: SignatureSet, signature: int, pattern: int) -> tuple[Signature, str]:
@@ -163,12 +198,14 @@ def _best(
     """The heaviest signature whose conditions hold; the first of the file among equals."""
     best: tuple[Signature, re.Match[str]] | None = None
     of_data = block is not None and _parses_data(block)
+    text = log.rows[row]
+    bare = strip_prefix(text)
     for signature, pattern in candidates:
         if of_data and signature.category == "syntax_error":
             continue
         if best is not None and signature.weight <= best[0].weight:
             continue
-        match = compiled(pattern).search(log.rows[row])
+        match = compiled(pattern).search(text) or (compiled(pattern).search(bare) if bare is not text else None)
         if match and _holds(signature, log, row, block):
             best = signature, match
     return best
@@ -205,14 +242,14 @@ def _mark(log: Log, index: int, row: int, signature: Signature, match: re.Match[
         role=signature.role,
         weight=weight,
         decision=signature.decision,
-        advice=signature.advice,
+        advice=filled(signature.advice, match.groupdict()),
         input_path=(match.groupdict().get("input") or ""),
     )
 
 
 def is_quiet(text: str) -> bool:
     """Whether the line itself says that it is a warning, or that the program goes on."""
-    return bool(_QUIET.search(text)) and not _LOUD.search(text)
+    return bool(_QUIET.search(text) or _QUIET.search(strip_prefix(text))) and not _LOUD.search(text)
 
 
 def _generic(log: Log, index: int, block: Traceback) -> Mark:

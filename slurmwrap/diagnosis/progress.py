@@ -17,6 +17,16 @@ _PROGRESS = re.compile(
     r"|\b(?:it|steps?|samples|examples|tokens)/s(?:ec)?\b.{0,60}\d"
     r"|\bglobal_step/sec: "
 )
+# Bars of what comes before or beside training: they go on in another thread, or are drawn once more at the end.
+_BESIDE = re.compile(
+    r"(?:[Dd]ownload|[Uu]pload|[Ll]oading|[Ff]etching|[Tt]okeniz|[Mm]ap\b|[Ff]ilter\b|[Gg]enerating|[Ee]xtracting|[Uu]npack"
+    r"|[Ss]aving|[Rr]esolving|[Cc]aching|[Pp]reprocess|[Cc]reating)[^|]{0,80}\d{1,3}%\||\d[kMGT]?i?B/s\]"
+)
+# torch/distributed/elastic/agent/server/api.py, and what training scripts say when they begin again.
+_RESTART = re.compile(
+    r"will restart worker group|[Rr]estarting (?:worker|training|from|all|attempt|process)"
+    r"|[Rr]esum(?:ing|ed) (?:training|from)|[Rr]estart attempt|attempts? left|[Rr]etrying training|[Ss]tarting attempt"
+)
 _HINTS = ("%|", "loss", "Loss", "/s", "iteration", "global_step/sec", " [=")
 _NAN = re.compile(
     r"\b\w{0,20}(?:[lL]oss|LOSS|ppl|perplexity|grad[_ ]?norm|gnorm)\w{0,12}['\"]?\)?\s{0,4}"
@@ -30,8 +40,10 @@ _FINISHED = re.compile(
     r"|[Tt]raining completed|exited? (?:with )?code 0\b|Saved final (?:weights|model)|train_runtime"
 )
 _END_HINTS = ("inish", "omplete", "train_runtime", "xit", "Saved final", "done", "ended", "Trainer.fit")
+_RESTART_HINTS = ("estart", "esum", "attempt", "etrying")
 _NAN_WORDS = ("nan", "NaN", "NAN", "inf", "Inf", "INF")
 _CAP = 400
+_ENOUGH = 64  # distinct progress lines
 SURVIVED_BY = 2  # distinct progress lines after an error: one may be another rank's, or tqdm's last redraw
 
 
@@ -39,14 +51,17 @@ SURVIVED_BY = 2  # distinct progress lines after an error: one may be another ra
 class Progress:
     """Rows of one log, ascending."""
 
-    rows: tuple[int, ...]  # progress, without consecutive repetitions
+    rows: tuple[int, ...]  # progress, the last ones, each text once
     nan: tuple[int, ...]  # progress lines or others that show a NaN or infinite loss
     finished: tuple[int, ...]
+    restarts: tuple[int, ...] = ()  # rows that say that training begins again
 
     def survived(self, row: int) -> bool:
         """Whether the program went on after `row`: more progress, or it says that it finished."""
         later = len(self.rows) - bisect_right(self.rows, row)
-        return later >= SURVIVED_BY or (later >= 1 and bool(self.finished) and self.finished[-1] > row)
+        if later >= SURVIVED_BY or (later >= 1 and bool(self.finished) and self.finished[-1] > row):
+            return True
+        return bool(later) and any(row < again < self.rows[-1] for again in self.restarts)
 
     def nan_before(self, row: int) -> int | None:
         """The first row before `row` that shows NaN and was not followed by finite loss again."""
@@ -55,21 +70,41 @@ class Progress:
 
 
 def find_progress(log: Log, *, after: int = 0) -> Progress:
-    """Progress and finishing lines of `log` from row `after` on, and all lines with NaN."""
+    """Progress, finishing and restarting lines of `log` after row `after`, and all lines with NaN.
+
+    Read from the end, until there is so much progress that whatever came before was survived.
+    """
     rows: list[int] = []
     finished: list[int] = []
+    restarts: list[int] = []
     seen: set[str] = set()
-    for index in range(after, len(log.rows)):
-        row = log.rows[index]
-        if len(row) > _CAP:
-            row = row[:_CAP]
-        if any(hint in row for hint in _HINTS) and _PROGRESS.search(row):
-            if row not in seen:
-                rows.append(index)
-                seen.add(row)
-        elif any(hint in row for hint in _END_HINTS) and _FINISHED.search(row):
+    for index in range(len(log.rows) - 1, after - 1, -1):
+        row = log.rows[index][:_CAP]
+        kind = _kind(row)
+        if kind == "progress" and row not in seen:
+            rows.append(index)
+            seen.add(row)
+            if len(rows) == _ENOUGH:
+                break
+        elif kind == "finished":
             finished.append(index)
-    return Progress(rows=tuple(rows), nan=_nan_rows(log), finished=tuple(finished))
+        elif kind == "restart":
+            restarts.append(index)
+    return Progress(
+        rows=tuple(reversed(rows)),
+        nan=_nan_rows(log),
+        finished=tuple(reversed(finished)),
+        restarts=tuple(reversed(restarts)),
+    )
+
+
+def _kind(row: str) -> str:
+    """What a row tells about training: progress, finished, restart, or nothing."""
+    if any(hint in row for hint in _HINTS) and _PROGRESS.search(row):
+        return "" if _BESIDE.search(row) else "progress"
+    if any(hint in row for hint in _END_HINTS) and _FINISHED.search(row):
+        return "finished"
+    return "restart" if any(hint in row for hint in _RESTART_HINTS) and _RESTART.search(row) else ""
 
 
 def _nan_rows(log: Log) -> tuple[int, ...]:

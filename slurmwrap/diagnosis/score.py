@@ -75,23 +75,43 @@ class Score:
 
 
 def evidence_of(row: Mapping[str, Any]) -> Evidence:
-    """Evidence from an object with the corpus's fields; what would give the answer away is not looked at."""
+    """Evidence from an object with the corpus's fields; what would give the answer away is not looked at.
+
+    Raises ValueError naming a field that cannot be meant.
+    """
     kernel = row.get("kernel") or ""
     lines = kernel.splitlines() if isinstance(kernel, str) else [str(line) for line in kernel]
     return Evidence(
         state=str(row.get("slurm_state") or ""),
-        exit_code=row.get("exit_code"),
-        signal=row.get("signal"),
+        reason=str(row.get("reason") or ""),
+        exit_code=_number(row, "exit_code"),
+        signal=_number(row, "signal"),
+        derived_exit_code=_number(row, "derived_exit_code"),
         logs=(LogTail(name="log", text=str(row.get("log") or "")),),
         kernel=tuple(KernelLine(text=line) for line in lines if line.strip()),
     )
 
 
+def _number(row: Mapping[str, Any], key: str) -> int | None:
+    value = row.get(key)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).lstrip("-").isdecimal():
+        raise ValueError(f"{key} is {value!r}, not a whole number")
+    return int(value)
+
+
+def label_of(row: Mapping[str, Any]) -> str:
+    """The category that a row is labelled with. Raises ValueError where it has none that is known."""
+    label = row.get("category")
+    if label not in CATEGORIES:
+        raise ValueError(f"category is {label!r}, not one of the taxonomy's")
+    return str(label)
+
+
 def score(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Diagnosis]) -> Score:
     """How well `predictions` fit the `category` of `rows`, pairwise."""
-    pairs = [
-        (str(row["category"]), found, str(row.get("id", ""))) for row, found in zip(rows, predictions, strict=True)
-    ]
+    pairs = [(label_of(row), found, str(row.get("id", ""))) for row, found in zip(rows, predictions, strict=True)]
     return Score(
         total=len(pairs),
         right=sum(label == found.category for label, found, _ in pairs),

@@ -14,15 +14,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.diagnosis.literals import required_literals
+from slurmwrap.diagnosis.advise import places
+from slurmwrap.diagnosis.literals import harmful_shape, required_literals
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS
 from slurmwrap.errors import ConfigError
 
 ROLES = ("root", "cascade", "advice", "background")
 PLACES = ("log", "kernel")
 _STRENGTHS = {"strong": 70, "ordinary": 40, "summary": 30, "hint": 20}
+_SITE_WEIGHT = 79
 _ROLE_WEIGHTS = {"advice": 95, "background": 95, "cascade": 55}  # on one line these beat a root of less weight
 WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
+_OVERLAP = re.compile(r"(\\[Sw])([*+])((?:\\\(\)\?)?[\])]?(?: |:|\[: \])?\??(?:\(\?:)?\.\{0,)")
+WORD = re.compile(r"[A-Za-z_]+")
 _FOLDER = Path(__file__).with_name("messages")
 # By who prints them. Of two that match one line with the same weight, the one that is named first here wins.
 _FILES = (
@@ -32,11 +36,16 @@ _FILES = (
     "python",
     "files",
     "process",
+    "torch",
+    "frameworks",
+    "jax",
+    "tensorflow",
     "cuda",
     "mpi",
     "nccl",
     "container",
     "network",
+    "apps",
     "kernel",
 )
 SHIPPED = tuple(_FOLDER / f"{name}.toml" for name in _FILES)
@@ -92,25 +101,50 @@ class Needle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a text must hold for a needle to be worth a search: found in a set of words, not in the text."""
+
+    bare: str  # the literal without its digits
+    words: frozenset[str]  # words that stand whole in it
+    head: str  # the word at its start, that may be the end of a longer one; "" for none
+    tail: str  # the word at its end, that may be the start of a longer one; "" for none
+    part: str  # its only word, that may be a part of a longer one
+    needles: tuple[Needle, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureSet:
     """All signatures of one version, with the literals that lead to them, per place."""
 
     version: str
     signatures: tuple[Signature, ...]
     needles: Mapping[str, tuple[Needle, ...]]
-    triggers: Mapping[str, tuple[Needle, ...]]  # short pieces, each with the needles for the log that hold it
+    probes: Mapping[str, tuple[Probe, ...]]  # of the needles for the log, by a word that must stand whole; "" for none
 
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The expression, compiled once per process."""
-    return re.compile(pattern)
+    """The expression, compiled once per process.
+
+    Of `\\S*.{0,160}` both parts take the same characters, so that a row full of near misses costs their product: the
+    first is bounded.
+    """
+    return re.compile(_OVERLAP.sub(lambda found: f"{found[1]}{{{int(found[2] == '+')},30}}{found[3]}", pattern))
 
 
 @cache
 def default_signatures() -> SignatureSet:
     """The set that ships with this version."""
     return load_signatures(*SHIPPED)
+
+
+@cache
+def signatures_with(site: str) -> SignatureSet:
+    """The shipped set and the file that a site names (diagnosis.signatures); the shipped set alone for "".
+
+    Raises ConfigError as load_signatures does.
+    """
+    return load_signatures(*SHIPPED, Path(site).expanduser()) if site else default_signatures()
 
 
 def load_signatures(*paths: Path) -> SignatureSet:
@@ -120,11 +154,9 @@ def load_signatures(*paths: Path) -> SignatureSet:
     """
     found: dict[str, Signature] = {}
     versions: list[str] = []
-    pieces: list[str] = []
     for path in paths:
         tables = _read(path)
         versions.extend(_texts(tables.get("version", ())))
-        pieces.extend(_texts(tables.get("triggers", ())))
         found.update({signature.id: signature for signature in (_signature(t, path) for t in tables["signature"])})
     ordered = tuple(found.values())
     needles = _needles(ordered)
@@ -132,18 +164,39 @@ def load_signatures(*paths: Path) -> SignatureSet:
         version="+".join(versions),
         signatures=ordered,
         needles=needles,
-        triggers=_triggers(pieces, needles["log"]),
+        probes=_probes(needles["log"]),
     )
 
 
-def _triggers(pieces: list[str], needles: tuple[Needle, ...]) -> dict[str, tuple[Needle, ...]]:
-    """Each needle under one piece that it holds; a needle that holds none is its own. All without digits."""
+def bared(text: str) -> str:
+    """`text` as literals are first looked for in it: without digits, one `?` for each character beyond ASCII.
+
+    Python searches ASCII text several times faster than any other.
+    """
+    return text.encode("ascii", "replace").decode("ascii").translate(WITHOUT_DIGITS)
+
+
+def _probes(needles: tuple[Needle, ...]) -> dict[str, tuple[Probe, ...]]:
     table: dict[str, list[Needle]] = {}
     for needle in needles:
-        bare = needle.literal.translate(WITHOUT_DIGITS)
-        piece = next((piece for piece in pieces if piece in bare), bare)
-        table.setdefault(piece, []).append(needle)
-    return {piece: tuple(users) for piece, users in table.items()}
+        table.setdefault(bared(needle.literal), []).append(needle)
+    by_word: dict[str, list[Probe]] = {}
+    for bare, users in table.items():
+        probe = _probe(bare, tuple(users))
+        by_word.setdefault(max(probe.words, key=len, default=""), []).append(probe)
+    return {word: tuple(probes) for word, probes in by_word.items()}
+
+
+def _probe(bare: str, needles: tuple[Needle, ...]) -> Probe:
+    found = [(word.start() == 0, word.end() == len(bare), word[0]) for word in WORD.finditer(bare)]
+    return Probe(
+        bare=bare,
+        words=frozenset(word for first, last, word in found if not first and not last),
+        head=next((word for first, last, word in found if first and not last), ""),
+        tail=next((word for first, last, word in found if last and not first), ""),
+        part=next((word for first, last, word in found if first and last), ""),
+        needles=needles,
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -160,7 +213,7 @@ def _signature(table: Mapping[str, Any], path: Path) -> Signature:
     where = f"{path}: signature {table.get('id', '(no id)')!r}"
     if unknown := sorted(set(table) - _KEYS):
         raise ConfigError(f"{where} has the unknown key {unknown[0]!r}", hint=f"keys: {', '.join(sorted(_KEYS))}")
-    role, strength = table.get("role", "root"), table.get("strength", "strong")
+    role = table.get("role", "root")
     signature = Signature(
         id=str(table.get("id", "")),
         category=str(table.get("category", "")),
@@ -168,7 +221,7 @@ def _signature(table: Mapping[str, Any], path: Path) -> Signature:
         by=str(table.get("by", "")),
         examples=_texts(table.get("example", ())),
         role=role,
-        weight=int(table.get("weight", _ROLE_WEIGHTS.get(role, _STRENGTHS.get(strength, 70)))),
+        weight=int(table.get("weight", _ROLE_WEIGHTS.get(role, _weight_of(table, path)))),
         where=str(table.get("where", "log")),
         frame=str(table.get("frame", "")),
         context=str(table.get("context", "")),
@@ -182,6 +235,13 @@ def _signature(table: Mapping[str, Any], path: Path) -> Signature:
     if path not in SHIPPED:  # the shipped ones are compiled when needed; a test checks them all
         _check_expressions(signature, where)
     return signature
+
+
+def _weight_of(table: Mapping[str, Any], path: Path) -> int:
+    """Of a site's own signature: above the shipped ones of its class that match the same line."""
+    if "strength" not in table and path not in SHIPPED:
+        return _SITE_WEIGHT
+    return _STRENGTHS.get(table.get("strength", "strong"), 70)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -226,10 +286,19 @@ def _literals_of(signature: Signature, pattern: str) -> tuple[str, ...]:
 
 
 def _check_expressions(signature: Signature, where: str) -> None:
+    _check_each(signature, where)
+    groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
+    if unknown := sorted(set(places(signature.advice)) - groups):
+        raise ConfigError(f"{where}: advice names {{{unknown[0]}}}", hint="no pattern has a group (?P<name>…) of it")
+
+
+def _check_each(signature: Signature, where: str) -> None:
     for pattern in (*signature.patterns, signature.frame, signature.context, signature.unless):
         try:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"{where}: {error} in {pattern!r}") from error
+        if harm := harmful_shape(pattern):
+            raise ConfigError(f"{where}: {pattern!r} may be slow: {harm}", hint="a log of any content must cost little")
         if "(?i" in pattern:
             raise ConfigError(f"{where}: (?i) in {pattern!r}", hint="write [Nn]o instead of (?i)no")

@@ -8,6 +8,7 @@ jobs that nobody cancelled, so a step's line alone says nothing.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from slurmwrap.diagnosis.evidence import Evidence
@@ -31,6 +32,7 @@ _REASONS = {
     "TimeLimit": ("time_limit", "slurm.reason_time_limit"),
     "NodeDown": ("node_failure", "slurm.reason_node_down"),
     "OutOfMemory": ("cpu_oom", "slurm.reason_out_of_memory"),
+    "DeadLine": ("time_limit", "slurm.reason_deadline"),
     "launch_failed_requeued_held": ("node_failure", "slurm.reason_launch_failed"),
     "SystemFailure": ("node_failure", "slurm.reason_system_failure"),
     "Prolog": ("node_failure", "slurm.reason_prolog"),
@@ -45,6 +47,8 @@ _SIGNALS = {
     IO_SETUP_CODE: ("permission_error", "exit.io_setup"),
     OOM_CODE: ("cpu_oom", "exit.oom"),
 }
+# "RaisedSignal:53(Real-time_signal_19)", Slurm 23.02 and later, where 22.05 says JobLaunchFailure.
+_RAISED = re.compile(r"RaisedSignal:(\d{1,3})\b")
 _CODES = {126: ("permission_error", "exit.126"), 127: ("syntax_error", "exit.127")}
 
 
@@ -69,8 +73,9 @@ def decisive_state(evidence: Evidence) -> Word | None:
     state = base_state(evidence.state)
     if state in _STATES:
         return Word(category=_STATES[state][0], signature=_STATES[state][1], text=f"State {evidence.state}")
-    if evidence.reason in _REASONS and state in ("", "FAILED", "PENDING"):
-        category, signature = _REASONS[evidence.reason]
+    reason = evidence.reason.strip().replace(" ", "_")  # "launch failed requeued held", as 24.05 and later write it
+    if reason in _REASONS and state in ("", "FAILED", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
+        category, signature = _REASONS[reason]
         return Word(category=category, signature=signature, text=f"Reason {evidence.reason}")
     return None
 
@@ -78,7 +83,8 @@ def decisive_state(evidence: Evidence) -> Word | None:
 def completed(evidence: Evidence) -> bool:
     """Whether Slurm says that the job ended well; without a state, whether the exit code does."""
     state = base_state(evidence.state)
-    return state == "COMPLETED" or (not state and evidence.exit_code == 0 and not evidence.signal)
+    silent = not state and evidence.exit_code == 0 and not evidence.signal
+    return state == "COMPLETED" or (silent and decisive_state(evidence) is None)
 
 
 def hidden_failure(evidence: Evidence) -> bool:
@@ -97,6 +103,11 @@ def exit_word(evidence: Evidence) -> Word | None:
             return _said(*_SIGNALS[number], code, signal)
         if code in _CODES:
             return _said(*_CODES[code], code, signal)
+    if raised := _RAISED.match(evidence.reason):
+        number = int(raised[1])
+        return _said(*_SIGNALS[number], 0, number) if number in _SIGNALS else None
+    if evidence.reason == "JobLaunchFailure" and not (evidence.exit_code or evidence.signal):
+        return Word(category="node_failure", signature="slurm.reason_launch", text="Reason JobLaunchFailure")
     return None
 
 

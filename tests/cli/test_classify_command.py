@@ -60,6 +60,65 @@ def test_json_lines_are_classified_without_looking_at_the_label(tmp_path: Path) 
     assert {"id", "category", "domain", "decision", "confidence", "signature", "evidence"} <= set(answers[0])
 
 
+def test_wrong_labels_change_no_answer(tmp_path: Path) -> None:
+    row = {"id": "a", "slurm_state": "FAILED", "exit_code": 1, "log": LOG}
+    labels = ({}, {"category": "success", "source": "oom", "difficulty": "easy"}, {"category": 7, "source": None})
+    answers = []
+    for number, label in enumerate(labels):
+        rows = tmp_path / f"{number}.jsonl"
+        rows.write_text(json.dumps({**row, **label}) + "\n")
+        answers.append(run("--jsonl", rows).output)
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_slurms_reason_and_the_steps_exit_code_are_heard(log: Path) -> None:
+    log.write_text("nothing\n")
+    steps = json.loads(run(log, "--state", "COMPLETED", "--derived-exit-code", "0:125", "--json").output)
+    down = json.loads(run(log, "--reason", "NodeDown", "--json").output)
+    assert (steps["category"], down["category"]) == ("cpu_oom", "node_failure")
+
+
+def test_a_derived_exit_code_that_is_no_number_is_refused(log: Path) -> None:
+    result = run(log, "--derived-exit-code", "five")
+    assert isinstance(result.exception, UsageError) and "--derived-exit-code five" in str(result.exception)
+
+
+SITE = """
+[[signature]]
+id = "site.flexlm"
+category = "permission_error"
+pattern = ['FlexNet Licensing error:-(?P<code>\\d{1,4})']
+by = "our solver"
+example = ['FlexNet Licensing error:-15']
+advice = "All licences are in use (error {code}): submit with --licenses=cfd:1."
+"""
+
+
+def test_a_sites_signatures_are_taken_from_the_flag_and_from_the_configuration(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.write_text("FlexNet Licensing error:-15,570\n")
+    site = tmp_path / "site.toml"
+    site.write_text(SITE)
+    by_flag = json.loads(run(log, "--exit-code", "1", "--signatures", site, "--json").output)
+    monkeypatch.setenv("SLURMWRAP_DIAGNOSIS_SIGNATURES", str(site))
+    by_key = json.loads(run(log, "--exit-code", "1", "--json").output)
+    assert by_flag == by_key
+    assert (by_key["signature"], by_key["advice"]) == (
+        "site.flexlm",
+        "All licences are in use (error 15): submit with --licenses=cfd:1.",
+    )
+
+
+def test_progress_is_shown_with_the_step(log: Path) -> None:
+    log.write_text("Resuming from step 40\nstep 41 loss=1\n" + LOG)
+    assert "progress: step 41, resumed from a checkpoint" in run(log, "--exit-code", "1").output.splitlines()
+
+
+def test_the_help_shows_examples() -> None:
+    assert "slurmwrap classify --score labelled.jsonl" in run("--help").output
+
+
 def test_labelled_files_are_scored(tmp_path: Path) -> None:
     rows = tmp_path / "in.jsonl"
     row = {"id": "a", "category": "gpu_oom", "slurm_state": "FAILED", "exit_code": 1, "log": LOG}
@@ -74,6 +133,9 @@ def test_labelled_files_are_scored(tmp_path: Path) -> None:
     [
         ("{", ("--jsonl",), "line 1: not JSON"),
         ("[1]", ("--score",), "line 1: not a JSON object"),
+        ('\n{"log": ""}', ("--score",), "line 2: category is None"),
+        ('{"log": "", "category": "gpu_omo"}', ("--score",), "line 1: category is 'gpu_omo'"),
+        ('{"log": "", "exit_code": "one"}', ("--jsonl",), "line 1: exit_code is 'one'"),
     ],
 )
 def test_bad_json_lines_are_named(tmp_path: Path, content: str, args: tuple[str, ...], complaint: str) -> None:

@@ -20,7 +20,8 @@ CASES: list[dict[str, Any]] = [
 ]
 MESSAGES: list[tuple[str, str]] = [
     (row["category"], row["log"])
-    for line in (Path(__file__).parents[1] / "data/diagnosis/messages.jsonl").read_text().splitlines()
+    for name in ("messages.jsonl", "messages_a.jsonl", "messages_b.jsonl", "messages_d.jsonl")
+    for line in (Path(__file__).parents[1] / "data/diagnosis" / name).read_text().splitlines()
     for row in [json.loads(line)]
 ]
 PROGRESS = "".join(f"step {number}/900 loss={3 - number / 1000:.3f} lr=1e-4\n" for number in range(1, 6))
@@ -69,7 +70,9 @@ def test_a_diagnosis_cites_the_line_with_its_source_and_number_and_names_what_fo
             ),
             Citation(source="out.0", line=10, text=WATCHDOG.strip(), role="cascade"),
         ),
-        advice=CATEGORIES["gpu_oom"].advice,
+        advice="Another 2.00 GiB did not fit on the GPU: lower the batch size or sequence length, use activation "
+        "checkpointing or sharding, or ask for larger GPUs.",
+        step=5,
     )
 
 
@@ -176,6 +179,14 @@ def test_a_conclusive_xid_does_not_excuse_a_typing_error_but_still_counts_agains
     assert (found.category, found.decision, found.node, found.conclusive) == ("syntax_error", "stop", "n3", True)
 
 
+@pytest.mark.parametrize(
+    "line", [XID79, "LustreError: 11-0: scratch-OST0012 failed", "soft lockup - CPU#3 stuck for 22s!"]
+)
+def test_no_kernel_line_excuses_a_key_error(line: str) -> None:
+    found = diagnose(PROGRESS + TRACEBACK + "KeyError: 'label'\n", kernel=(line,))
+    assert (found.category, found.decision) == ("traceback_from_crash", "stop")
+
+
 def test_xid_31_explains_an_abort_and_does_not_blame_the_node() -> None:
     found = diagnose(PROGRESS + "terminate called after throwing an instance of 'c10::Error'\n", kernel=(XID31,))
     assert (found.category, found.node, found.conclusive) == ("invalid_memory_access", "", False)
@@ -213,6 +224,21 @@ def test_a_gpu_that_asks_for_help_explains_what_is_vague_and_nothing_else(text: 
     found = classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),), nvml=nvml))
     assert (found.category, found.node, found.conclusive) == (category, node, False)
     assert (found.evidence[0].source == "nvml:n5") == bool(node)
+
+
+@pytest.mark.parametrize(
+    ("line", "category"),
+    [
+        ("NVML on n5: GPU 2 (0000:41:00.0) is lost", "gpu_hardware"),
+        ("NVML on n5: GPU 2 (0000:41:00.0) has a failed row remapping", "gpu_ecc_error"),
+        ("NVML on n5: the driver hangs in nvmlInit_v2", "gpu_hardware"),
+        ("NVML on n5: GPU 2 (0000:41:00.0) has a row remapping that waits for a reset", "nccl_error"),
+    ],
+)
+def test_what_nvml_calls_broken_explains_a_bare_time_out(line: str, category: str) -> None:
+    log = (LogTail(name="out", text=PROGRESS + WATCHDOG),)
+    found = classify(Evidence(state="FAILED", exit_code=1, logs=log, nvml=(line,)))
+    assert (found.category, found.conclusive) == (category, False)
 
 
 def test_a_single_node_that_failed_is_named_and_one_of_several_is_not() -> None:

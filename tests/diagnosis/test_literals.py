@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.diagnosis.literals import required_literals
+from slurmwrap.diagnosis.literals import harmful_shape, required_literals
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,37 @@ def test_whatever_a_pattern_matches_holds_one_of_its_literals(pieces: list[str],
     literals = required_literals(pattern)
     assert re.search(pattern, text)
     assert not literals or any(literal in text for literal in literals)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a+)+b",
+        "(?:a*)*b",
+        "(.{0,99}x){2,}",
+        "(?:a|ab)*c",
+        "(\\w+\\s?)*:",
+        "a.*b.*c.*d.*e",
+        "((x{1,5}y)+)",
+        "(?:foo|bar)+ baz",
+    ],
+)
+def test_shapes_that_may_backtrack_without_end_are_told(pattern: str) -> None:
+    assert harmful_shape(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "error:-\\d+",
+        "a.{0,80}b.{0,80}c",
+        "(?:ab)?c{3}",
+        "[^:]+: .*failed",
+        "(?P<input>\\S{1,300}): no",
+        "(?:ab){1,3}",
+        "a{",
+        "x{,}",
+    ],
+)
+def test_ordinary_shapes_are_not(pattern: str) -> None:
+    assert harmful_shape(pattern) == ""

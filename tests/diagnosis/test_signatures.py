@@ -11,7 +11,7 @@ from slurmwrap.diagnosis import signatures
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.diagnosis.evidence import Evidence, LogTail
 from slurmwrap.diagnosis.literals import required_literals
-from slurmwrap.diagnosis.signatures import Signature, compiled, default_signatures, load_signatures
+from slurmwrap.diagnosis.signatures import Signature, compiled, default_signatures, load_signatures, signatures_with
 from slurmwrap.diagnosis.taxonomy import FAILURES, NO_SIGNATURE, decisions_of
 from slurmwrap.errors import ConfigError
 
@@ -61,8 +61,7 @@ def test_a_signature_says_who_prints_it_and_decides_as_its_category_may(signatur
 def test_ids_are_unique_and_every_failure_category_has_a_signature() -> None:
     assert len(ids) == len(set(ids))
     covered = {signature.category for signature in SHIPPED.signatures if signature.role == "root"}
-    # the program's own exceptions are known by their form (marks.py), not by a signature
-    assert set(FAILURES) - covered == {NO_SIGNATURE, "traceback_from_crash"}
+    assert set(FAILURES) - covered == {NO_SIGNATURE}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +116,8 @@ def test_a_sites_file_adds_to_the_set_and_decides(tmp_path: Path) -> None:
         (("FlexNet Licensing error:-\\d+", "\\d+"), "no plain text of three characters"),
         (("FlexNet", "(?i)FlexNet"), "(?i)"),
         (("[[signature]]", "[[signature"), "site.toml"),
+        (("-\\d+", "-(\\d+)+"), "may be slow: a repetition inside a repetition"),
+        (('decision = "stop"', 'advice = "Ask {whom}."'), "advice names {whom}"),
     ],
 )
 def test_a_mistake_in_a_sites_file_is_named(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
@@ -124,6 +125,22 @@ def test_a_mistake_in_a_sites_file_is_named(tmp_path: Path, change: tuple[str, s
     path.write_text(SITE.replace(*change))
     with pytest.raises(ConfigError, match=re.escape(complaint)):
         load_signatures(path)
+
+
+def test_the_example_of_the_documentation_is_taken(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/diagnosis.md").read_text()
+    path = tmp_path / "site.toml"
+    path.write_text(page.partition("```toml\n")[2].partition("```")[0])
+    both = signatures_with(str(path))
+    (own,) = (signature for signature in both.signatures if signature.id == "site.flexlm")
+    log = LogTail(name="out", text=own.examples[0])
+    found = classify(Evidence(state="FAILED", exit_code=1, logs=(log,)), signatures=both)
+    assert (found.signature, found.category) == ("site.flexlm", own.category)
+    assert "15" in found.advice
+
+
+def test_without_a_file_of_the_sites_own_the_shipped_set_stands() -> None:
+    assert signatures_with("") is SHIPPED
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""One sentence that names what the message names."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.diagnosis.advise import filled, printable, specific
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.evidence import Evidence, LogTail
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "/home/ann/train.py", line 7, in <module>\n    main()\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("ModuleNotFoundError: No module named 'apex.amp'", "'apex.amp'"),
+        ("ImportError: cannot import name 'Tensor' from 'typing' (/usr/lib/typing.py)", "'typing' has no 'Tensor'"),
+        (
+            "ImportError: libcudart.so.11.0: cannot open shared object file: No such file or directory",
+            "libcudart.so.11.0",
+        ),
+        ("train.py: error: unrecognized arguments: --lerning-rate 3", "'--lerning-rate'"),
+        ("train.py: error: the following arguments are required: --data, --out", "--data, --out"),
+        ("TypeError: f() got an unexpected keyword argument 'use_cache'", "'use_cache'"),
+        ("AttributeError: module 'numpy' has no attribute 'bool'", "'numpy' has no 'bool'"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'", "'/data/train.bin'"),
+        ("PermissionError: [Errno 13] Permission denied: '/data/out'", "'/data/out'"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0", "2.00 GiB"),
+        ("numpy.core._exceptions._ArrayMemoryError: Unable to allocate 12.3 GiB for an array", "12.3 GiB"),
+        (
+            "RuntimeError: The server socket has failed to listen. port: 29500, EADDRINUSE, address already in use",
+            "29500",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/scratch/ckpt.pt'", "'/scratch/ckpt.pt'"),
+        ("KeyError: 'label'", "'label'"),
+        ("IndexError: list index out of range", "IndexError"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x8 and 9x2)", "(4x8 and 9x2)"),
+    ],
+)
+def test_the_advice_names_what_the_message_names(line: str, named: str) -> None:
+    log = LogTail(name="out", text=f"{TRACEBACK}{line}\n")
+    found = classify(Evidence(state="FAILED", exit_code=1, logs=(log,)))
+    assert named in found.advice
+    assert found.advice.endswith(".")
+
+
+def test_a_command_that_is_not_found_is_named() -> None:
+    assert "'pyhton'" in specific("syntax_error", "run.sh: line 3: pyhton: command not found")
+
+
+def test_a_message_that_names_nothing_is_given_the_categorys_advice() -> None:
+    found = classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text="MemoryError\n"),)))
+    assert found.advice == CATEGORIES["cpu_oom"].advice
+
+
+def test_every_failure_has_advice() -> None:
+    assert [category.id for category in CATEGORIES.values() if not category.advice] == ["success"]
+
+
+def test_what_a_terminal_would_act_on_does_not_reach_the_sentence() -> None:
+    assert printable("a\x1b[31m\x9b\u202eb\n") == "a[31mb"
+
+
+def test_a_name_of_any_length_is_cut() -> None:
+    assert len(printable("x" * 10_000)) == 120
+
+
+def test_braces_of_the_text_are_not_filled_again() -> None:
+    assert filled("Install {name}.", {"name": "{other}", "other": "x"}) == "Install {other}."
+
+
+def test_a_place_without_a_group_gives_no_sentence() -> None:
+    assert (filled("Install {name}.", {"name": None}), filled("Install {name}.", {})) == ("", "")

@@ -1,0 +1,96 @@
+"""What the hooks found out about GPUs and about themselves, as lines of evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.node_words import gpu_lines, hook_lines
+
+GPU = {"index": 0, "bus_id": "0000:05:00.0"}
+
+
+def seen(context: Context = Context.EPILOG, **facts: Any) -> Observation:
+    return Observation(nonce="", cluster="c", job_id=1, context=context, at=0.0, node="n3", facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"recovery_action": "gpu_reset"}, "asks for recovery action gpu_reset"),
+        ({"error": "GPU is lost", "error_code": 15}, "is lost"),
+        ({"remapped_rows": {"failed": True, "pending": False}}, "has a failed row remapping"),
+        ({"remapped_rows": {"failed": False, "pending": True}}, "has a row remapping that waits for a reset"),
+        ({"ecc_uncorrected": {"volatile": 2, "aggregate": 9}}, "has 2 uncorrected ECC errors since its last reset"),
+        ({"sram": {"volatile": 0, "threshold_exceeded": True}}, "has more SRAM errors than its threshold"),
+        ({"retired_pages": {"double_bit": 1, "pending": True}}, "has pages to retire at the next reset"),
+        ({"nvlink": {"links": 18, "active": 17, "was_active": 18}}, "has 17 of 18 NVLinks left"),
+        ({"nvlink": {"active": 18, "new_errors": {"replay": 2}}}, "has new NVLink errors: replay 2"),
+        ({"pcie": {"width": 4, "max_width": 16}}, "runs on 4 of 16 PCIe lanes"),
+        ({"clock_reasons": ["hw_thermal", "hw_power_brake"]}, "is slowed down: hw_thermal, hw_power_brake"),
+        ({"processes": [{"pid": 7}, {"pid": 8}]}, "still had 2 processes after the job"),
+        ({"error": "Unknown Error", "error_code": 999}, "does not answer: Unknown Error"),
+    ],
+)
+def test_each_fact_of_a_gpu_is_one_line(said: dict[str, Any], words: str) -> None:
+    assert gpu_lines(seen(gpu=[{**GPU, **said}])) == [f"NVML on n3: GPU 0 (0000:05:00.0) {words}"]
+
+
+def test_a_healthy_gpu_says_nothing() -> None:
+    healthy = {
+        "recovery_action": "none",
+        "remapped_rows": {"correctable": 0, "uncorrectable": 1, "pending": False, "failed": False},
+        "ecc_uncorrected": {"volatile": 0, "aggregate": 3},
+        "sram": {"volatile": 0, "aggregate": 1, "threshold_exceeded": False},
+        "nvlink": {"links": 18, "active": 18, "errors": {"replay": 7}},
+        "pcie": {"width": 16, "max_width": 16, "replays": 1},
+        "processes": [],
+        "clock_reasons": [],
+        "persistence": True,
+    }
+    assert gpu_lines(seen(gpu=[{**GPU, **healthy}])) == []
+
+
+def test_what_is_conclusive_comes_first_and_a_hung_driver_last() -> None:
+    hot = {**GPU, "clock_reasons": ["hw_thermal"]}
+    lost = {"index": 1, "bus_id": "0000:06:00.0", "error": "GPU is lost", "error_code": 15}
+    assert gpu_lines(seen(gpu=[hot, lost], driver_hung={"pid": 9, "since": 1, "call": "nvmlInit"})) == [
+        "NVML on n3: GPU 1 (0000:06:00.0) is lost",
+        "NVML on n3: GPU 0 (0000:05:00.0) is slowed down: hw_thermal",
+        "NVML on n3: the driver hangs in nvmlInit",
+    ]
+
+
+@pytest.mark.parametrize("gpu", [7, [7, None], [{"remapped_rows": 1, "nvlink": [], "pcie": {"width": "x"}}], [{}]])
+def test_facts_of_another_shape_say_nothing(gpu: Any) -> None:
+    assert gpu_lines(seen(gpu=gpu, driver_hung=1)) == []
+
+
+def test_a_line_stays_a_line() -> None:
+    (line,) = gpu_lines(seen(gpu=[{"index": "0\n1", "bus_id": "\x1b[31m", "recovery_action": "x\ny" * 500}]))
+    assert line.isprintable() and len(line) == 500
+
+
+def test_what_a_hook_could_not_do() -> None:
+    facts = {"gpu_error": "NVML: Driver Not Loaded", "kernel_error": "lines lost", "errors": ["logs: a", "usage: b"]}
+    assert hook_lines(seen(**facts, log_error="/home/a/prolog on n3: refused: x")) == [
+        "epilog on n3: GPUs could not be read: NVML: Driver Not Loaded",
+        "epilog on n3: kernel log: lines lost",
+        "epilog on n3: failed in part: logs: a; usage: b",
+    ]
+    assert hook_lines(seen(Context.PROLOG, lost="no mark")) == ["prolog on n3: lost: no mark"]
+
+
+def test_what_the_gate_decided() -> None:
+    gate = {"refused": True, "cause": "gpu_lost", "text": "the GPU is lost"}
+    assert hook_lines(seen(Context.PROLOG, gate=gate)) == ["prolog on n3: refused: gpu_lost: the GPU is lost"]
+    held = {**gate, "refused": False, "why_not": "no permit"}
+    assert hook_lines(seen(Context.PROLOG, gate=held)) == [
+        "gate on n3: let the job start (no permit) in spite of gpu_lost: the GPU is lost"
+    ]
+
+
+def test_other_observations_are_no_hooks() -> None:
+    assert hook_lines(seen(Context.SUBMIT, gate={"refused": True}, lost="x")) == []

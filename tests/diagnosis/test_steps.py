@@ -1,0 +1,113 @@
+"""How far training came, from what the frameworks print."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.evidence import Evidence, LogTail
+from slurmwrap.diagnosis.lines import read_log
+from slurmwrap.diagnosis.steps import Steps, last_progress
+
+
+def steps(*texts: str) -> Steps:
+    return last_progress([read_log(LogTail(name=str(index), text=text)) for index, text in enumerate(texts)])
+
+
+@pytest.mark.parametrize(
+    ("row", "step"),
+    [
+        ("step 120/900 loss=3.1", 120),
+        ("step: 100 | train loss: 3.571614 | dt: 135.99ms", 100),
+        ("{'loss': 2.09, 'global_step': 1500, 'epoch': 0.11}", 1500),
+        (" iteration      120/    5000 | consumed samples: 9 | loss: 1", 120),
+        ("iter 42: loss 2.5, time 12.1ms", 42),
+        ("Epoch 2:  11%|█         | 100/860 [06:19<20:59, 2.33it/s, loss=1.2]", 1820),
+        (" 11%|█         | 100/860 [06:19<20:59, 2.33it/s]", 100),
+        ("Epoch 3/10\n 50/390 [===>.........] - ETA: 23s - loss: 2.0922", 1220),
+        ("Epoch [3/100] loss=0.3", 3),
+        ("INFO:tensorflow:loss = 0.3, step = 700 (3.1 sec)", 700),
+        ("train_inner | epoch 004:  100 / 900 loss=1, num_updates=3100", 3100),
+    ],
+)
+def test_the_frameworks_rows_show_a_step(row: str, step: int) -> None:
+    assert steps(row) == Steps(step=step)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "max_steps=1000",
+        "val step 500/500 loss=1.0",
+        "Validation: 100%|██| 500/500 [00:10<00:00]",
+        "model.safetensors:  45%|████  | 230/500 [00:10<00:12, 100MB/s]",
+        "warmup step 50",
+        "epoch time: 12.1",
+        "step time 3.5 s",
+    ],
+)
+def test_rows_that_speak_of_something_else_show_none(row: str) -> None:
+    assert steps(row) == Steps()
+
+
+def test_the_furthest_step_of_all_files_counts() -> None:
+    assert steps("step 1 loss=1\nstep 7 loss=1\n", "step 9 loss=1\n").step == 9
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "Resuming from step 500",
+        "successfully loaded checkpoint from /c [ t 1/1, p 1/1 ] at iteration 1000",
+        "Continuing training from global step 500",
+        "Restored all states from the checkpoint at /c/last.ckpt",
+        "INFO:tensorflow:Restoring parameters from /c/model.ckpt-100",
+    ],
+)
+def test_a_run_that_goes_on_from_a_checkpoint_says_so(row: str) -> None:
+    assert steps(row).resumed
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "could not resume from checkpoint: no checkpoint found, training from scratch",
+        "resume_from_checkpoint=None",
+        "Loading checkpoint shards: 100%|███| 2/2 [00:01<00:00]",
+        "loaded pretrained weights",
+    ],
+)
+def test_other_rows_do_not_mean_that_it_resumed(row: str) -> None:
+    assert not steps(row).resumed
+
+
+def test_a_first_step_far_from_zero_means_that_it_resumed() -> None:
+    late = "".join(f"step {number} loss=1\n" for number in range(500, 560, 10))
+    first = "".join(f"step {number} loss=1\n" for number in range(10, 70, 10))
+    assert (steps(late).resumed, steps(first).resumed) == (True, False)
+
+
+def test_a_tail_whose_start_is_missing_is_not_taken_for_resumed() -> None:
+    text = "".join(f"step {number} loss=1\n" for number in range(500, 560, 10))
+    log = read_log(LogTail(name="out", text=text, truncated=True))  # first line not known
+    assert not last_progress([log]).resumed
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("Saving model checkpoint to out/checkpoint-500\nstep 501 loss=1\n", 500),
+        ("Saving model checkpoint to out/checkpoint-500\n", None),  # it may have died in it
+        ("  successfully saved checkpoint from iteration     500 to /c\n", 500),
+        ("[Torch] Saved /c/global_step500/mp_rank_00_model_states.pt.\n", 500),
+        ("saved step=400.ckpt\nsaved step=800.ckpt\n", 800),
+    ],
+)
+def test_the_newest_checkpoint_that_was_written(text: str, step: int | None) -> None:
+    assert steps(text).checkpoint_step == step
+
+
+def test_a_diagnosis_carries_them() -> None:
+    text = "Resuming from step 500\nstep 510 loss=1\nsaved checkpoint-510\nstep 520 loss=1\nKilled\n"
+    found = classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
+    assert (found.step, found.resumed, found.checkpoint_step) == (520, True, 510)
