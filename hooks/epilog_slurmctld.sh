@@ -13,7 +13,7 @@ deadline=10
 record() {
     umask 077
     set -C # never write through anything that is there already
-    case ${SLURM_JOB_ID-} in '' | *[!0-9]*) return ;; esac
+    case ${SLURM_JOB_ID-} in '' | *[!0-9]* | 0* | ???????????*) return ;; esac # 32 bits: at most ten digits
     unique=$$
     read -r unique </proc/sys/kernel/random/uuid
     printf '%s\0' slurmwrap-environment-1 \

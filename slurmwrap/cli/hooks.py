@@ -25,6 +25,8 @@ _Munge = Annotated[str, typer.Option(help="The munge command.")]
 _Socket = Annotated[str, typer.Option(help="munged's socket, if it is not MUNGE's default.")]
 _Kernel = Annotated[str, typer.Option(help="/dev/kmsg, journal or file:PATH.")]
 _Nvidia = Annotated[str, typer.Option(help="The NVIDIA driver's directory in /proc.")]
+_Gate = Annotated[str, typer.Option(help="on: the Prolog refuses nodes with a conclusive fault (docs/hooks.md); off.")]
+_Published = Annotated[str, typer.Option(help="site.published; the gate needs it.")]
 
 DIRECTORY = Path("/usr/local/lib/slurmwrap/hooks")
 SPOOL = Path("/var/spool/slurmwrap")
@@ -45,6 +47,8 @@ def plan(
     munge_socket: _Socket = "",
     kernel_log: _Kernel = "/dev/kmsg",
     nvidia_proc: _Nvidia = "/proc/driver/nvidia",
+    gate: _Gate = "off",
+    published: _Published = "",
 ) -> None:
     """Prints directories and slurm.conf lines; writes nothing."""
     typer.echo(describe(_settings(**locals())), nl=False)
@@ -62,6 +66,8 @@ def build(
     munge_socket: _Socket = "",
     kernel_log: _Kernel = "/dev/kmsg",
     nvidia_proc: _Nvidia = "/proc/driver/nvidia",
+    gate: _Gate = "off",
+    published: _Published = "",
 ) -> None:
     """Writes shims, zipapp and settings to --to, and prints the same as `plan`."""
     settings = _settings(**locals())

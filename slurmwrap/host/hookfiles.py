@@ -16,6 +16,7 @@ import stat
 import tempfile
 import zipfile
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,6 +49,9 @@ class HookSettings:
     munge_socket: str  # "" = MUNGE's default
     kernel_log: str  # "/dev/kmsg" | "journal" | "file:PATH"
     nvidia_proc: str  # /proc/driver/nvidia
+    nvidia_control: str = "/dev/nvidiactl"  # NVML is asked only where it exists
+    gate: str = "off"  # "on": the Prolog refuses a node with a conclusive fault, while the reconciler permits it
+    published: str = ""  # site.published, which the gate reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +115,21 @@ def _check(settings: HookSettings) -> None:
     """Relative paths would be looked up in a hook's working directory, and there is no PATH."""
     named: dict[str, str | Path] = {"directory": settings.directory, "python": settings.python, "spool": settings.spool}
     named |= {"controller_dir": settings.controller_dir, "node_state_dir": settings.node_state_dir}
-    named |= {"munge": settings.munge, "nvidia_proc": settings.nvidia_proc}
+    named |= {"munge": settings.munge, "nvidia_proc": settings.nvidia_proc, "nvidia_control": settings.nvidia_control}
+    named |= {"published": settings.published} if settings.published else {}
     for name, path in named.items():
         if not Path(path).is_absolute() or "\n" in str(path):
             raise SlurmwrapError(f"hooks: {name} '{path}' is not an absolute path", hint="Give the full path.")
     if settings.kernel_log not in ("/dev/kmsg", "journal") and not settings.kernel_log.startswith("file:/"):
         raise SlurmwrapError(
             f"hooks: kernel_log '{settings.kernel_log}' is unknown", hint="It is /dev/kmsg, journal or file:/PATH."
+        )
+    if settings.gate not in ("off", "on"):
+        raise SlurmwrapError(f"hooks: gate '{settings.gate}' is unknown", hint="It is off or on.")
+    if settings.gate == "on" and not settings.published:
+        raise SlurmwrapError(
+            "hooks: the gate is on and published is not set",
+            hint="Give the directory of site.published: without the reconciler's permit there the gate never refuses.",
         )
     if any(character.isspace() for character in str(settings.directory)):
         raise SlurmwrapError(f"hooks: slurm.conf cannot name '{settings.directory}'", hint="Use a path without blanks.")
@@ -146,8 +158,8 @@ def _shims(settings: HookSettings, files: HookFiles) -> tuple[tuple[Path, str], 
     node = (shipped("prolog") / "node_hook.sh").read_text(encoding="utf-8")
     controller = (shipped("hooks") / "epilog_slurmctld.sh").read_text(encoding="utf-8")
     return (
-        (files.prolog, _fill(node, {**values, "CONTEXT": "prolog"})),
-        (files.epilog, _fill(node, {**values, "CONTEXT": "epilog"})),
+        (files.prolog, _fill(node, {**values, "CONTEXT": "prolog", "GATE": settings.gate})),
+        (files.epilog, _fill(node, {**values, "CONTEXT": "epilog", "GATE": "off"})),
         (files.epilog_slurmctld, _fill(controller, values)),
     )
 
@@ -157,10 +169,12 @@ def _fill(template: str, values: dict[str, str]) -> str:
 
 
 def _settings_json(settings: HookSettings) -> bytes:
-    names = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc")
+    names = ["cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc"]
+    names += ["nvidia_control", "gate", "published"]
     return json.dumps({name: str(getattr(settings, name)) for name in names}, indent=1).encode() + b"\n"
 
 
+@cache
 def _zipapp(python: str) -> bytes:
     """The modules of observe/ as package `observe`, NVIDIA's binding where it is installed, and byte code for speed.
 
@@ -175,7 +189,7 @@ def _zipapp(python: str) -> bytes:
         )
         (root / "__main__.py").write_text(MAIN, encoding="utf-8")
         binding = find_spec("pynvml")
-        if binding is not None and binding.origin:
+        if binding is not None and binding.origin and not binding.submodule_search_locations:  # nvidia-ml-py's one file
             shutil.copyfile(binding.origin, root / "pynvml.py")
         run([python, "-I", "-S", "-c", COMPILE, stage], timeout_s=30)
         return _zip(root)

@@ -13,12 +13,16 @@ ENVIRONMENT = {b"LC_ALL": b"C", b"PATH": b"/usr/bin:/bin"}
 
 
 class Result:
-    """`data`: what the child wrote. `complete`: it ended by itself with exit code 0 and wrote no more than allowed."""
+    """`data`: what the child wrote. `complete`: it ended by itself with exit code 0 and wrote no more than allowed.
 
-    def __init__(self, data, complete, late):
+    `left`: its pid when not even SIGKILL ended it, as in D state; else None.
+    """
+
+    def __init__(self, data, complete, late, left=None):
         self.data = data
         self.complete = complete
         self.late = late
+        self.left = left
 
 
 def call(function, deadline, limit):
@@ -63,7 +67,7 @@ def run(argv, data, deadline, limit):
 def _on_our_own(deadline):
     os.setsid()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that would be inherited
-    signal.alarm(max(1, int(deadline - time.monotonic()) + 1))  # survives exec
+    signal.alarm(max(1, int(deadline - time.monotonic()) + 2))  # after the parent gave up; survives exec
 
 
 def _sender(writer):
@@ -84,12 +88,10 @@ def _collect(pid, reader, writer, data, deadline, limit):
         os.close(reader)
     if ended is None:
         late = time.monotonic() >= deadline
-        _kill(pid)
-        return Result(b"".join(received), False, late)
+        return Result(b"".join(received), False, late, _kill(pid))
     status = _reap(pid, max(deadline, time.monotonic() + GRACE_S))
-    if status is None:
-        _kill(pid)
-    return Result(b"".join(received), status == 0, status is None)
+    left = _kill(pid) if status is None else None
+    return Result(b"".join(received), status == 0, status is None, left)
 
 
 def _talk(reader, writer, data, deadline, limit, received):
@@ -131,13 +133,13 @@ def _feed(writer, view):
 
 
 def _kill(pid):
-    """Ends the child's session; what does not die is left behind."""
+    """Ends the child's session. Returns `pid` when it does not die: it is left behind."""
     for kill in (os.killpg, os.kill):
         try:
             kill(pid, signal.SIGKILL)
         except OSError:
             pass
-    _reap(pid, time.monotonic() + GRACE_S)
+    return pid if _reap(pid, time.monotonic() + GRACE_S) is None else None
 
 
 def _reap(pid, deadline):

@@ -1,4 +1,4 @@
-"""Edge: what a shim starts, `python -I -S observe.pyz CONTEXT HOOKS.JSON`. Never raises, always exits 0.
+"""Edge: what a shim starts, `python -I -S observe.pyz CONTEXT HOOKS.JSON [TOKEN]`. Never raises, always exits 0.
 
 The shim's own watchdog is the last resort; the deadline here leaves it 2 s, so that what is known by then is sent.
 """
@@ -10,14 +10,14 @@ DEADLINE_S = 8.0
 
 
 def main(argv):
-    """Runs one hook; `argv` is [program, context, path of hooks.json]. Returns the exit code, which is always 0."""
+    """Runs one hook; `argv`: [program, context, path of hooks.json, the shim's token]. The exit code: always 0."""
     deadline = time.monotonic() + DEADLINE_S
     settings = None
     try:
         _start_clean()
         from . import settings as settings_module
 
-        settings = settings_module.load(argv[2], os.environb)
+        settings = settings_module.load(argv[2], os.environb, "".join(argv[3:4]))
         hook(argv[1])(os.environb, settings, deadline)
     except BaseException as error:  # a hook's own fault must not drain a node: also SystemExit and KeyboardInterrupt
         _record(settings, argv, error)

@@ -4,7 +4,10 @@ import time
 from . import gpus, job, kernel, kernel_filter, logs, nvml, seal, state
 
 LOGS_S = 3.0
-NVML_S = 2.0
+NVML_S = 3.0
+JUMP_S = 5.0
+LATEST = 1e11  # no Unix time: the year 5138
+SEND_S = 2.0  # kept back for MUNGE and the spool
 
 
 def run(environ, settings, deadline):
@@ -12,18 +15,41 @@ def run(environ, settings, deadline):
     job_id = job.job_id(environ)
     facts = job.common(environ)
     facts.update(job.ending(environ))
+    facts.update(_collected(environ, settings, job_id, facts, deadline - SEND_S))
+    seal.send(seal.observation(settings, job_id, "epilog", facts), settings, deadline)
+
+
+def _collected(environ, settings, job_id, facts, deadline):
     mark = _part(facts, "mark", lambda: state.take_mark(settings, job_id)) or {}
-    facts["started_at"] = mark.get("at") or job.number(environ, "SLURM_JOB_START_TIME")
+    facts["started_at"], since = _started(mark, environ, facts)
     own = _part(facts, "gpus", lambda: _gpus(environ, settings, mark, deadline)) or []
-    facts.update(_part(facts, "kernel", lambda: _kernel(environ, settings, mark, own, deadline)) or {})
-    facts.update(_part(facts, "usage", lambda: state.take_usage(settings, job_id)) or {})
+    found = _part(facts, "kernel", lambda: _kernel(environ, settings, mark, own, deadline)) or {}
+    found.update(_part(facts, "usage", lambda: state.take_usage(settings, job_id)) or {})
     if job.first_node(facts["nodes"]) == settings.node:
         late = min(deadline, time.monotonic() + LOGS_S)
-        facts.update(_part(facts, "logs", lambda: logs.tails(environ, facts["started_at"], late)) or {})
+        found.update(_part(facts, "logs", lambda: logs.tails(environ, since, late)) or {})
     if own:
         late = min(deadline, time.monotonic() + NVML_S)
-        facts.update(_part(facts, "gpu", lambda: nvml.states(settings, own, late)) or {})
-    seal.send(seal.observation(settings, job_id, "epilog", facts), settings, deadline)
+        lost = found.pop("fallen", "")
+        found.update(_part(facts, "gpu", lambda: nvml.states(settings, own, late, since, lost)) or {})
+    return found
+
+
+def _started(mark, environ, facts):
+    """(the job's start by the clock of now, the earliest time that a file of the job's can bear), None where unknown.
+
+    The two differ where the clock was set while the job ran; fact `clock_jump_s` then.
+    """
+    at = mark.get("at") or job.number(environ, "SLURM_JOB_START_TIME")
+    if not isinstance(at, (int, float)) or not 0 < at < LATEST:
+        return None, None
+    if not isinstance(mark.get("ticks"), float) or mark.get("boot") != kernel.boot():
+        return at, at
+    by_ticks = time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - mark["ticks"])
+    if abs(by_ticks - at) < JUMP_S:
+        return at, at
+    facts["clock_jump_s"] = round(by_ticks - at, 1)
+    return by_ticks, min(at, by_ticks)
 
 
 def _part(facts, name, collect):
@@ -37,16 +63,21 @@ def _part(facts, name, collect):
 def _gpus(environ, settings, mark, deadline):
     """[(index, PCI address or None)]; as the Prolog saw them, since a lost GPU has no entry any more."""
     indices = job.gpu_indices(environ)
-    known = mark.get("gpus") or (gpus.addresses(settings.nvidia_proc, deadline) if indices else {})
+    known = mark.get("gpus") or (gpus.addresses(settings, deadline) if indices else {})
     return [(index, known.get(str(index))) for index in indices]
 
 
 def _kernel(environ, settings, mark, own, deadline):
-    lines = kernel.since(settings.kernel_log, mark.get("kernel"), mark.get("at"), deadline)
+    log = kernel.since(settings.kernel_log, mark.get("kernel"), mark.get("at"), deadline)
     addresses = [address for _, address in own if address]
     job_id, uid = job.job_id(environ), job.number(environ, "SLURM_JOB_UID")
-    kept, foreign = kernel_filter.relevant(lines, job_id, uid, addresses, bool(own))
+    kept, foreign = kernel_filter.relevant(log.lines, job_id, uid, addresses, bool(own))
     found = {"kernel": kept, "kernel_source": settings.kernel_log.split(":", 1)[0]}
+    errors = [log.lost] if log.lost else []
     if foreign and len(addresses) < len(own):
-        found["kernel_error"] = "%d lines name a GPU, and which GPUs the job had is unknown" % foreign
+        errors.append("%d lines name a GPU, and which GPUs the job had is unknown" % foreign)
+    if errors:
+        found["kernel_error"] = "; ".join(errors)
+    if own:
+        found["fallen"] = nvml.fallen(settings, log.lines)
     return found

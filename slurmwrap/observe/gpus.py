@@ -3,26 +3,33 @@ import json
 import os
 import time
 
-from . import child
+from . import driver
 
 SECONDS = 1.0
 
 
-def addresses(nvidia_proc, deadline):
+def addresses(settings, deadline):
     """{"0": "0000:05:00.0"} by device minor, which is Slurm's GPU index; {} without the driver or when it hangs."""
-    directory = os.path.join(nvidia_proc, "gpus")
+    directory = os.path.join(settings.nvidia_proc, "gpus")
     if not os.path.isdir(directory):
         return {}
     late = min(deadline, time.monotonic() + SECONDS)
-    found = child.call(lambda send: send(json.dumps(_read(directory)).encode("utf-8")), late, 1 << 20)
-    return json.loads(found.data.decode("utf-8")) if found.complete else {}
+
+    def look(send):
+        send(json.dumps(_read(directory)).encode("utf-8"))
+
+    found = driver.ask(settings, look, late, 1 << 20, lambda _: directory)
+    return json.loads(found.data.decode("utf-8")) if found.data and not found.error else {}
 
 
 def _read(directory):
     found = {}
     for name in sorted(os.listdir(directory)):
-        with open(os.path.join(directory, name, "information"), "rb") as stream:
-            fields = parse(stream.read(65536).decode("utf-8", "replace"))
+        try:
+            with open(os.path.join(directory, name, "information"), "rb") as stream:
+                fields = parse(stream.read(65536).decode("utf-8", "replace"))
+        except OSError:
+            continue  # this one is lost; the others are not
         if fields.get("Device Minor", "").isdigit():
             found[str(int(fields["Device Minor"]))] = fields.get("Bus Location") or name
     return found

@@ -14,7 +14,16 @@ RECORD = 8192  # a longer buffer is never needed (CONSOLE_EXT_LOG_MAX), a shorte
 RECORDS = 200000
 FILE_BYTES = 1 << 20
 JOURNAL_S = 2.0
+JOURNAL_LINES = 5000
 JOURNALCTL = ("/usr/bin/journalctl", "/bin/journalctl")
+
+
+class Found:
+    """`lines`: (text, Unix seconds or None). `lost`: why some that were written since the mark are missing, or ""."""
+
+    def __init__(self, lines, lost=""):
+        self.lines = lines
+        self.lost = lost
 
 
 def mark(source):
@@ -22,60 +31,83 @@ def mark(source):
     try:
         if source == KMSG:
             last = -1
-            for record in _records():
-                last = record
-            return {"source": source, "boot": _boot(), "seq": _sequence(last) if last != -1 else -1}
+            for record in _ring():
+                last = record or last
+            return {"source": source, "boot": boot(), "seq": _sequence(last) if last != -1 else -1}
         if source.startswith("file:"):
             return _file_mark(source)
-        return {"source": source, "boot": _boot()}
+        return {"source": source, "boot": boot(), "monotonic": time.clock_gettime(time.CLOCK_MONOTONIC)}
     except OSError:
         return None
 
 
 def since(source, marked, at, deadline):
-    """Lines after `marked` (what `mark` gave) or, where there is none, after Unix time `at`; [] with neither."""
+    """What came after `marked` (what `mark` gave) or, where there is none, after Unix time `at`; nothing with neither.
+
+    A mark of an earlier boot stands before everything that is there now. Found.
+    """
     if not isinstance(marked, dict) or marked.get("source") != source:
         marked = {}
     if source == KMSG:
-        after = marked.get("seq", -1) if marked.get("boot") == _boot() else -1
-        return list(_kmsg(after, at)) if marked or at else []
+        return _kmsg(_ring(), marked, None if marked else at) if marked or at else Found([])
     if source.startswith("file:"):
-        return _file(source[5:], marked) if marked else []
-    return _journal(at, deadline) if at else []
+        return _file(source[5:], marked) if marked else Found([])
+    return _journal(marked, at, deadline) if marked or at else Found([])
 
 
-def _boot():
+def boot():
+    """This boot's id."""
     with open("/proc/sys/kernel/random/boot_id") as stream:
         return stream.read().strip()
 
 
-def _records():
-    """Raw records of the ring buffer, oldest first, never blocking."""
+def _ring():
+    """The records of the ring buffer."""
     descriptor = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        for _ in range(RECORDS):
-            try:
-                yield os.read(descriptor, RECORD)
-            except BlockingIOError:
-                return
-            except BrokenPipeError:
-                continue  # overwritten while we read; the next read goes on with the oldest there is
+        for record in records(lambda: os.read(descriptor, RECORD)):
+            yield record
     finally:
         os.close(descriptor)
+
+
+def records(read):
+    """Raw records, oldest first, from `read()`, which gives one at a time and raises BlockingIOError at the end.
+
+    None stands for those that were overwritten while we read (EPIPE): the next read goes on with the oldest there is.
+    """
+    for _ in range(RECORDS):
+        try:
+            yield read()
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            yield None
 
 
 def _sequence(record):
     return int(record.split(b",", 2)[1])
 
 
-def _kmsg(after, at):
-    """Kernel records with a higher sequence number; without one (after a reboot, say) those since `at`."""
+def _kmsg(found, marked, at):
+    """Kernel records with a higher sequence number than the mark's, or all since `at`.
+
+    The clock may have been set since: stamps count from boot, and so does everything but `at`.
+    """
     zero = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
-    for record in _records():
-        line = parse_record(record)
-        if line is None or line[0] <= after or (after < 0 and at and zero + line[1] < at - 1.0):
+    after = marked.get("seq", -1) if marked.get("boot") == boot() else -1
+    lines, lost, following = [], "", after + 1
+    for record in found:
+        if record is None:
             continue
-        yield line[2], zero + line[1]
+        sequence = _sequence(record)
+        if after >= 0 and sequence > following:
+            lost = "the kernel's ring buffer wrapped: lines lost"
+        following = max(following, sequence + 1)
+        line = parse_record(record)
+        if line is not None and sequence > after and (at is None or zero + line[1] >= at - 1.0):
+            lines.append((line[2], zero + line[1]))
+    return Found(lines, lost)
 
 
 def parse_record(record):
@@ -113,14 +145,16 @@ def _file(path, marked):
     try:
         descriptor, found = _open_file(path)
     except FileNotFoundError:
-        return []
+        return Found([])
     try:
         same = marked.get("inode") == found.st_ino and marked.get("offset", 0) <= found.st_size
-        start = max(marked["offset"] if same else 0, found.st_size - FILE_BYTES)
+        wanted = marked["offset"] if same else 0
+        start = max(wanted, found.st_size - FILE_BYTES)
         data = os.pread(descriptor, FILE_BYTES, start)
     finally:
         os.close(descriptor)
-    return [(strip_prefix(line), None) for line in data.decode("utf-8", "replace").split("\n") if line]
+    lines = [(strip_prefix(line), None) for line in data.decode("utf-8", "replace").split("\n") if line]
+    return Found(lines, "more than %d bytes: lines lost" % FILE_BYTES if start > wanted else "")
 
 
 def strip_prefix(line):
@@ -129,20 +163,31 @@ def strip_prefix(line):
     return re.sub(r"^" + stamp + r"(?:\[[\s\d.]+\] ?)?", "", line, count=1)
 
 
-def _journal(at, deadline):
-    program = [path for path in JOURNALCTL if os.access(path, os.X_OK)]
+def _journal(marked, at, deadline, programs=JOURNALCTL):
+    """Lines of this boot after the mark by the monotonic clock, since the other one may have been set meanwhile."""
+    program = [path for path in programs if os.access(path, os.X_OK)]
     if not program:
         raise OSError("journalctl is not installed")
-    argv = [program[0], "--dmesg", "--since=@%d" % at, "--output=short-unix", "--no-pager", "--quiet", "--lines=5000"]
+    now, ticks = time.time(), time.clock_gettime(time.CLOCK_MONOTONIC)
+    after = -1.0
+    if marked.get("boot") == boot() and isinstance(marked.get("monotonic"), float):
+        after = marked["monotonic"]
+        at = min(at or now, now - (ticks - after))  # what the clock of now says of the mark's moment
+    elif marked:
+        at = now - ticks  # all of this boot
+    argv = [program[0], "--dmesg", "--since=@%d" % at, "--output=short-monotonic", "--no-pager", "--quiet"]
+    argv.append("--lines=%d" % JOURNAL_LINES)
     found = child.run(argv, b"", min(deadline, time.monotonic() + JOURNAL_S), 4 * FILE_BYTES)
     if not found.complete and not found.data:
         raise OSError("journalctl was late" if found.late else "journalctl failed")
-    return [line for line in map(_journal_line, found.data.decode("utf-8", "replace").split("\n")) if line]
+    rows = found.data.decode("utf-8", "replace").split("\n")
+    lines = [line for line in map(_journal_line, rows) if line]
+    cut = not found.complete or len(rows) > JOURNAL_LINES
+    kept = [(text, stamp + now - ticks) for text, stamp in lines if stamp >= after]
+    return Found(kept, "more lines than are read from the journal: lines lost" if cut else "")
 
 
 def _journal_line(line):
-    stamp, _, rest = line.partition(" ")
-    text = rest.partition(" ")[2]
-    if not text.startswith("kernel: "):
-        return None
-    return text[len("kernel: ") :], float(stamp)
+    """(text, seconds since boot) of `[   12.345678] host kernel: text`; None when the kernel did not write it."""
+    parts = re.match(r"\[\s*([0-9]+\.[0-9]+)\] \S+ kernel: (.*)", line)
+    return (parts.group(2), float(parts.group(1))) if parts else None

@@ -7,12 +7,15 @@ import re
 
 LINES = 200
 CHARACTERS = 1000
-HINTS = ("NVRM", "nvidia", "oom", "memory", "rror", "nfs", "Lustre", "LNet", "timeout", "timed out", "EDAC", "AER", "BUG")
-HINTS += ("blocked for more", "shut", "orruption", "achine", "mlx", "amdgpu", "abort", "BTRFS", "ceph")
+HINTS = ("NVRM", "nvidia", "oom", "memory", "rror", "nfs", "Lustre", "LNet", "timeout", "timed out", "EDAC", "AER")
+HINTS += ("BUG", "blocked for more", "shut", "orruption", "achine", "mlx", "amdgpu", "abort", "BTRFS", "ceph")
+
+
+BY_USER = r".{1,16}?(?:\[\d+\]|\(\d+\)| \(\d+\)):? "
 
 
 def _compile():
-    by_user = re.compile(r".{1,16}?(?:\[\d+\]|\(\d+\)| \(\d+\)):? ")
+    by_user = re.compile(BY_USER)
     address = re.compile(r"\b([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\b")
     node_wide = re.compile(
         r"(?:(?:blk_update_request|print_req_error|end_request): |(?:critical \w+|Buffer I/O|I/O) error[, ]"
@@ -29,6 +32,19 @@ def bus_address(value):
     """(domain, bus, device) of "0000:05:00.0" or "PCI:0000:05:00"; None when there is none."""
     found = re.search(r"\b([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\b", value)
     return tuple(int(part, 16) for part in found.groups()) if found else None
+
+
+def fell_off(text):
+    """Whether the driver says in `text` that a GPU, any of the node's, fell off the bus (Xid 79 and forms without)."""
+    if not text.startswith("NVRM: ") or re.match(BY_USER, text):
+        return False
+    return "fallen off the bus" in text or xid(text) == 79
+
+
+def xid(text):
+    """The code of an Xid line of the driver, None when `text` is none or a program's name begins it."""
+    found = re.match(r"NVRM: Xid \([^)]{1,40}\)[^,]{0,40}?: (\d{1,4}),", text)
+    return int(found.group(1)) if found and not re.match(BY_USER, text) else None
 
 
 def relevant(lines, job_id, uid, own_gpus, has_gpus):

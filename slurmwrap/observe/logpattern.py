@@ -7,7 +7,7 @@ import os
 import re
 
 NO_TASK = 4294967294  # what Slurm writes for %a outside an array
-NUMBERS = b"jAaJbntU"
+NUMBERS = b"jAaJbntUr"
 DIGITS, ANY = b"\0d", b"\0a"  # no path holds a NUL
 
 
@@ -19,6 +19,8 @@ def known(environ, host):
     for token, name in ((b"A", b"SLURM_ARRAY_JOB_ID"), (b"a", b"SLURM_ARRAY_TASK_ID"), (b"x", b"SLURM_JOB_NAME")):
         if environ.get(name):  # not set by 22.05
             values[token] = environ[name]
+    if environ.get(b"SLURM_JOB_SLUID"):  # 26.05, which has two tokens more
+        values.update({b"S": environ[b"SLURM_JOB_SLUID"], b"r": environ.get(b"SLURM_JOB_RESTART_COUNT", b"0")})
     return values
 
 
@@ -41,7 +43,7 @@ def _replace(pattern, values):
         width, token = match.groups()
         if token == b"%":
             return b"%"
-        if token not in b"jAaJNntsuUxb":
+        if token not in b"jAaJNntsuUxb" and token not in values:
             return match.group(0)
         value = values.get(token)
         if not value:

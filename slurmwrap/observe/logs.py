@@ -2,25 +2,26 @@
 import json
 import os
 
-from . import child, job, logpattern, userfile
+from . import child, job, logpattern, rankfiles, userfile
 
 TAIL = 64 * 1024
 ANSWER = 4 << 20  # both tails as JSON, every byte escaped
 
 
 def tails(environ, started_at, deadline):
-    """Facts `logs` and, where a file was not read, `log_error`. Returns by `deadline` whatever the file system does."""
+    """Facts `logs` and, where a file was not read, `log_error`; `logs_skipped` names ranks' files that were left out.
+
+    Returns by `deadline` whatever the file system does, with what was read by then.
+    """
     uid, gid = job.number(environ, "SLURM_JOB_UID"), job.number(environ, "SLURM_JOB_GID")
     wanted = patterns(environ)
-    if not wanted:
-        return {"logs": []}
     if not uid or gid is None:
         return {"logs": [], "log_error": "a job of root" if uid == 0 else "the job's user is unknown"}
     user = job.text(environ, "SLURM_JOB_USER")
     values = logpattern.known(environ, os.uname().nodename.split(".")[0].encode("utf-8", "surrogateescape"))
     work_dir = environ.get(b"SLURM_JOB_WORK_DIR", b"")
     files = [(name, logpattern.readings(name, values, work_dir)) for name in wanted]
-    return _as_user(files, user, uid, gid, started_at, deadline)
+    return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=(job.job_id(environ), work_dir))
 
 
 def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict) -> dict:
@@ -33,16 +34,42 @@ def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: d
     return _as_user([one for one in files if one[0] != b"/dev/null"], user, uid, gid, None, deadline, begins)
 
 
-def _as_user(files, user, uid, gid, started_at, deadline, begins=None):
+def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=None):
     def look(send):
         userfile.become(user, uid, gid, send.descriptor)
-        found = [_one(name, readings, uid, started_at, begins) for name, readings in files]
-        send(json.dumps(found).encode("utf-8"))
+        read = []
+        for name, readings in files:
+            path, log = _one(name, readings, uid, started_at, begins)
+            send(json.dumps(log).encode("utf-8") + b"\n")
+            read += [path] if path else []
+        if ranks_of is not None:
+            job_id, work_dir = ranks_of
+            _ranks(os.path.dirname(read[0]) if read else work_dir, job_id, uid, started_at, set(read), send)
 
     answer = child.call(look, deadline, ANSWER)
+    lines = [json.loads(line.decode("utf-8")) for line in answer.data.split(b"\n")[:-1]]
+    facts = _facts([line for line in lines if isinstance(line, list)])
+    for line in lines:
+        if isinstance(line, dict) and line["skipped"]:
+            facts["logs_skipped"] = line["skipped"]
     if not answer.complete:
-        return {"logs": [], "log_error": "the file system did not answer in time" if answer.late else "not readable"}
-    return _facts(json.loads(answer.data.decode("utf-8")))
+        why = "the file system did not answer in time" if answer.late else "not readable"
+        facts["log_error"] = "; ".join(filter(None, [facts.get("log_error"), why]))
+    return facts
+
+
+def _ranks(directory, job_id, uid, started_at, known, send):
+    """Sends the ranks' files that lie beside the job's first output, or where the job ran if it wrote none."""
+    if not directory.startswith(b"/"):
+        return
+    try:
+        found, skipped = rankfiles.beside(directory, job_id, uid, started_at, known)
+    except (userfile.Unreadable, OSError) as reason:
+        found, skipped = [], ["ranks' files: %s" % (getattr(reason, "strerror", None) or reason)]
+    for path, data, more in found:
+        text = _whole_lines(data, more).decode("utf-8", "replace")
+        send(json.dumps([_text(path), text, more, "", {"beside": True}]).encode("utf-8") + b"\n")
+    send(json.dumps({"skipped": skipped}).encode("utf-8") + b"\n")
 
 
 def patterns(environ):
@@ -56,7 +83,7 @@ def patterns(environ):
 
 
 def _one(pattern, readings, uid, started_at, begins):
-    """[name, text or None, truncated, error, more facts] of one file."""
+    """(path when it was read, [name, text or None, truncated, error, more facts]) of one file."""
     error = "no such file"
     for components in readings:
         path = pattern
@@ -67,15 +94,15 @@ def _one(pattern, readings, uid, started_at, begins):
             data = _whole_lines(found["data"], cut)
             line = found["line"] + found["data"].count(b"\n", 0, len(found["data"]) - len(data))
             known = {} if begins is None else {"size": found["total"], "mark": found["mark"], "first_line": line}
-            return [_text(path), data.decode("utf-8", "replace"), cut, "", known]
+            return path, [_text(path), data.decode("utf-8", "replace"), cut, "", known]
         except FileNotFoundError:
             continue
         except userfile.Unreadable as reason:
             error = str(reason)
         except OSError as reason:
             error = reason.strerror or "cannot be read"
-        return [_text(path), None, False, error, {}]
-    return [_text(pattern), None, False, error, {}]
+        return None, [_text(path), None, False, error, {}]
+    return None, [_text(pattern), None, False, error, {}]
 
 
 def _text(path):

@@ -1,114 +1,136 @@
-"""Edge: the state of the job's GPUs through NVML, in one child that is abandoned when the driver hangs.
+"""Edge: the state of the job's GPUs through NVML (nvml_ask.py asks, driver.py guards). Off without the driver.
 
-Off unless /dev/nvidiactl exists and nvidia-ml-py was put into the zipapp. The child holds a lock: while one is stuck in
-the driver, no second one starts.
+A GPU that fell off the bus makes the whole driver hang sooner or later: once the kernel said so, NVML is not asked on
+this node until the next boot.
 """
-import fcntl
 import json
 import os
 
-from . import child, state
+from . import driver, kernel, kernel_filter, nvml_ask, state
 
-CONTROL = "/dev/nvidiactl"
-RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset")
+LIMIT = 1 << 20
+FALLEN = "gpu.fallen"
+COUNTERS = "gpu.counters"
 
 
-def states(settings, gpus, deadline, binding=None, control=CONTROL):
-    """Facts `gpu` (one object per GPU of the job) and `gpu_error`; {} where NVML is absent.
+def states(settings, gpus, deadline, started_at=None, lost=""):
+    """Facts `gpu` (one object per GPU of the job), `gpu_error` and `driver_hung`; {} where there is no driver.
 
-    `gpus`: [(index, PCI address or None)]. NVML counts GPUs in its own order, so the address decides where it is known.
+    `gpus`: [(index, PCI address or None)]. NVML counts GPUs in an order of its own: without its address none is asked.
+    `lost`: what `fallen` found; then nothing is asked.
     """
-    if not os.path.exists(control):
+    if not os.path.exists(settings.nvidia_control):
         return {}
-    pynvml = binding or _binding()
-    if pynvml is None:
-        return {}
-    lock = os.open(os.path.join(state.ensure(settings.node_state_dir), "nvml.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        return {"gpu_error": "an earlier question to the driver is still stuck"}
-    answer = child.call(lambda send: _ask(pynvml, gpus, send), deadline, 1 << 20)
-    os.close(lock)  # a stuck child still holds it
-    found = [json.loads(line.decode("utf-8")) for line in answer.data.split(b"\n")[:-1]]
-    error = [] if answer.complete else ["the driver did not answer in time" if answer.late else "NVML failed"]
-    error += [item.pop("error") for item in found if "error" in item and "index" not in item]
-    facts = {"gpu": [item for item in found if "index" in item]}
-    if error:
-        facts["gpu_error"] = "; ".join(error)
+    if lost:
+        return {"gpu_error": "not asked: the kernel says that a GPU of this node fell off the bus"}
+    known = [(index, address) for index, address in gpus if address]
+    if not known:
+        return _unknown(settings) if gpus else {}
+    answer = driver.ask(settings, lambda send: nvml_ask.run(known, started_at, send), deadline, LIMIT, _doing)
+    lines = list(_lines(answer.data))
+    facts = {"gpu": _by_gpu(known, lines)}
+    errors = ["NVML: %s" % line["failed"] for line in lines if "failed" in line] + [answer.error]
+    if len(known) < len(gpus):
+        errors.append("the PCI address of %d GPUs is unknown" % (len(gpus) - len(known)))
+    if any(errors):
+        facts["gpu_error"] = "; ".join(error for error in errors if error)
+    if answer.hung:
+        facts["driver_hung"] = _told(answer.hung)
+    _count(settings, facts["gpu"])
     return facts
 
 
-def _binding():
+def _unknown(settings):
+    """Perhaps because the driver hung when it was asked for the addresses."""
+    stuck = driver.hung(state.ensure(settings.node_state_dir))
+    if stuck:
+        return {"gpu_error": driver.said(stuck), "driver_hung": _told(stuck)}
+    return {"gpu_error": "which GPUs the job had is unknown"}
+
+
+def _told(stuck):
+    return dict((key, stuck.get(key)) for key in ("pid", "since", "call"))
+
+
+def fallen(settings, lines):
+    """The kernel's line that says that a GPU of this node fell off the bus, since the last boot; "" when none does.
+
+    `lines`: (text, at) of the kernel, about any GPU. What is found is remembered on the node.
+    """
+    path = os.path.join(settings.node_state_dir, FALLEN)
+    boot = kernel.boot()
+    said = [text for text, _ in lines if kernel_filter.fell_off(text)]
+    if not said:
+        remembered = state.read_json(path)
+        return str(remembered.get("text")) if remembered.get("boot") == boot else ""
     try:
-        import pynvml
-    except ImportError:
-        return None
-    return pynvml
+        state.ensure(settings.node_state_dir)
+        state.write(path, json.dumps({"boot": boot, "text": said[0][:500]}).encode("utf-8"))
+    except OSError:
+        pass  # known now, and the next hook will not know
+    return said[0]
 
 
-def _ask(pynvml, gpus, send):
-    """Sends one JSON line per GPU as it is known, so that a hang keeps the ones before it."""
-
-    def say(item):
-        send(json.dumps(item).encode("utf-8") + b"\n")
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        say({"error": str(error)})
-        return
-    for index, address in gpus:
-        say(_gpu(pynvml, index, address))
+def _lines(data):
+    for line in data.split(b"\n")[:-1]:
+        yield json.loads(line.decode("utf-8"))
 
 
-def _gpu(pynvml, index, address):
-    found = {"index": index}
-    try:
-        if address:
-            handle = pynvml.nvmlDeviceGetHandleByPciBusId(address.encode("ascii"))
+def _doing(data):
+    asked = [line["asking"] for line in _lines(data) if "asking" in line]
+    return asked[-1] if asked else "the start"
+
+
+def _by_gpu(known, lines):
+    """[{"index", "bus_id", <check>: value, ..., "error", "error_code"}] of the GPUs that said anything."""
+    found = {}
+    for line in lines:
+        if "check" not in line:
+            continue
+        one = found.setdefault(line["index"], {"index": line["index"], "bus_id": dict(known)[line["index"]]})
+        if "value" in line:
+            one[line["check"]] = line["value"]
+        elif line["code"] == nvml_ask.LOST or line["check"] == "handle":
+            one.update(error=line["error"], error_code=line["code"])
         else:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    except pynvml.NVMLError as error:
-        return dict(found, error=str(error))
-    for name, read in _QUESTIONS:
-        try:
-            found[name] = read(pynvml, handle)
-        except (pynvml.NVMLError, AttributeError):
-            pass  # not supported by this GPU, driver or binding
-    return found
+            one.setdefault("errors", {})[line["check"]] = line["error"]
+    return [found[index] for index in sorted(found)]
 
 
-def _bus_id(pynvml, handle):
-    value = pynvml.nvmlDeviceGetPciInfo(handle).busId
-    return value.decode("ascii", "replace") if isinstance(value, bytes) else value
+def _count(settings, gpus):
+    """Error counters only grow: what is new since a hook last looked is told beside them."""
+    path = os.path.join(settings.node_state_dir, COUNTERS)
+    kept = state.read_json(path)
+    before = dict(kept)
+    for gpu in gpus:
+        now = _counters(gpu)
+        if now:
+            _compare(gpu, before.get(gpu["bus_id"]), now)
+            kept[gpu["bus_id"]] = now
+    try:
+        if kept != before:
+            state.write(path, json.dumps(kept).encode("utf-8"))
+    except OSError:
+        pass  # the next look compares with an older one
 
 
-def _recovery_action(pynvml, handle):
-    field = pynvml.nvmlDeviceGetFieldValues(handle, [RECOVERY_ACTION])[0]
-    if field.nvmlReturn != 0:
-        raise AttributeError
-    value = field.value.uiVal
-    return ACTIONS[value] if value < len(ACTIONS) else str(value)
+def _counters(gpu):
+    now = dict(("nvlink." + name, value) for name, value in gpu.get("nvlink", {}).get("errors", {}).items())
+    if "nvlink" in gpu:
+        now["active"] = gpu["nvlink"]["active"]
+    if "replays" in gpu.get("pcie", {}):
+        now["replays"] = gpu["pcie"]["replays"]
+    return now
 
 
-def _remapped(pynvml, handle):
-    correctable, uncorrectable, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
-    return {"correctable": correctable, "uncorrectable": uncorrectable, "pending": bool(pending), "failed": bool(failed)}
-
-
-def _ecc(pynvml, handle):
-    return pynvml.nvmlDeviceGetTotalEccErrors(
-        handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-    )
-
-
-_QUESTIONS = (
-    ("bus_id", _bus_id),
-    ("recovery_action", _recovery_action),
-    ("remapped_rows", _remapped),
-    ("ecc_uncorrected", _ecc),
-    ("processes", lambda pynvml, handle: len(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))),
-)
+def _compare(gpu, before, now):
+    if not isinstance(before, dict):
+        return
+    new = dict((key, value - before[key]) for key, value in now.items() if isinstance(before.get(key), int))
+    links = dict((key[7:], value) for key, value in new.items() if key.startswith("nvlink.") and value > 0)
+    if links:
+        gpu["nvlink"]["new_errors"] = links
+    if new.get("active", 0) < 0:
+        gpu["nvlink"]["was_active"] = before["active"]
+    if new.get("replays", 0) > 0:
+        gpu["pcie"]["new_replays"] = new["replays"]

@@ -15,7 +15,7 @@ SHORT_S, LONG_S, EARLY_S = 0.25, 1.0, 20.0
 WRITE_S = 30.0  # the file is renewed at least so often while anything changes
 
 
-def start(settings, job_id, uid, root=cgroup.ROOT):
+def start(settings, job_id, uid, root=cgroup.ROOT, sluid=""):
     """Leaves the sampler behind. OSError when the process cannot be made; the mark must be there already."""
     mark = state.mark_path(settings.node_state_dir, job_id)
     pid = os.fork()
@@ -26,17 +26,18 @@ def start(settings, job_id, uid, root=cgroup.ROOT):
         os.setsid()
         if os.fork() == 0:
             _alone()
-            watch(mark, state.usage_path(settings.node_state_dir, job_id), settings.node, job_id, uid, root)
+            kept = state.usage_path(settings.node_state_dir, job_id)
+            watch(mark, kept, settings.node, job_id, uid, root, sluid=sluid)
     finally:
         os._exit(0)
 
 
-def watch(mark, kept, node, job_id, uid, root=cgroup.ROOT, sleep=time.sleep, clock=time.monotonic):
+def watch(mark, kept, node, job_id, uid, root=cgroup.ROOT, sleep=time.sleep, clock=time.monotonic, sluid=""):
     """Samples until the mark is gone or another one (the job runs again). Writes `kept`."""
     began = last_seen = written_at = clock()
     first, highest, written = _identity(mark), {}, None
     while first is not None and _identity(mark) == first and clock() - last_seen < PATIENCE_S:
-        sample = cgroup.sample(node, job_id, uid, root)
+        sample = cgroup.sample(node, job_id, uid, root, sluid)
         if sample:
             last_seen = clock()
             highest = dict((key, max(value, highest.get(key, 0))) for key, value in sample.items())
@@ -51,7 +52,8 @@ def _grew(highest, written):
     if written is None:
         return True
     more = highest.get("mem_peak_mib", 0) > 1.01 * written.get("mem_peak_mib", 0) + 1
-    return more or highest.get("oom_kills") != written.get("oom_kills") or highest.get("cpu_s", 0) > 1.05 * written.get("cpu_s", 0)
+    killed = any(highest.get(name) != written.get(name) for name in ("oom_kills", "oom_events"))
+    return more or killed or highest.get("cpu_s", 0) > 1.05 * written.get("cpu_s", 0)
 
 
 def _identity(path):

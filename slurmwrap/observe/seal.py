@@ -27,16 +27,25 @@ def observation(settings, job_id, context, facts):
     }
 
 
-def send(found, settings, deadline):
-    """Seals and spools one observation, then some of those kept from before. Keeps it when that fails."""
+def send(found, settings, deadline, keep=True):
+    """Seals and spools one observation, then some of those kept from before. False when that fails; it is kept then."""
     name = "%d-%s-%s.obs" % (found["at"] * 1e6, settings.node, found["nonce"])
     payload = fit(found)
     try:
         _deliver(payload, name, settings, deadline)
     except Exception as error:
-        kept = state.keep_unsent(settings, name, payload)
-        state.note(settings, "job %s: %s: %s" % (found["job_id"], error, "kept" if kept else "lost, too many are kept"))
-        return
+        if keep:
+            kept = "kept" if state.keep_unsent(settings, name, payload) else "lost, too many are kept"
+            state.note(settings, "job %s: %s: %s" % (found["job_id"], error, kept))
+        return False
+    try:
+        _resend(settings, deadline)
+    except Exception as error:  # this hook's own is there
+        state.note(settings, "sent later: %s" % error)
+    return True
+
+
+def _resend(settings, deadline):
     for path in state.unsent(settings, RESENT):
         with open(path, "rb") as stream:
             _deliver(stream.read(), os.path.basename(path), settings, deadline)

@@ -3,22 +3,29 @@ import json
 import re
 
 KEYS = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc")
+ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": ""}  # absent in files of older installations
 
 
 class Settings:
-    """What installation fixed. `%n` in a path has become the name of this node."""
+    """What installation fixed. `%n` in a path has become the name of this node.
 
-    def __init__(self, node, values):
+    `token`: the shim's word for this run, which the gate needs; "" where the gate is off.
+    """
+
+    def __init__(self, node, values, token=""):
         self.node = node
+        self.token = token
         for key in KEYS:
             setattr(self, key, str(values[key]).replace("%n", node))
+        for key, default in ADDED.items():
+            setattr(self, key, str(values.get(key, default)).replace("%n", node))
 
 
-def load(path, environ):
+def load(path, environ, token=""):
     """Settings from the JSON file at `path`. OSError, ValueError or KeyError when it cannot be used."""
     with open(path, "rb") as stream:
         values = json.loads(stream.read().decode("utf-8"))
-    return Settings(node_name(environ), values)
+    return Settings(node_name(environ), values, token)
 
 
 def node_name(environ):

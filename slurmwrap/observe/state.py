@@ -5,6 +5,8 @@ import stat
 import time
 
 MARK_DAYS = 30  # an Epilog that never ran leaves its mark; longer than any job's time limit
+LEFT_S = 3600  # nobody reads a refusal or a file half written after so long
+_PASSING = (".mark", ".usage", ".refused", ".new")
 UNSENT_FILES = 64  # of at most 380 KiB: /run is memory
 
 
@@ -21,8 +23,8 @@ def ensure(path):
 
 
 def write(path, data):
-    """Replaces `path` in one step."""
-    aside = path + ".new"
+    """Replaces `path` in one step; hooks of several jobs may do so at once."""
+    aside = "%s.%d.new" % (path, os.getpid())
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -31,6 +33,16 @@ def write(path, data):
     except BaseException:
         os.unlink(aside)
         raise
+
+
+def read_json(path):
+    """The JSON object that `write` left at `path`; {} when there is none that can be read."""
+    try:
+        with open(path, "rb") as stream:
+            found = json.loads(stream.read(1 << 20).decode("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def save_mark(settings, job_id, mark):
@@ -76,11 +88,15 @@ def take_usage(settings, job_id):
 
 
 def _prune(directory):
-    oldest = time.time() - MARK_DAYS * 86400
+    now = time.time()
     for name in os.listdir(directory):
+        age = MARK_DAYS * 86400 if name.endswith((".mark", ".usage")) else LEFT_S
         path = os.path.join(directory, name)
-        if name.endswith((".mark", ".usage")) and os.lstat(path).st_mtime < oldest:
-            os.unlink(path)
+        try:
+            if name.endswith(_PASSING) and os.lstat(path).st_mtime < now - age:
+                os.unlink(path)
+        except OSError:
+            pass  # another hook was faster
 
 
 def keep_unsent(settings, name, payload):

@@ -66,13 +66,17 @@ def find(components, uid, since):
 
 
 def _matching(directory, expression):
+    return [name for name in listed(directory) if expression.match(name)]
+
+
+def listed(directory, limit=ENTRIES):
+    """The names in a directory (bytes). Unreadable when there are more than `limit`."""
     names = []
     with os.scandir(directory) as entries:
-        for count, entry in enumerate(entries):
-            if count >= ENTRIES:
+        for entry in entries:
+            if len(names) >= limit:
                 raise Unreadable("too many files beside it")
-            if expression.match(entry.name):
-                names.append(entry.name)
+            names.append(entry.name)
     return names
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,9 @@ def test_a_python_that_cannot_compile_still_gives_a_zipapp(settings: HookSetting
         ({"spool": Path("spool")}, "spool 'spool' is not an absolute path"),
         ({"spool": Path("/a\nb")}, "is not an absolute path"),
         ({"kernel_log": "dmesg"}, "kernel_log 'dmesg' is unknown"),
+        ({"gate": "maybe"}, "gate 'maybe' is unknown"),
+        ({"gate": "on"}, "the gate is on and published is not set"),
+        ({"gate": "on", "published": "shared"}, "published 'shared' is not an absolute path"),
         ({"directory": Path("/opt/two words")}, "slurm.conf cannot name '/opt/two words'"),
     ],
 )
@@ -123,6 +127,22 @@ def test_the_plan_names_the_lines_of_slurm_conf_and_writes_nothing(settings: Hoo
         "PrologEpilogTimeout=60",
     ]
     assert not settings.directory.exists()
+
+
+@pytest.mark.parametrize("gate", ["off", "on"])
+def test_only_the_prolog_has_a_gate_and_only_where_it_is_switched_on(settings: HookSettings, gate: str) -> None:
+    files = install(replace(settings, gate=gate, published="/shared/published"))
+    assert [f"gate={gate}\n" in path.read_text() for path in (files.prolog, files.epilog)] == [True, gate == "off"]
+    kept = json.loads((settings.directory / "hooks.json").read_text())
+    assert (kept["gate"], kept["published"], kept["nvidia_control"]) == (gate, "/shared/published", "/dev/nvidiactl")
+
+
+def test_the_zipapps_binding_is_the_one_that_is_installed(settings: HookSettings) -> None:
+    spec = find_spec("pynvml")
+    assert spec is not None and spec.origin is not None
+    with zipfile.ZipFile(install(settings).zipapp) as archive:
+        assert archive.read("pynvml.py") == Path(spec.origin).read_bytes()
+        assert "pynvml.pyc" in archive.namelist()
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

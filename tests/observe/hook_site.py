@@ -9,6 +9,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from slurmwrap.diagnosis.evidence import Observation
 from slurmwrap.edges import SetAside
@@ -17,6 +18,7 @@ from slurmwrap.store.spool import PlainSpool, SealedSpool
 
 # Measured on slurmctld 22.05.8: /proc/PID/status of an EpilogSlurmctld, SigBlk 0000000000897a27.
 SLURMCTLD_BLOCKS = frozenset(signal.Signals(number) for number in (1, 2, 3, 6, 10, 12, 13, 14, 15, 17, 20, 24))
+IN_TIME = 9.0  # seconds: the hook's own deadline and what the shim adds
 USER = 65534  # "nobody": any uid that is not root's
 _PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 OLD_PYTHON = next(iter(sorted(_PYENV.glob("3.6.*/bin/python"))), Path("/usr/bin/python3.6"))
@@ -46,8 +48,8 @@ class Site:
     def state(self) -> Path:
         return self.root / "state" / "n0"
 
-    def hook(self, path: Path, **changed: str) -> None:
-        """Runs a hook as Slurm does; it must end in time with exit code 0 and say nothing."""
+    def hook(self, path: Path, expected: int = 0, **changed: str) -> None:
+        """Runs a hook as Slurm does; it must end in time with exit code `expected` and say nothing."""
         started = time.monotonic()
         environ = {os.fsencode(k): os.fsencode(v) for k, v in {**self.environ, **changed}.items()}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self.blocked)
@@ -57,9 +59,12 @@ class Site:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        said, _ = process.communicate(timeout=30)
+        assert process.stdout is not None
+        with process.stdout:
+            said = process.stdout.read()
+        status = process.wait()  # without a time-out, which would poll and blur the time
         self.slowest = time.monotonic() - started
-        assert (process.returncode, said) == (0, b"")
+        assert (status, said) == (expected, b"")
         assert self.slowest < 11
 
     def prolog(self, **changed: str) -> None:
@@ -104,6 +109,46 @@ class Site:
         """Changes one key of hooks.json."""
         path = self.files.zipapp.with_name("hooks.json")
         path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+
+
+def give(path: Path, text: str = "") -> Path:
+    """A file of the user's."""
+    path.write_text(text)
+    os.chown(path, USER, USER)
+    return path
+
+
+def append(path: Path, *lines: str) -> None:
+    with path.open("a") as stream:
+        stream.writelines(line + "\n" for line in lines)
+
+
+def add_gpu(site: Site, minor: int, address: str) -> None:
+    """What the driver's files in /proc say of a GPU."""
+    directory = site.root / "nvidia-n0" / "gpus" / address
+    directory.mkdir(parents=True)
+    (directory / "information").write_text(
+        f"Model: \t\t NVIDIA A100\nBus Location: \t {address}\nDevice Minor: \t {minor}\n"
+    )
+
+
+def only(found: list[Any]) -> Observation:
+    (one,) = found
+    assert isinstance(one, Observation)
+    return one
+
+
+def hooks(site: Site, **changed: str) -> None:
+    """All three, each of which must exit 0 in time."""
+    for hook in (site.prolog, site.epilog, site.epilog_slurmctld):
+        hook(**changed)
+        assert site.slowest < IN_TIME
+
+
+def told(site: Site, **changed: str) -> dict[str, Any]:
+    site.epilog(**changed)
+    assert site.slowest < IN_TIME
+    return dict(only(site.arrived()).facts)
 
 
 def make_site(root: Path, munge_socket: str, python: str) -> Site:

@@ -12,7 +12,7 @@ from slurmwrap.observe import kernel
 
 
 def lines(source: str, mark: dict[str, object] | None, at: float | None = None) -> list[str]:
-    return [text for text, _ in kernel.since(source, mark, at, time.monotonic() + 5)]
+    return [text for text, _ in kernel.since(source, mark, at, time.monotonic() + 5).lines]
 
 
 @pytest.fixture
@@ -49,8 +49,9 @@ def test_a_file_that_appears_later_is_read_whole_and_a_missing_one_is_empty(tmp_
 def test_a_flood_costs_its_beginning(log: Path) -> None:
     mark = kernel.mark(f"file:{log}")
     log.write_text("x" * 99 + "\n" + ("y" * 99 + "\n") * 30_000 + "last\n")
-    found = lines(f"file:{log}", mark)
-    assert sum(len(line) + 1 for line in found) == 1 << 20 and found[-1] == "last"
+    found = kernel.since(f"file:{log}", mark, None, time.monotonic() + 5)
+    assert sum(len(line) + 1 for line, _ in found.lines) == 1 << 20 and found.lines[-1][0] == "last"
+    assert found.lost == "more than 1048576 bytes: lines lost"
 
 
 def test_without_a_mark_nothing_is_attributed_to_the_job(log: Path) -> None:
@@ -103,6 +104,105 @@ def test_records_of_dev_kmsg(record: bytes, parsed: tuple[int, float, str] | Non
     assert kernel.parse_record(record) == parsed
 
 
+def record(sequence: int, text: str) -> bytes:
+    return b"6,%d,%d,-;%s\n" % (sequence, sequence * 1000, text.encode())
+
+
+class Ring:
+    """/dev/kmsg as read(2) gives it: one record each, EPIPE after an overrun, EAGAIN at the end."""
+
+    def __init__(self, *answers: bytes | type[OSError]) -> None:
+        self.answers = list(answers)
+
+    def read(self) -> bytes:
+        answer = self.answers.pop(0) if self.answers else BlockingIOError
+        if isinstance(answer, bytes):
+            return answer
+        raise answer
+
+
+def ring(after: int, *answers: bytes | type[OSError]) -> tuple[list[str], str]:
+    found = kernel._kmsg(kernel.records(Ring(*answers).read), {"boot": kernel.boot(), "seq": after}, None)
+    return [text for text, _ in found.lines], found.lost
+
+
+def test_records_before_the_mark_are_not_read() -> None:
+    assert ring(5, record(4, "old"), record(5, "old"), record(6, "new")) == (["new"], "")
+
+
+def test_a_ring_that_wrapped_past_the_mark_says_that_lines_are_lost() -> None:
+    assert ring(5, record(9, "a"), record(10, "b")) == (["a", "b"], "the kernel's ring buffer wrapped: lines lost")
+
+
+def test_records_overwritten_while_they_are_read_are_lost_and_the_rest_is_read() -> None:
+    found = ring(5, record(6, "a"), BrokenPipeError, record(20, "b"))
+    assert found == (["a", "b"], "the kernel's ring buffer wrapped: lines lost")
+
+
+def test_a_ring_with_nothing_new_has_lost_nothing() -> None:
+    assert ring(5, record(4, "old"), record(5, "old")) == ([], "")
+    assert ring(5) == ([], "")
+
+
+def test_all_that_the_ring_holds_came_after_a_mark_of_an_earlier_boot() -> None:
+    found = kernel._kmsg(kernel.records(Ring(record(900, "a")).read), {"boot": "another", "seq": 99_999}, None)
+    assert ([text for text, _ in found.lines], found.lost) == (["a"], "")
+
+
+# A real journalctl needs journald; this one answers as it does and tells what it was asked.
+JOURNALCTL = """#!/bin/sh
+echo "$@" >{asked}
+cat <<'END'
+[  100.000001] n0 kernel: before
+[  200.500000] n0 kernel: NVRM: Xid (PCI:0000:05:00): 79, x
+[  200.600000] n0 systemd[1]: NVRM: not the kernel's word
+                              a second line
+[  200.700000] n0 kernel: after
+END
+"""
+
+
+@pytest.fixture
+def journalctl(tmp_path: Path) -> Path:
+    path = tmp_path / "journalctl"
+    path.write_text(JOURNALCTL.format(asked=tmp_path / "asked"))
+    path.chmod(0o755)
+    return path
+
+
+def journal(program: Path, marked: dict[str, object], at: float | None) -> list[str]:
+    found = kernel._journal(marked, at, time.monotonic() + 5, (str(program),))
+    return [text for text, _ in found.lines]
+
+
+def asked_since(program: Path) -> float:
+    words = program.with_name("asked").read_text().split()
+    return float(next(word for word in words if word.startswith("--since=@"))[len("--since=@") :])
+
+
+@pytest.mark.parametrize("jump", [-86400.0, 0.0, 86400.0])
+def test_the_journal_is_read_from_the_mark_whatever_was_done_to_the_clock(journalctl: Path, jump: float) -> None:
+    """The mark's wall time is of before the jump; the monotonic clock does not jump."""
+    elapsed = time.clock_gettime(time.CLOCK_MONOTONIC) - 150.0
+    mark = {"source": "journal", "boot": kernel.boot(), "monotonic": 150.0}
+    found = journal(journalctl, mark, time.time() - elapsed - jump)
+    assert found == ["NVRM: Xid (PCI:0000:05:00): 79, x", "after"]
+    assert asked_since(journalctl) <= time.time() - elapsed + 1
+
+
+def test_after_a_reboot_the_whole_journal_of_this_boot_is_read(journalctl: Path) -> None:
+    mark = {"source": "journal", "boot": "another", "monotonic": 150.0}
+    assert journal(journalctl, mark, time.time()) == ["before", "NVRM: Xid (PCI:0000:05:00): 79, x", "after"]
+
+
+def test_a_journal_that_hangs_is_an_error_in_time(journalctl: Path) -> None:
+    journalctl.write_text("#!/bin/sh\nkill -STOP $$\n")
+    started = time.monotonic()
+    with pytest.raises(OSError, match="journalctl was late"):
+        kernel._journal({}, time.time(), time.monotonic() + 0.3, (str(journalctl),))
+    assert time.monotonic() - started < 1
+
+
 @pytest.mark.skipif(not os.access(kernel.KMSG, os.R_OK) or os.geteuid() != 0, reason="needs root and /dev/kmsg")
 def test_a_line_that_a_program_writes_to_the_real_log_moves_the_mark_and_is_not_the_kernels_word() -> None:
     before = kernel.mark(kernel.KMSG)
@@ -112,6 +212,6 @@ def test_a_line_that_a_program_writes_to_the_real_log_moves_the_mark_and_is_not_
         stream.write(b"slurmwrap test: NVRM: Xid (PCI:0000:05:00): 79\n")
     after = kernel.mark(kernel.KMSG)
     assert after is not None and after["boot"] == before["boot"] and after["seq"] > before["seq"]
-    raw = [record for record in kernel._records() if b"slurmwrap test: NVRM" in record]
+    raw = [record for record in kernel._ring() if b"slurmwrap test: NVRM" in record]
     assert raw and int(raw[-1].split(b",")[0]) >> 3 != 0
     assert not any("slurmwrap test" in line for line in lines(kernel.KMSG, before))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.observe import cgroup, gpus, job, nvml
+from slurmwrap.observe import cgroup, gpus, job
 from slurmwrap.observe.settings import node_name
 
 
@@ -58,6 +58,13 @@ def test_a_node_name_that_cannot_be_part_of_a_path_is_not_used(value: bytes, nam
     assert node_name({b"SLURMD_NODENAME": value}) == name
 
 
+def addresses(proc: Path) -> Any:
+    private = proc.parent / "private"
+    private.mkdir(mode=0o700, exist_ok=True)
+    settings = SimpleNamespace(nvidia_proc=str(proc), node_state_dir=str(private))
+    return gpus.addresses(settings, time.monotonic() + 5)
+
+
 def test_gpu_addresses_by_device_minor(tmp_path: Path) -> None:
     for address, minor in (("0000:05:00.0", 1), ("0000:06:00.0", 0)):
         directory = tmp_path / "gpus" / address
@@ -65,8 +72,9 @@ def test_gpu_addresses_by_device_minor(tmp_path: Path) -> None:
         (directory / "information").write_text(
             f"Model: \t\t NVIDIA A100\nIRQ:   \t\t 201\nBus Location: \t {address}\nDevice Minor: \t {minor}\n"
         )
-    assert gpus.addresses(str(tmp_path), time.monotonic() + 5) == {"1": "0000:05:00.0", "0": "0000:06:00.0"}
-    assert gpus.addresses(str(tmp_path / "none"), time.monotonic() + 5) == {}
+    (tmp_path / "gpus" / "0000:07:00.0").mkdir()  # its file is gone: the others' addresses are known still
+    assert addresses(tmp_path) == {"1": "0000:05:00.0", "0": "0000:06:00.0"}
+    assert addresses(tmp_path / "none") == {}
 
 
 def write(directory: Path, **files: str) -> None:
@@ -78,24 +86,53 @@ def write(directory: Path, **files: str) -> None:
 STAT = f"cache 999999999\nrss 1\nanon {290 << 20}\nshmem {10 << 20}\ntotal_rss {290 << 20}\ntotal_shmem {10 << 20}\n"
 
 
+SLUID = "s5K1KKYAYG5D00"  # Slurm 26.05 keys its directories by it
+
+
 @pytest.mark.parametrize("scope", ["slurmstepd.scope", "n0_slurmstepd.scope"])
-def test_a_job_in_a_version_2_cgroup(tmp_path: Path, scope: str) -> None:
+@pytest.mark.parametrize(("name", "sluid"), [("job_41", ""), (SLUID, SLUID), ("job_41", SLUID)])
+@pytest.mark.parametrize("mounted", ["", "unified"])
+def test_a_job_in_a_version_2_cgroup(tmp_path: Path, scope: str, name: str, sluid: str, mounted: str) -> None:
     write(
-        tmp_path / "system.slice" / scope / "job_41",
+        tmp_path / mounted / "system.slice" / scope / name,
         memory__stat=STAT,
+        memory__peak=f"{900 << 20}\n",
         memory__events="low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\n",
         cpu__stat="usage_usec 2500000\nuser_usec 1\n",
     )
-    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {"mem_peak_mib": 300, "oom_kills": 1, "cpu_s": 2.5}
+    found = {"mem_peak_mib": 300, "mem_high_mib": 900, "oom_kills": 1, "oom_events": 2, "cpu_s": 2.5}
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path), sluid) == found
+
+
+def test_another_jobs_sluid_is_not_this_jobs(tmp_path: Path) -> None:
+    write(tmp_path / "system.slice" / "slurmstepd.scope" / SLUID, memory__stat=STAT)
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path), "s5K1KKYAYG5D01") == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "sluid"), [(SLUID, SLUID), ("", ""), ("../../../x/y/z.", ""), ("s5K1KKYAYG5D00\n", ""), ("s", "")]
+)
+def test_a_sluid_that_cannot_be_one_is_no_part_of_a_path(value: str, sluid: str) -> None:
+    assert job.sluid({b"SLURM_JOB_SLUID": value.encode()}) == sluid
 
 
 @pytest.mark.parametrize("top", ["slurm", "slurm_n0"])
 def test_a_job_in_version_1_cgroups(tmp_path: Path, top: str) -> None:
     below = Path(top) / "uid_1001" / "job_41"
     oom = "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"
-    write(tmp_path / "memory" / below, memory__stat=STAT, memory__oom_control=oom)
+    write(
+        tmp_path / "memory" / below,
+        memory__stat=STAT,
+        memory__oom_control=oom,
+        memory__max_usage_in_bytes=f"{900 << 20}\n",
+    )
     write(tmp_path / "cpuacct" / below, cpuacct__usage="1234567890\n")
-    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {"mem_peak_mib": 300, "oom_kills": 4, "cpu_s": 1.235}
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {
+        "mem_peak_mib": 300,
+        "mem_high_mib": 900,
+        "oom_kills": 4,
+        "cpu_s": 1.235,
+    }
 
 
 def test_without_a_cpuacct_cgroup_the_processes_of_the_steps_are_asked(tmp_path: Path) -> None:
@@ -109,83 +146,3 @@ def test_without_a_cpuacct_cgroup_the_processes_of_the_steps_are_asked(tmp_path:
 
 def test_a_cgroup_that_is_gone_says_nothing(tmp_path: Path) -> None:
     assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {}
-
-
-class FakeNvml:
-    """As much of nvidia-ml-py as is asked; GPU "B" is lost, and what is not defined here is not supported."""
-
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-    NVML_VOLATILE_ECC = 0
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlDeviceGetHandleByPciBusId(self, address: bytes) -> str:
-        if address == b"B":
-            raise self.NVMLError("GPU is lost")
-        return address.decode()
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
-        return f"by index {index}"
-
-    def nvmlDeviceGetPciInfo(self, handle: str) -> Any:
-        return SimpleNamespace(busId=handle.encode())
-
-    def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> Any:
-        assert fields == [230]
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=2))]
-
-    def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, int, int, int]:
-        return 1, 0, 1, 0
-
-    def nvmlDeviceGetTotalEccErrors(self, handle: str, kind: int, counter: int) -> int:
-        raise self.NVMLError("not supported")
-
-
-def ask(tmp_path: Path, binding: Any, seconds: float = 5.0, control: str = "/dev/null") -> dict[str, Any]:
-    tmp_path.chmod(0o700)
-    settings = SimpleNamespace(node_state_dir=str(tmp_path))
-    wanted = [(0, "A"), (1, "B"), (2, None)]
-    found: dict[str, Any] = nvml.states(settings, wanted, time.monotonic() + seconds, binding, control)
-    return found
-
-
-def test_the_state_of_each_gpu_as_far_as_it_is_supported(tmp_path: Path) -> None:
-    rows = {"correctable": 1, "uncorrectable": 0, "pending": True, "failed": False}
-    same = {"recovery_action": "node_reboot", "remapped_rows": rows}
-    assert ask(tmp_path, FakeNvml()) == {
-        "gpu": [
-            {"index": 0, "bus_id": "A", **same},
-            {"index": 1, "error": "GPU is lost"},
-            {"index": 2, "bus_id": "by index 2", **same},
-        ]
-    }
-
-
-def test_a_node_without_the_driver_is_not_asked(tmp_path: Path) -> None:
-    assert ask(tmp_path, FakeNvml(), control=str(tmp_path / "nvidiactl")) == {}
-
-
-def test_a_driver_that_does_not_start_is_said(tmp_path: Path) -> None:
-    class Broken(FakeNvml):
-        def nvmlInit(self) -> None:
-            raise self.NVMLError("Driver/library version mismatch")
-
-    assert ask(tmp_path, Broken()) == {"gpu": [], "gpu_error": "Driver/library version mismatch"}
-
-
-def test_a_hang_keeps_the_gpus_before_it_and_a_second_question_is_not_asked_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Hangs(FakeNvml):
-        def nvmlDeviceGetHandleByPciBusId(self, address: bytes) -> str:
-            if address == b"B":
-                time.sleep(2)
-            return address.decode()
-
-    monkeypatch.setattr(nvml.child, "_kill", lambda pid: None)  # as if it were stuck in the kernel
-    first = ask(tmp_path, Hangs(), seconds=0.3)
-    assert ([gpu["index"] for gpu in first["gpu"]], first["gpu_error"]) == ([0], "the driver did not answer in time")
-    assert ask(tmp_path, FakeNvml()) == {"gpu_error": "an earlier question to the driver is still stuck"}

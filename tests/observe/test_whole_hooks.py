@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hook_site import OLD_PYTHON, SLURMCTLD_BLOCKS, USER, Site, make_site
+from hook_site import OLD_PYTHON, SLURMCTLD_BLOCKS, USER, Site, add_gpu, append, give, make_site, only
 
 import slurmwrap.observe
 from slurmwrap.diagnosis.evidence import Context, Observation
@@ -23,47 +21,12 @@ XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=python, GPU has fallen off th
 
 
 @pytest.fixture
-def site(open_dir: Path, munge_socket: str) -> Iterator[Site]:
-    if os.geteuid() != 0:
-        pytest.skip("hooks run as root")
-    made = make_site(open_dir, munge_socket, str(Path(sys.executable).resolve()))
-    yield made
-    made.end()
-
-
-@pytest.fixture
 def old_site(open_dir: Path, munge_socket: str) -> Iterator[Site]:
     if os.geteuid() != 0 or not os.access(OLD_PYTHON, os.X_OK):
         pytest.skip("needs root and Python 3.6")
     made = make_site(open_dir, munge_socket, str(OLD_PYTHON))
     yield made
     made.end()
-
-
-def give(path: Path, text: str = "") -> Path:
-    """A file of the user's."""
-    path.write_text(text)
-    os.chown(path, USER, USER)
-    return path
-
-
-def add_gpu(site: Site, minor: int, address: str) -> None:
-    directory = site.root / "nvidia-n0" / "gpus" / address
-    directory.mkdir(parents=True)
-    (directory / "information").write_text(
-        f"Model: \t\t NVIDIA A100\nBus Location: \t {address}\nDevice Minor: \t {minor}\n"
-    )
-
-
-def append(path: Path, *lines: str) -> None:
-    with path.open("a") as stream:
-        stream.writelines(line + "\n" for line in lines)
-
-
-def only(found: list[Any]) -> Observation:
-    (one,) = found
-    assert isinstance(one, Observation)
-    return one
 
 
 def run_a_job(site: Site) -> tuple[Observation, Observation]:
@@ -104,7 +67,7 @@ def test_a_job_leaves_one_observation_from_prolog_and_epilog(site: Site) -> None
             "logs": [{"name": f"{site.work}/41.out", "text": "step 1\nTraceback\n", "truncated": False}],
         },
     )
-    assert [path.name for path in site.state.iterdir()] == []
+    assert sorted(path.name for path in site.state.iterdir()) == ["driver.lock", "gpu.fallen"]
 
 
 def test_the_hooks_run_under_python_3_6(old_site: Site) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pwd
+import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,3 +138,80 @@ def test_an_array_task_is_named_by_the_controller(lab: Lab) -> None:
     lab.wait_job(array)
     (controller,) = observed(lab, array, nodes=1).controller
     assert (controller.facts["array_job_id"], controller.facts["array_task_id"]) == (int(array), 3)
+
+
+# Two ranks with files of their own, of which the second fails.
+RANKS = """#!/bin/bash
+srun -n2 --output=%j_%t.err bash -c '
+echo "rank $SLURM_PROCID"
+[ $SLURM_PROCID = 0 ] || {
+    echo "ValueError: boom"
+    exit 3
+}'
+"""
+
+
+def test_the_ranks_own_files_are_read_beside_the_jobs_output(lab: Lab) -> None:
+    home = Path(pwd.getpwnam(ALICE).pw_dir)
+    job = lab.submit("-n2", "--mem=100", "--output=%j.out", user=ALICE, script=RANKS, cwd=home)
+    lab.wait_job(job, ("FAILED",))
+    (epilog,) = observed(lab, job, nodes=1).epilog
+    found = {Path(log["name"]).name: (log["text"], log.get("beside", False)) for log in epilog.facts["logs"]}
+    assert set(found) == {f"{job}.out", f"{job}_0.err", f"{job}_1.err"}
+    assert found[f"{job}_0.err"] == ("rank 0\n", True)
+    assert found[f"{job}_1.err"] == ("rank 1\nValueError: boom\n", True)
+
+
+@pytest.fixture
+def gate(lab_as_slurm: Lab) -> Iterator[Lab]:
+    """The lab with its Prolog gate on; slurmctld and the reconciler, whose files these are, run as user slurm."""
+    layout = Layout(lab_as_slurm.dir)
+    files = (layout.hooks / "prolog", layout.hooks / "hooks.json")
+    before = [path.read_text() for path in files]
+    files[0].write_text(before[0].replace("gate=off", "gate=on"))
+    files[1].write_text(json.dumps({**json.loads(before[1]), "gate": "on", "published": str(layout.published)}))
+    yield lab_as_slurm
+    for path, text in zip(files, before, strict=True):
+        path.write_text(text)
+    for name in ("gate-permit.json", "faults.json"):
+        (layout.published / name).unlink(missing_ok=True)
+    lab_as_slurm.run(["scontrol", "update", "nodename=n7", "state=resume"])
+
+
+def publish(lab: Lab, name: str, content: dict[str, object]) -> None:
+    path = Layout(lab.dir).published / name
+    path.write_text(json.dumps(content))
+    path.chmod(0o644)
+    shutil.chown(path, lab.slurm_user)
+
+
+def test_a_refused_job_is_held_and_its_node_drained_until_the_permit_is_gone(gate: Lab) -> None:
+    fault = {"node": "n7", "cause": "gpu_lost", "since": time.time() - 5, "text": "GPU 0 is lost"}
+    publish(gate, "faults.json", {"version": 1, "at": time.time(), "faults": [fault]})
+    publish(gate, "gate-permit.json", {"version": 1, "until": time.time() + 300, "allowed": True})
+    options = ("--mem=50", "--output=/dev/null")
+    job = gate.submit("--nodelist=n7", *options, user=ALICE, script="#!/bin/bash\ntrue\n")
+    words = ["squeue", "-h", "-j", job, "-o", "%T %r"]
+    held = wait_for(lambda: gate.run(words).stdout, lambda said: "PENDING" in said and "held" in said, 30)
+    assert held == "PENDING launch failed requeued held\n"
+    drained = gate.run(["sinfo", "-h", "-n", "n7", "-o", "%T %E"]).stdout
+    assert drained.startswith("drain") and drained.endswith(" Prolog error\n")
+    (prolog,) = observed(gate, job, nodes=1).prolog
+    assert prolog.facts["gate"] == {
+        "refused": True,
+        "cause": "gpu_lost",
+        "text": "GPU 0 is lost",
+        "source": "published",
+        "since": fault["since"],
+        "gpu": "",
+    }
+    other = gate.submit("--exclude=n7", *options, user=ALICE, script="#!/bin/bash\ntrue\n")
+    gate.wait_job(other)
+    publish(gate, "gate-permit.json", {"version": 1, "until": time.time() - 1, "allowed": True})
+    gate.run(["scontrol", "update", "nodename=n7", "state=resume"])
+    gate.run(["scontrol", "release", job])
+    gate.run(["scontrol", "update", f"jobid={job}", "starttime=now"])  # a requeue waits two minutes otherwise
+    gate.wait_job(job)
+    assert [one.facts["gate"]["why_not"] for one in observed(gate, job, nodes=1).prolog if one != prolog] == [
+        "the permit is stale"
+    ]

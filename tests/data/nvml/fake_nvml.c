@@ -1,0 +1,279 @@
+/*
+ * A stand-in for libnvidia-ml.so.1: as many of NVML's functions as the hooks call, so that the tests run the real
+ * nvidia-ml-py against it. What it answers stands in $FAKE_NVML, words like "recovery@1=2 init=9 hang=nvmlInitWithFlags":
+ *
+ *   KEY=N, KEY@GPU=N       an answer, or with a function's name as KEY the error code that it returns
+ *   hang=FUNCTION          that function never returns; with freeze=PATH it first puts the process into that cgroup
+ *   log=PATH               the name of every call is appended there
+ *
+ * -DOLD_DRIVER leaves out what came after R450. GPUs: 0000:05:00.0, 0000:06:00.0, 0000:07:00.0.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, LOST = 15 };
+
+typedef struct {
+    int index;
+    const char *bus;
+} device;
+
+static device devices[] = {{0, "00000000:05:00.0"}, {1, "00000000:06:00.0"}, {2, "00000000:07:00.0"}};
+
+/* The text after "KEY@GPU=" or "KEY=", NULL when there is none. */
+static const char *find(const char *key, int gpu) {
+    const char *said = getenv("FAKE_NVML");
+    char wanted[2][96];
+    snprintf(wanted[0], sizeof wanted[0], "%s@%d=", key, gpu);
+    snprintf(wanted[1], sizeof wanted[1], "%s=", key);
+    for (int i = 0; said && i < 2; i++) {
+        for (const char *at = said; (at = strstr(at, wanted[i])); at++) {
+            if (at == said || at[-1] == ' ') return at + strlen(wanted[i]);
+        }
+    }
+    return NULL;
+}
+
+static long number(const char *key, int gpu, long otherwise) {
+    const char *found = find(key, gpu);
+    return found ? strtol(found, NULL, 0) : otherwise;
+}
+
+static void add(const char *key, const char *text, int flags) {
+    const char *found = find(key, -1);
+    char path[512];
+    if (!found) return;
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(found, " "), found);
+    int file = open(path, O_WRONLY | flags, 0666);
+    if (file >= 0) {
+        if (write(file, text, strlen(text)) < 0) _exit(99);
+        close(file);
+    }
+}
+
+/* What every function begins with: its error code, or it does not come back. */
+static int enter(const char *name, int gpu) {
+    char text[128];
+    const char *hang = find("hang", gpu);
+    snprintf(text, sizeof text, "%s %d\n", name, gpu);
+    add("log", text, O_APPEND | O_CREAT);
+    if (hang && strncmp(hang, name, strlen(name)) == 0 && strcspn(hang, " ") == strlen(name)) {
+        snprintf(text, sizeof text, "%d\n", (int)getpid());
+        add("freeze", text, 0);
+        for (;;) pause();
+    }
+    if (gpu >= 0 && number("lost", gpu, 0)) return LOST;
+    return (int)number(name, gpu, SUCCESS);
+}
+
+#define ENTER(gpu) do { int failed = enter(__func__, gpu); if (failed) return failed; } while (0)
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    ENTER(-1);
+    return (int)number("init", -1, SUCCESS);
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, device **found) {
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        if (strcasecmp(bus, devices[i].bus) == 0 || strcasecmp(bus, devices[i].bus + 4) == 0) {
+            ENTER(devices[i].index);
+            *found = &devices[i];
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetTotalEccErrors(device *gpu, int type, int counter, unsigned long long *count) {
+    ENTER(gpu->index);
+    if (type != 1) return INVALID_ARGUMENT;
+    *count = (unsigned long long)number(counter ? "ecc_aggregate" : "ecc_volatile", gpu->index, 0);
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long memory;
+    unsigned gpu_instance, compute_instance;
+} process;
+
+static int processes(device *gpu, unsigned *count, process *found) {
+    long pid = number("process", gpu->index, 0);
+    if (!pid) {
+        *count = 0;
+        return SUCCESS;
+    }
+    if (*count < 1 || !found) {
+        *count = 1;
+        return INSUFFICIENT_SIZE;
+    }
+    *found = (process){.pid = (unsigned)pid, .memory = 512ULL << 20};
+    *count = 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(device *gpu, unsigned *count, process *found) {
+    ENTER(gpu->index);
+    return processes(gpu, count, found);
+}
+
+int nvmlDeviceGetRetiredPages(device *gpu, int cause, unsigned *count, unsigned long long *pages) {
+    ENTER(gpu->index);
+    long have = number(cause ? "retired_double" : "retired_single", gpu->index, -1);
+    if (have < 0) return NOT_SUPPORTED;
+    if (have && (long)*count < have) {
+        *count = (unsigned)have;
+        return INSUFFICIENT_SIZE;
+    }
+    for (long i = 0; i < have; i++) pages[i] = (unsigned long long)i << 12;
+    *count = (unsigned)have;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(device *gpu, unsigned *pending) {
+    ENTER(gpu->index);
+    *pending = (unsigned)number("retired_pending", gpu->index, 0);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkState(device *gpu, unsigned link, unsigned *active) {
+    ENTER(gpu->index);
+    if ((long)link >= number("links", gpu->index, 0)) return NOT_SUPPORTED;
+    *active = (long)link < number("active", gpu->index, 99);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(device *gpu, unsigned *width) {
+    ENTER(gpu->index);
+    *width = (unsigned)number("width", gpu->index, 16);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(device *gpu, unsigned *width) {
+    ENTER(gpu->index);
+    *width = 16;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPcieReplayCounter(device *gpu, unsigned *count) {
+    ENTER(gpu->index);
+    *count = (unsigned)number("replays", gpu->index, 0);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(device *gpu, unsigned long long *reasons) {
+    ENTER(gpu->index);
+    *reasons = (unsigned long long)number("reasons", gpu->index, 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPersistenceMode(device *gpu, unsigned *mode) {
+    ENTER(gpu->index);
+    *mode = (unsigned)number("persistence", gpu->index, 1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetAccountingMode(device *gpu, unsigned *mode) {
+    ENTER(gpu->index);
+    *mode = (unsigned)number("accounting", gpu->index, 0);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetAccountingBufferSize(device *gpu, unsigned *size) {
+    ENTER(gpu->index);
+    *size = 4000;
+    return SUCCESS;
+}
+
+/* Two processes: 700 long before every job, 701 a minute from now. */
+int nvmlDeviceGetAccountingPids(device *gpu, unsigned *count, unsigned *pids) {
+    ENTER(gpu->index);
+    pids[0] = 700;
+    pids[1] = 701;
+    *count = 2;
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned gpu, memory;
+    unsigned long long most, time, start;
+    unsigned running, reserved[5];
+} accounted;
+
+int nvmlDeviceGetAccountingStats(device *gpu, unsigned pid, accounted *stats) {
+    ENTER(gpu->index);
+    unsigned long long start = pid == 700 ? 1000000001ULL : 4000000000ULL;
+    *stats = (accounted){.gpu = 87, .memory = 41, .most = 30ULL << 30, .time = 5000, .start = start * 1000000ULL};
+    return SUCCESS;
+}
+
+#ifndef OLD_DRIVER
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    int type, result;
+    union {
+        unsigned ui;
+        unsigned long long ull;
+    } value;
+} field;
+
+int nvmlDeviceGetFieldValues(device *gpu, int count, field *fields) {
+    ENTER(gpu->index);
+    for (int i = 0; i < count; i++) {
+        char key[32];
+        snprintf(key, sizeof key, fields[i].field == 230 ? "recovery" : "field%u", fields[i].field);
+        long found = number(key, gpu->index, fields[i].field == 230 ? 0 : -1);
+        fields[i].result = found < 0 ? NOT_SUPPORTED : SUCCESS;
+        fields[i].type = fields[i].field == 230 ? 1 : 3;
+        fields[i].value.ull = 0;
+        if (fields[i].type == 1) fields[i].value.ui = (unsigned)found;
+        else fields[i].value.ull = (unsigned long long)found;
+    }
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRemappedRows(device *gpu, unsigned *correctable, unsigned *uncorrectable, unsigned *pending,
+                              unsigned *failed) {
+    ENTER(gpu->index);
+    *correctable = 0;
+    *uncorrectable = (unsigned)number("remapped", gpu->index, 0);
+    *pending = (unsigned)number("remap_pending", gpu->index, 0);
+    *failed = (unsigned)number("remap_failed", gpu->index, 0);
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned version;
+    unsigned long long counts[11];
+    unsigned exceeded;
+} sram;
+
+/* Order of the counts: aggregate parity, SEC-DED, corrected, then the same three volatile, then five by unit. */
+int nvmlDeviceGetSramEccErrorStatus(device *gpu, sram *status) {
+    ENTER(gpu->index);
+    if (status->version != (sizeof *status | 1U << 24)) return 25;
+    status->counts[1] = (unsigned long long)number("sram_aggregate", gpu->index, 0);
+    status->counts[4] = (unsigned long long)number("sram_volatile", gpu->index, 0);
+    status->exceeded = (unsigned)number("sram_exceeded", gpu->index, 0);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(device *gpu, unsigned *count, process *found) {
+    ENTER(gpu->index);
+    return processes(gpu, count, found);
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(device *gpu, unsigned long long *reasons) {
+    ENTER(gpu->index);
+    *reasons = (unsigned long long)number("reasons", gpu->index, 1);
+    return SUCCESS;
+}
+
+#endif

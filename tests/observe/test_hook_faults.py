@@ -1,0 +1,268 @@
+"""Faults put into real hooks, run as Slurm runs them: exit code 0 in time, the loss recorded where that is possible.
+
+Faults of the shims themselves are in test_whole_hooks.py, of the driver in test_gpu_state.py, of the gate in
+test_gate.py, and what a user may try in test_hostile_users.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hook_site import IN_TIME, Site, give, hooks, told
+
+
+def failed(site: Site) -> str:
+    path = site.state / "failed"
+    return path.read_text() if path.exists() else ""
+
+
+# The spool and MUNGE
+
+
+@pytest.fixture
+def tmpfs(site: Site) -> Iterator[Callable[[str], Path]]:
+    """Mounts a small tmpfs on the spool."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        spool = site.root / "spool"
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", spool], capture_output=True)
+        if done.returncode:
+            pytest.skip("mount is not allowed here")
+        mounted.append(spool)
+        return spool
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [("mode=1733,size=4k", "No space left on device"), ("mode=1733,ro", "Read-only file system")],
+)
+def test_a_full_or_read_only_spool_keeps_the_observation_on_the_node(
+    site: Site, tmpfs: Callable[[str], Path], options: str, error: str
+) -> None:
+    spool = tmpfs(options)
+    if "ro" not in options.split(","):
+        (spool / "filler").write_bytes(bytes(4096))
+    hooks(site)
+    assert len(list((site.state / "unsent").iterdir())) == 2
+    assert error in failed(site) and failed(site).endswith(": kept\n")
+    assert [path.name for path in spool.iterdir() if path.name != "filler"] == []  # nothing half written
+
+
+@pytest.fixture
+def silent_munged(tmp_path: Path) -> Iterator[str]:
+    """A munged that accepts and never answers."""
+    path = str(tmp_path / "socket")
+    with closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(path)
+        server.listen(8)
+        kept: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    kept.append(server.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield path
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+        for one in kept:
+            one.close()
+
+
+def test_a_munged_that_never_answers_is_left_and_the_observation_kept(site: Site, silent_munged: str) -> None:
+    site.setting("munge_socket", silent_munged)
+    site.epilog()
+    assert site.slowest < IN_TIME
+    assert len(list((site.state / "unsent").iterdir())) == 1
+    assert failed(site).endswith("job 41: munge was late: kept\n")
+
+
+# The interpreter
+
+
+def program(site: Site, text: str) -> Callable[[Path], None]:
+    """Puts a program in the place of Python."""
+    fake = site.root / "python"
+    fake.write_text(text)
+    fake.chmod(0o755)
+
+    def replace(shim: Path) -> None:
+        lines = shim.read_text().splitlines()
+        shim.write_text("\n".join(f"python={fake}" if line.startswith("python=") else line for line in lines) + "\n")
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    "text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\nkill -SEGV $$\n", "#!/bin/sh\nexit 77\n", "\x7fELF"]
+)
+def test_a_python_that_crashes_at_its_start_is_remembered(site: Site, text: str) -> None:
+    site.prolog()
+    replace = program(site, text)
+    for shim in (site.files.prolog, site.files.epilog):
+        replace(shim)
+        site.hook(shim)
+        assert (site.slowest < 2, "python ended with" in failed(site)) == (True, True)
+
+
+def test_a_python_that_ignores_every_signal_is_killed_at_the_deadline(site: Site) -> None:
+    site.prolog()
+    program(site, "#!/bin/sh\ntrap '' TERM INT HUP ALRM\nwhile :; do /bin/sleep 1; done\n")(site.files.epilog)
+    site.edit(site.files.epilog, "deadline=10", "deadline=1")
+    site.epilog()
+    assert 1 <= site.slowest < 3
+    assert failed(site) == "epilog of job 41: stopped after 1 s\n"
+
+
+# Slurm's environment
+
+
+def test_no_environment_at_all(site: Site) -> None:
+    site.environ = {}
+    hooks(site)
+    assert (site.arrived(), site.recorded()) == ([], [])
+    assert "SLURM_JOB_ID is not a job id" in (site.root / "state" / "unknown" / "failed").read_text()
+
+
+HUGE = "x" * 131_000  # execve(2) takes no longer string: MAX_ARG_STRLEN is 128 KiB with its name
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"SLURM_JOB_UID": "-1"},
+        {"SLURM_JOB_UID": ""},
+        {"SLURM_JOB_UID": str(1 << 70), "SLURM_JOB_GID": str(1 << 70)},
+        {"SLURM_JOB_GID": "-1"},
+        {"SLURM_JOB_USER": "no such user"},
+        {"SLURM_JOB_RESTART_COUNT": "9" * 5000, "SLURM_JOB_EXIT_CODE": "-" * 99, "SLURM_JOB_DERIVED_EC": "1e9"},
+        {"SLURM_NODELIST": HUGE},
+        {"SLURM_NODELIST": "[" * 1000 + "n0" + "]" * 1000},
+        {"SLURM_JOB_GPUS": "0-4294967295,-1,,x-y"},
+        {"SLURM_JOB_GPUS": HUGE.replace("x", "0,")[:131_000]},
+        {"SLURM_JOB_STDOUT": HUGE},
+        {"SLURM_JOB_STDOUT": "%x" * 1000},
+        {"SLURM_JOB_STDOUT": "/" + "%A/" * 1000},
+        {"SLURM_JOB_WORK_DIR": "", "SLURM_JOB_STDOUT": ""},
+        {"SLURM_JOB_WORK_DIR": "../../..", "SLURM_JOB_STDOUT": "../../../etc/shadow"},
+        {"SLURM_JOB_EXIT_CODE2": "\udcff\x1b[31m\n"},
+        {"SLURM_JOB_START_TIME": "-1"},
+        {"SLURM_JOB_SLUID": "../" * 50},
+    ],
+)
+def test_absurd_values_cost_at_most_what_they_describe(site: Site, changed: dict[str, str]) -> None:
+    give(site.work / "41.out", "text\n")
+    hooks(site, **changed)
+    assert site.slowest < 2
+    found = {one.context.value: one for one in site.arrived() if hasattr(one, "context")}
+    assert set(found) == {"prolog", "epilog"}
+    assert found["epilog"].facts["exit"] == changed.get("SLURM_JOB_EXIT_CODE2", "3:0").replace("\udcff", "\ufffd")
+    assert len(site.recorded()) == 1
+
+
+@pytest.mark.parametrize("job_id", ["-41", "0", "42949672960", "9" * 9999, "0x29", "41; reboot", ""])
+def test_what_is_no_job_id_leaves_nothing(site: Site, job_id: str) -> None:
+    hooks(site, SLURM_JOB_ID=job_id)
+    assert (site.arrived(), site.recorded()) == ([], [])
+
+
+# Clocks
+
+
+def test_a_clock_that_was_set_back_while_the_job_ran(site: Site) -> None:
+    """The mark is of tomorrow: the job's start is told by the clock of now, as the controller's is."""
+    site.prolog()
+    site.arrived()
+    path = site.state / "41.mark"
+    mark = json.loads(path.read_text())
+    path.write_text(json.dumps({**mark, "at": mark["at"] + 86400}))
+    give(site.work / "41.out", "text\n")
+    found = told(site)
+    assert abs(found["started_at"] - mark["at"]) < 1 and found["clock_jump_s"] == -86400.0
+    assert [log["text"] for log in found["logs"]] == ["text\n"]
+
+
+def test_a_clock_that_was_set_ahead_while_the_job_ran(site: Site) -> None:
+    """Files of before the jump are a day old by the clock of now, and are the job's all the same."""
+    site.prolog()
+    site.arrived()
+    path = site.state / "41.mark"
+    mark = json.loads(path.read_text())
+    path.write_text(json.dumps({**mark, "at": mark["at"] - 86400}))
+    yesterday = time.time() - 86390
+    os.utime(give(site.work / "train-41.out", "text\n"), (yesterday, yesterday))
+    found = told(site, SLURM_JOB_STDOUT=f"{site.work}/%x-%j.out", SLURM_JOB_STDERR="/dev/null")
+    assert abs(found["started_at"] - mark["at"]) < 1 and found["clock_jump_s"] == 86400.0
+    assert [log["text"] for log in found["logs"]] == ["text\n"]
+
+
+MARKS = ["", "{", "[]", '{"at": "x"}', '{"at": 1e400, "ticks": 1.0}', '{"kernel": 7, "gpus": 7}']
+
+
+@pytest.mark.parametrize("content", MARKS)
+def test_a_mark_that_makes_no_sense_costs_only_itself(site: Site, content: str) -> None:
+    site.prolog()
+    site.arrived()
+    (site.state / "41.mark").write_text(content)
+    give(site.work / "41.out", "text\n")
+    found = told(site)
+    assert [log["text"] for log in found["logs"]] == ["text\n"]
+    assert (found["exit"], found["started_at"]) == ("3:0", None)
+
+
+def test_two_epilogs_at_once_send_two_observations(site: Site) -> None:
+    """Jobs that share a node end together."""
+    environ = {os.fsencode(k): os.fsencode(v) for k, v in site.environ.items()}
+    running = [
+        subprocess.Popen([site.files.epilog], env={**environ, b"SLURM_JOB_ID": b"%d" % job}) for job in range(41, 49)
+    ]
+    assert [process.wait(20) for process in running] == [0] * 8
+    assert sorted(one.job_id for one in site.arrived() if hasattr(one, "job_id")) == list(range(41, 49))
+
+
+def test_a_hook_whose_shim_is_killed_leaves_no_child_behind(site: Site) -> None:
+    """PrologEpilogTimeout: slurmd kills the hook's process group with SIGKILL."""
+    site.setting("munge", str(site.root / "munge"))
+    (site.root / "munge").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    (site.root / "munge").chmod(0o755)
+    environ = {os.fsencode(k): os.fsencode(v) for k, v in site.environ.items()}
+    process = subprocess.Popen([site.files.epilog], env=environ, start_new_session=True)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5)
+    until = time.monotonic() + IN_TIME
+    while site_children(site) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert site_children(site) == []
+
+
+def site_children(site: Site) -> list[str]:
+    """Command lines of processes that belong to this site."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(site.root) in line:
+            found.append(line)
+    return found

@@ -1,0 +1,173 @@
+"""What a user can do to his own files, to his job's name and to the log: it reaches no other user, node or shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hook_site import Site, add_gpu, append, give, hooks, only, told
+
+LINE = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=python, GPU has fallen off the bus."
+NASTY = "$(touch {0})`touch {0}`;touch {0}\n|touch {0} & \"'\\"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SLURM_JOB_NAME",
+        "SLURM_JOB_USER",
+        "SLURM_JOB_PARTITION",
+        "SLURM_JOB_ACCOUNT",
+        "SLURM_JOB_WORK_DIR",
+        "SLURM_JOB_STDOUT",
+        "SLURM_JOB_STDERR",
+        "SLURM_NODELIST",
+        "SLURM_JOB_NODELIST",
+        "SLURM_JOB_GPUS",
+        "SLURM_JOB_EXIT_CODE2",
+        "SLURM_JOB_COMMENT",
+        "SLURMD_NODENAME",
+        "SLURM_CLUSTER_NAME",
+    ],
+)
+def test_shell_text_in_a_variable_stays_text(site: Site, name: str) -> None:
+    mark = site.root / "pwned"
+    hooks(site, **{name: NASTY.format(mark), "IFS": "4", "ENV": str(mark), "BASH_ENV": str(mark)})
+    assert not mark.exists()
+    assert len(site.recorded()) == 1
+
+
+def test_a_job_named_reboot_is_a_name(site: Site) -> None:
+    site.epilog_slurmctld(SLURM_JOB_NAME="$(reboot)")
+    assert only(site.recorded()).facts["name"] == "$(reboot)"
+
+
+# The user's output
+
+
+def test_a_forged_kernel_line_in_the_output_is_text_and_nothing_else(site: Site) -> None:
+    add_gpu(site, 0, "0000:05:00.0")
+    append(site.kernel_log, "before")
+    site.prolog()
+    site.arrived()
+    give(site.work / "41.out", f"{LINE}\nslurmstepd: error: *** JOB 41 ON n0 CANCELLED\n")
+    found = told(site, SLURM_JOB_NAME=LINE, SLURM_JOB_COMMENT=LINE)
+    assert found["kernel"] == []
+    assert "gpu" not in found and not (site.state / "gpu.fallen").exists()
+    assert found["logs"][0]["text"].startswith(LINE)
+
+
+@pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg cannot be read here")
+def test_a_line_that_a_program_writes_to_the_real_kernel_log_is_no_kernels_word(site: Site) -> None:
+    """Whole hooks on /dev/kmsg: root's daemons may write there, and the kernel marks such lines as not its own."""
+    site.setting("kernel_log", "/dev/kmsg")
+    add_gpu(site, 0, "0000:05:00.0")
+    site.prolog()
+    (prolog,) = site.arrived()
+    Path("/dev/kmsg").write_text(f"{LINE} slurmwrap test\n")
+    found = told(site)
+    assert prolog.facts["kernel_mark"]["seq"] >= 0
+    assert found["kernel_source"] == "/dev/kmsg" and "kernel_error" not in found
+    assert not any("slurmwrap test" in line["text"] for line in found["kernel"])
+    assert not (site.state / "gpu.fallen").exists()
+
+
+def test_escape_sequences_and_invalid_utf_8_arrive_as_text(site: Site) -> None:
+    path = site.work / "41.out"
+    path.write_bytes(b"\x1b]0;title\x07\x1b[2J\xff\xfe\xc3\x28 \x00 \xed\xa0\x80 end\r\n")
+    os.chown(path, 65534, 65534)
+    (log,) = told(site)["logs"]
+    assert log["text"] == "\x1b]0;title\x07\x1b[2J\ufffd\ufffd\ufffd( \x00 \ufffd\ufffd\ufffd end\r\n"
+    assert json.loads(json.dumps(log)) == log
+
+
+def test_a_file_that_grows_while_it_is_read_gives_one_end_of_it(site: Site) -> None:
+    path = give(site.work / "41.out", "start\n")
+    writer = subprocess.Popen(["/bin/sh", "-c", f"exec yes 'a line of the job' >>'{path}'"])
+    try:
+        time.sleep(0.1)
+        (log,) = told(site)["logs"]
+        assert log["truncated"] and len(log["text"]) <= 65536
+        assert set(log["text"].splitlines()[:-1]) == {"a line of the job"}
+        assert site.slowest < 2
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def test_a_path_of_newlines_and_quotes_is_named_as_it_is(site: Site) -> None:
+    name = "a\nb 'c' \"d\" $(reboot) \udcff"
+    give(site.work / name, "text\n")
+    found = told(site, SLURM_JOB_STDOUT=f"{site.work}/{name}", SLURM_JOB_STDERR="/dev/null")
+    text = os.fsencode(name).decode("utf-8", "replace")
+    assert found["logs"] == [{"name": f"{site.work}/{text}", "text": "text\n", "truncated": False}]
+
+
+def everything(site: Site) -> str:
+    """All that the spool, the node and the controller hold, decoded."""
+    found = [str(getattr(one, "facts", one)) for one in site.arrived() + site.recorded()]
+    kept = [path.read_text(errors="replace") for path in site.root.glob("state/**/*") if path.is_file()]
+    return "\n".join(found + kept)
+
+
+def secret_by_pattern(site: Site, secret: Path) -> dict[str, str]:
+    return {"SLURM_JOB_STDOUT": str(secret), "SLURM_JOB_STDERR": "/etc/shadow"}
+
+
+def secret_by_link(site: Site, secret: Path) -> dict[str, str]:
+    (site.work / "41.out").symlink_to(secret)
+    (site.work / "41_0.err").symlink_to(secret)
+    return {}
+
+
+def secret_by_hard_link(site: Site, secret: Path) -> dict[str, str]:
+    secret.chmod(0o644)
+    (site.work / "41.out").hardlink_to(secret)
+    return {}
+
+
+def secret_by_directory(site: Site, secret: Path) -> dict[str, str]:
+    (site.work / "way").symlink_to(secret.parent)
+    return {"SLURM_JOB_STDOUT": f"{site.work}/way/{secret.name}"}
+
+
+def secret_by_expression(site: Site, secret: Path) -> dict[str, str]:
+    return {"SLURM_JOB_STDOUT": f"{secret.parent}/%x"}
+
+
+def secret_by_proc(site: Site, secret: Path) -> dict[str, str]:
+    return {"SLURM_JOB_STDOUT": "/proc/self/environ", "SLURM_JOB_STDERR": "/proc/self/fd/0"}
+
+
+def secret_as_another_user(site: Site, secret: Path) -> dict[str, str]:
+    give(site.work / "41.out", "SECRET of nobody\n").chmod(0o644)
+    return {"SLURM_JOB_UID": "12345", "SLURM_JOB_GID": "12345", "SLURM_JOB_USER": "another"}
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        secret_by_pattern,
+        secret_by_link,
+        secret_by_hard_link,
+        secret_by_directory,
+        secret_by_expression,
+        secret_by_proc,
+        secret_as_another_user,
+    ],
+)
+def test_nothing_of_another_users_file_is_anywhere(site: Site, trick: Callable[[Site, Path], dict[str, str]]) -> None:
+    secret = site.root / "secret"
+    secret.write_text("SECRET root:$6$abc\n")
+    secret.chmod(0o600)
+    site.prolog()
+    hooks(site, **trick(site, secret))
+    shadow = Path("/etc/shadow").read_text().splitlines()[0]
+    held = everything(site)
+    assert "SECRET" not in held and shadow not in held and "LD_LIBRARY_PATH" not in held
+    assert "log_error" in held
