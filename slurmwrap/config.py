@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,17 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "retry.per_root_cause": (0, 1000),
     "retry.confirmations": (0, 1000),
     "retry.resize_memory_factor": (1, 100),
+    "retry.resize_time_factor": (1, 100),
     "retry.backoff_s": (0, 86400),
+    "retry.max_restarts": (0, 100_000),
+    "retry.max_lost_gpu_hours": (0, 1e9),
+    "retry.max_per_hour": (0, 1_000_000),
+    "incidents.window_s": (1, 86400),
+    "incidents.min_jobs": (2, 1_000_000),
+    "incidents.min_users": (2, 1_000_000),
+    "incidents.min_nodes": (2, 1_000_000),
+    "incidents.quiet_s": (1, 86400),
+    "incidents.spread_s": (0, 86400),
     "slurm_timeout_s": (0.1, 600),
 }
 
@@ -76,7 +86,12 @@ class Retry:
     per_root_cause: int = 3
     confirmations: int = 1
     resize_memory_factor: float = 1.5
+    resize_time_factor: float = 1.5  # of the time limit, for jobs that were seen to resume
     backoff_s: int = 60
+    # Progress resets the budgets above, and progress is the log's word; these two stand whatever it says. 0: no cap.
+    max_restarts: int = 20  # failures of one job, preemptions not counted
+    max_lost_gpu_hours: float = 1000.0  # of one job's failed runs, less what a resumed run kept
+    max_per_hour: int = 120  # retries of all jobs together; those beyond it start later. 0: no brake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +106,34 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosing:
+    """How failures are told apart."""
+
+    signatures: str = ""  # the site's own file of signatures, beside the shipped ones (docs/diagnosis.md)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """Mail to the owner of a job that failed for good. Without a server none is sent."""
+
+    server: str = ""  # host or host:port of an SMTP server that takes mail without a login
+    sender: str = "slurmwrap@localhost"
+    to: str = "{user}"  # "{user}@example.org"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incidents:
+    """When failures of several jobs are one incident, and how its retries wait."""
+
+    window_s: float = 300.0  # failures further apart than this are not related
+    min_jobs: int = 3
+    min_users: int = 2  # one user's many failures are his job, ...
+    min_nodes: int = 3  # ... unless kernel, NVML or Slurm speak of so many nodes
+    quiet_s: float = 600.0  # it is over when no run failed of it for so long
+    spread_s: float = 900.0  # then its retries start within so long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that can be set; every field has a default that works without any file."""
 
@@ -99,6 +142,9 @@ class Config:
     tuning: Tuning = field(default_factory=Tuning)
     retry: Retry = field(default_factory=Retry)
     site: Site = field(default_factory=Site)
+    mail: Mail = field(default_factory=Mail)
+    diagnosis: Diagnosing = field(default_factory=Diagnosing)
+    incidents: Incidents = field(default_factory=Incidents)
     rules: Mapping[str, str] = field(default_factory=dict)  # rule -> observe | advise | act
     slurm_timeout_s: float = 10.0
 
@@ -216,9 +262,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     default = Config()
-    keys = {
-        section: _names(getattr(default, section)) for section in ("prerun", "placement", "tuning", "retry", "site")
-    }
+    keys = {name: _names(value) for name in _names(default) if is_dataclass(value := getattr(default, name))}
     tables: dict[str, Any] = {}
     for section, names in {**keys, "rules": RULES}.items():
         for key in names:

@@ -164,6 +164,7 @@ class FakeSlurm:
             "StdOut": lambda: {"std_out": value},
             "MinMemoryNode": lambda: {"mem_mib_per_node": int(value)},
             "MinMemoryCPU": lambda: {"mem_mib_per_cpu": int(value)},
+            "TimeLimit": lambda: {"time_limit_s": int(value) * 60},
             "Comment": lambda: {"comment": value},
         }
         if action.key not in change:

@@ -12,7 +12,7 @@ from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, Fuse, Ki
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.config import RULES, Config
+from slurmwrap.config import RULES, Config, Retry
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Evidence, LogTail, Observation
 from slurmwrap.edges import Collected, SetAside
@@ -384,7 +384,7 @@ def test_the_third_retry_of_one_root_cause_is_the_last(world: World) -> None:
     decisions = [record.decision for record in world.store.attempts(cluster="lab", job_id=95)]
     assert decisions == ["retry", "retry", "retry", "stop"]
     starts = [call[3] for call in world.asked() if call[2] == "StartTime"]
-    assert starts == ["now+60", "now+120", "now+240"]
+    assert starts == ["now+64", "now+136", "now+290"]  # doubled, and a part that is this job's own
 
 
 def test_a_job_out_of_memory_gets_more_in_its_own_unit(world: World) -> None:
@@ -479,7 +479,10 @@ def test_a_broken_input_that_the_log_does_not_name_is_found_by_our_own_read_and_
     assert found.diagnosis is not None
     assert (found.decision, found.diagnosis.input_path) == ("blacklist_input", "/data/bad.pt")
     assert found.decision_reason == "/data/bad.pt: it is truncated"
-    assert [(b.digest, b.uid) for b in world.store.blocked_inputs()] == [("d3", 1001)]
+    assert [(b.digest, b.uid, b.reason) for b in world.store.blocked_inputs()] == [
+        ("d3", -1, "our own read of it: it is truncated"),
+        ("d3", 1001, "/data/bad.pt: it is truncated"),
+    ]
 
 
 def test_what_torch_calls_a_damaged_checkpoint_is_an_input_when_our_own_read_finds_it_so(world: World) -> None:
@@ -492,7 +495,112 @@ def test_what_torch_calls_a_damaged_checkpoint_is_an_input_when_our_own_read_fin
     world.run()
     assert category_of(world, mine) == ("incorrect_inputs", "blacklist_input")
     assert category_of(world, sound) == ("checkpoint_error", "retry")
-    assert [b.digest for b in world.store.blocked_inputs()] == ["d4"]
+    assert {b.digest for b in world.store.blocked_inputs()} == {"d4"}
+
+
+MISSING = (
+    'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
+    "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.h5'\n"
+)
+
+
+def test_a_block_that_is_only_advised_is_recorded_and_not_made(tmp_path: Path) -> None:
+    world = World(tmp_path, config=Config())
+    world.files[(1001, "/data/train.h5")] = InputRead(path="/data/train.h5", digest="d1")
+    failed = job(150)
+    world.add(failed)
+    world.hear(*hooks(failed, log=MISSING))
+    world.run()
+    (action,) = world.store.actions()
+    assert (action.rule, action.mode, action.verb, action.target) == (
+        "block_input",
+        "advise",
+        "block input",
+        "/data/train.h5",
+    )
+    assert (world.store.blocked_inputs(), world.asked(), action.done_at) == ((), [], None)
+    assert world.publisher.told[150][1] == (action,)
+
+
+def test_two_users_on_two_nodes_block_an_input_for_everybody(world: World) -> None:
+    for uid, user, name in ((1001, "alice", "n1"), (1002, "bob", "n2")):
+        world.files[(uid, "/data/train.h5")] = InputRead(path="/data/train.h5", digest="d1")
+        failed = job(150 + uid, uid=uid, user=user, nodes=(name,))
+        world.add(failed)
+        world.hear(*hooks(failed, log=MISSING))
+        world.run()
+    found = {(b.digest, b.uid): b.reason for b in world.store.blocked_inputs()}
+    assert set(found) == {("d1", 1001), ("d1", 1002), ("d1", -1)}
+    assert found["d1", -1] == "jobs of several users failed of it on several nodes"
+    done = [a for a in world.store.actions() if a.verb == "block input"]
+    assert [(a.key, bool(a.done_at), a.error) for a in done] == [
+        ("user", True, ""),
+        ("user", True, ""),
+        ("site", True, ""),
+    ]
+    assert world.asked() == []  # Slurm is never told
+
+
+def test_a_job_that_resumes_gets_more_time(world: World) -> None:
+    timed_out = job(151, state="TIMEOUT", reason="TimeLimit", exit_code=0, signal=15)
+    world.add(timed_out)
+    world.hear(submitted(submission(151)), *hooks(timed_out))
+    edges = world.edges()
+
+    def resumes(evidence: Evidence) -> Diagnosis:
+        return replace(edges.classify(evidence), resumed=True, step=120, checkpoint_step=100)
+
+    reconcile_once(replace(edges, classify=resumes))
+    assert ("update job", "151", "TimeLimit", "90") in world.asked()
+    found = world.attempt(timed_out)
+    assert found.diagnosis is not None
+    assert (found.decision, found.diagnosis.checkpoint_step) == ("resize", 100)
+
+
+def test_a_refused_resize_is_put_back_and_not_asked_for_again(world: World) -> None:
+    from slurmwrap.errors import SlurmError
+
+    updated = world.slurm._updated
+
+    def limited(found: JobRecord, action: SlurmAction) -> JobRecord:
+        if action.key == "MinMemoryNode" and int(action.value) > 4000:
+            world.slurm.records[found.job_id] = updated(found, action)  # Slurm 22.05 may keep what it refuses
+            raise SlurmError("Job violates accounting/QOS policy")
+        return updated(found, action)
+
+    world.slurm._updated = limited  # type: ignore[method-assign]
+    failed = job(152, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
+    world.add(failed)
+    world.hear(submitted(submission(152)), *hooks(failed))
+    world.run()
+    keys = [(call[2], call[3]) for call in world.asked() if call[0] == "update job"]
+    assert keys == [("MinMemoryNode", "6000"), ("MinMemoryNode", "4000"), ("StartTime", "now")]
+    assert world.slurm.records[152].mem_mib_per_node == 4000
+    again = replace(failed, restarts=1, submit_time=START + 50, start_time=START + 60, end_time=START + 90)
+    world.clock.sleep(200)
+    world.add(again)
+    world.hear(*hooks(again))
+    world.run()
+    assert world.attempt(again).decision == "stop"
+    assert "Slurm refused the larger job last time" in world.attempt(again).decision_reason
+
+
+def test_beyond_the_brake_retries_start_later_and_none_is_lost(tmp_path: Path) -> None:
+    world = World(tmp_path, config=Config(rules=ACT.rules, retry=Retry(max_per_hour=2, backoff_s=0)))
+    storm = [job(160 + n, submit_time=START - 200 + n) for n in range(5)]
+    world.add(*storm)
+    for failed in storm:
+        world.hear(submitted(submission(failed.job_id)), *hooks(failed, log=NCCL))
+    world.run()
+    world.reopen()  # a new process knows of them too
+    late = job(170)
+    world.add(late)
+    world.hear(submitted(submission(170)), *hooks(late, log=NCCL))
+    world.run()
+    starts = [call[3] for call in world.asked() if call[2] == "StartTime"]
+    assert starts == ["now", "now", "now+3600", "now+3600", "now+7200", "now+7200"]
+    assert "2 retries an hour are the limit" in world.attempt(late).decision_reason
+    assert all(record.pending for record in world.slurm.records.values())
 
 
 class AppendedLogs(FakeLogs):

@@ -338,9 +338,56 @@ def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
     memory = FakeMemory(blocked=(blocked,))
     trials = {"named_files": lambda request: ("/data/copy.pt",), "digest": lambda path: "d1"}
     at = desk(FakeSlurm(), memory, trials=trials)
-    with pytest.raises(RefusedError, match=r"input /data/copy.pt is blocked: not a zip archive \(it made job 7 fail\)"):
+    with pytest.raises(
+        RefusedError, match=r"input /data/copy.pt is blocked: not a zip archive \(your job 7 failed of it"
+    ):
         prepare(request(), at)
-    assert prepare(request("--force"), at).inputs == ("/data/copy.pt",)
+    prepared = prepare(request("--force"), at)
+    assert prepared.inputs == ("/data/copy.pt",)
+    assert [text.partition(":")[0] for text in prepared.forced] == ["input /data/copy.pt is blocked"]
+    assert prepared.warnings[0].message.startswith("submitted all the same (--force): input /data/copy.pt is blocked")
+    send(prepared, at, trial)
+    assert memory.submissions[0].forced == prepared.forced
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        (
+            BlockedInput(digest="d", path="", uid=1001, reason="it made job 7 fail", at=NOW, job_id=7),
+            "your job 7 failed",
+        ),
+        (BlockedInput(digest="d", path="/x", uid=1001, reason="old", at=NOW), r"old \(by yourself on "),
+        (
+            BlockedInput(digest="d", path="", uid=-1, reason="jobs of several users failed of it", at=NOW, job_id=9),
+            r"jobs of several users failed of it \(for everybody, since job 9 on ",
+        ),
+        (
+            BlockedInput(digest="d", path="", uid=-1, reason="labels are shifted", at=NOW),
+            r"labels are shifted \(for everybody, by an administrator on ",
+        ),
+        (BlockedInput(digest="d", path="", uid=1002, reason="it made job 5 fail", at=NOW, job_id=5), ""),
+    ],
+)
+def test_a_refusal_says_by_whose_job_and_since_when_and_other_users_blocks_bind_nobody(
+    block: BlockedInput, told: str
+) -> None:
+    trials = {"named_files": lambda request: ("/data/a.pt",), "digest": lambda path: "d"}
+    at = desk(FakeSlurm(), FakeMemory(), trials=trials, published=Published(blocked=(block,)))
+    if not told:
+        assert prepare(request(), at).forced == ()
+        return
+    with pytest.raises(RefusedError, match=f"input /data/a.pt is blocked: {told}"):
+        prepare(request(), at)
+
+
+def test_the_users_own_word_with_its_line_is_told_before_what_everybody_sees() -> None:
+    mine = BlockedInput(digest="d", path="/a", uid=1001, reason="the log blames /a (o:7: bad)", at=NOW, job_id=7)
+    others = replace(mine, path="", reason="it made job 7 fail")
+    trials = {"named_files": lambda request: ("/a",), "digest": lambda path: "d"}
+    at = desk(FakeSlurm(), FakeMemory(blocked=(mine,)), trials=trials, published=Published(blocked=(others,)))
+    with pytest.raises(RefusedError, match=r"the log blames /a \(o:7: bad\) \(your job 7"):
+        prepare(request(), at)
 
 
 def test_a_file_with_other_content_under_a_blocked_path_is_free() -> None:
@@ -357,8 +404,10 @@ def test_a_script_that_failed_twice_unchanged_is_refused(failures: tuple[str, ..
     if not refused:
         prepare(request(), at)
         return
-    with pytest.raises(RefusedError, match="failed 2 times, unchanged: KeyError 'lr'"):
+    with pytest.raises(RefusedError, match="failed 2 times, unchanged: KeyError 'lr'; before that: x"):
         prepare(request(), at)
+    (overridden,) = prepare(request("--force"), at).forced
+    assert overridden.startswith("this very script failed 2 times")
 
 
 def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_not() -> None:

@@ -60,7 +60,7 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
         uid=uid,
         user=_user_name(uid),
         environ=environ,
-        published=_published(config),
+        published=_published(config, memory.state, uid),
         say=voice.say,
     )
 
@@ -269,10 +269,16 @@ def _entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[str, b
     return {path: content for path, content in found.items() if path}
 
 
-def _published(config: Config) -> Published:
+def _published(config: Config, state: UserState, uid: int) -> Published:
+    """What the site says, less the user's own inputs that he freed since (`slurmwrap inputs clear`)."""
     if not config.site.published:
         return Published()
-    return read_published(Path(config.site.published), trusted_uids(config)) or Published()
+    found = read_published(Path(config.site.published), trusted_uids(config)) or Published()
+    if not any(block.uid == uid for block in found.blocked):
+        return found
+    freed = state.freed_inputs()
+    standing = tuple(b for b in found.blocked if b.uid != uid or freed.get(b.digest, 0.0) < b.at)
+    return replace(found, blocked=standing)
 
 
 def _user_name(uid: int) -> str:

@@ -9,18 +9,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from time import localtime, strftime
 from typing import Any
 
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Context, Observation
 from slurmwrap.errors import StoreError
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import PrerunRecord, Submission
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.store.observation_json import new_nonce
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.spool import write_plain, write_sealed
-from slurmwrap.store.userstate import UserState
+from slurmwrap.store.userstate import PastFailure, UserState
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,31 @@ class HomeMemory:
         return self.state.passed(fingerprint) is not None
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
-        """Reasons, newest first, of failures whose fingerprint is this one too."""
-        past = self.state.failed_before(script_sha256)
-        return tuple(failure.reason for failure in past if failure.fingerprint == fingerprint)
+        """Reasons, newest first, each with its job and time: by the user's own reconcile and by the site's word."""
+        past = self.state.failed_before(
+            script_sha256, fingerprint=fingerprint, told=self._told(script_sha256, fingerprint)
+        )
+        return tuple(_told(failure) for failure in past)
+
+    def _told(self, script_sha256: str, fingerprint: str) -> tuple[tuple[AttemptRecord, Submission], ...]:
+        """What the site sealed for this user about his earlier submissions of the very same."""
+        if not self.config.site.published:
+            return ()
+        same = [one for one in self.state.submitted(script_sha256) if one.fingerprint == fingerprint]
+        if len(same) < 2:
+            return ()
+        from slurmwrap.host import munge
+        from slurmwrap.store.past import told_ends
+        from slurmwrap.store.published import trusted_uids
+
+        def unseal(credential: bytes) -> tuple[bytes, int] | None:
+            try:
+                decoded = munge.decode(credential, socket=self.config.site.munge_socket)
+            except StoreError:  # sealed for somebody else, or no munged: gsub goes on without
+                return None
+            return decoded.payload, decoded.uid
+
+        return told_ends(same, Path(self.config.site.published), unseal, trusted_uids(self.config))
 
     def remember_submission(self, submission: Submission) -> None:
         """One file in the user's spool, one in the site's."""
@@ -93,3 +116,9 @@ class HomeMemory:
         if site and os.access(site, os.W_OK | os.X_OK):
             with suppress(OSError, StoreError):  # the site's copy is a courtesy: the user's own is kept already
                 write_sealed(Path(site), note, socket=self.config.site.munge_socket)
+
+
+def _told(failure: PastFailure) -> str:
+    kind = "its pre-run, job" if failure.prerun else "job"
+    when = strftime("%Y-%m-%d %H:%M", localtime(failure.at))
+    return f"{failure.reason or failure.category} ({kind} {failure.job_id}, {when})"

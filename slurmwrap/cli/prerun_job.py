@@ -22,7 +22,7 @@ from slurmwrap import config as configuration
 from slurmwrap import submit
 from slurmwrap.cli.flow import open_desk
 from slurmwrap.cli.voice import Voice
-from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.classify import classifier
 from slurmwrap.edges import Slurm
 from slurmwrap.errors import SlurmError
 from slurmwrap.job.request import JobRequest
@@ -117,6 +117,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _verdict(trial: Trial) -> Verdict:
     watch = Watch(trial.spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
+    classify = classifier(configuration.load(os.environ).diagnosis.signatures)
     try:
         watch.look()
         report = _Reporter(trial.directory, watch)

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Verb(Enum):
-    """scontrol's and scancel's verbs, nothing else."""
+    """scontrol's and scancel's verbs; BLOCK_INPUT is our own, recorded beside them and never sent to Slurm."""
 
     REQUEUE = "requeue"
     REQUEUEHOLD = "requeuehold"
@@ -17,6 +17,7 @@ class Verb(Enum):
     CANCEL = "cancel"
     DRAIN = "drain"
     RESUME = "resume"
+    BLOCK_INPUT = "block input"  # target: path, key: "user" or "site", value: digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

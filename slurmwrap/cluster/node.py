@@ -82,6 +82,7 @@ class Partition:
     max_cpus_per_node: int | None = None
     max_mem_mib_per_node: int | None = None
     max_mem_mib_per_cpu: int | None = None
+    max_time_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

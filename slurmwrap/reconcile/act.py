@@ -9,12 +9,14 @@ from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.reconcile.desk import Pass
-from slurmwrap.reconcile.judge import case_of, siblings, submission_of
-from slurmwrap.retry import standing
+from slurmwrap.reconcile.judge import submission_of
+from slurmwrap.retry import requeue, standing
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
-from slurmwrap.retry.policy import decide
+from slurmwrap.retry.decision import Ruled
 from slurmwrap.retry.standing import Due
 from slurmwrap.retry.strikes import fleet_of
+
+_UNDONE = "the update was refused, so what it had is put back"
 
 
 def finish(record: AttemptRecord, job: JobRecord | None, run: Pass) -> None:
@@ -22,41 +24,48 @@ def finish(record: AttemptRecord, job: JobRecord | None, run: Pass) -> None:
     store = run.edges.store
     actions = store.actions(record.attempt)
     if not any(action.done_at is not None for action in actions):
-        # Being killed while intending leaves some unwritten: deciding again gives the same ones and adds the rest.
-        actions = _intend(record, job, actions, run)
+        # Being killed while intending leaves some unwritten: the plan was stored with the diagnosis and adds the rest.
+        actions = _intend(record, actions, run)
     open_ones = [action for action in actions if action.done_at is None and action.mode == "act"]
     if open_ones and not _act(record, open_ones, run):
         return
+    if _was_refused(record, run):
+        record = replace(record, resize_refused=True)
+    record = replace(record, planned=())
     if not _tell(record, run):
         return
     store.save_attempt(replace(record, reconciled=True))
     run.book.settled.add(record.attempt)
 
 
-def _intend(
-    record: AttemptRecord, job: JobRecord | None, known: Sequence[ActionRecord], run: Pass
-) -> tuple[ActionRecord, ...]:
-    assert record.diagnosis is not None
-    if record.decision in ("none", "stop", "blacklist_input") and not record.diagnosis.conclusive:
-        return tuple(known)
-    others = siblings(record, run) if record.restarts else ()
-    submission = submission_of(record, run)
-    decision = decide(case_of(record, record.diagnosis, submission, job, others, run), run.edges.config)
-    for ruled in decision.actions:
-        mode = run.edges.config.mode_of(ruled.rule)
-        if mode == "act" and run.edges.scope.user is not None and ruled.action.verb is Verb.DRAIN:
-            mode = "advise"  # for the administrator: a user cannot
-        run.edges.store.intend(record.attempt, ruled, mode, run.now)
-    return run.edges.store.actions(record.attempt) if decision.actions else tuple(known)
+def _intend(record: AttemptRecord, known: Sequence[ActionRecord], run: Pass) -> tuple[ActionRecord, ...]:
+    for ruled in record.planned:
+        run.edges.store.intend(record.attempt, ruled, _mode(ruled, run), run.now)
+    return run.edges.store.actions(record.attempt) if record.planned else tuple(known)
+
+
+def _mode(ruled: Ruled, run: Pass) -> str:
+    mode = run.edges.config.mode_of(ruled.rule)
+    if mode == "act" and run.edges.scope.user is not None and ruled.action.verb is Verb.DRAIN:
+        return "advise"  # for the administrator: a user cannot
+    return mode
+
+
+def _was_refused(record: AttemptRecord, run: Pass) -> bool:
+    """Whether an update was undone; what the world made void was not refused."""
+    found = run.edges.store.actions(record.attempt) if record.decision == "resize" else ()
+    return any(action.because == _UNDONE for action in found)
 
 
 def _act(record: AttemptRecord, actions: Sequence[ActionRecord], run: Pass) -> bool:
     """Does the actions in order; False when some must wait for a later pass."""
-    drains = [action for action in actions if action.verb == Verb.DRAIN.value]
-    steps = [action for action in actions if action.verb != Verb.DRAIN.value]
-    for drain in drains:
-        _drain(drain, record, run)
-    return _run_again(record, steps, run)
+    for action in actions:
+        if action.verb == Verb.BLOCK_INPUT.value:
+            _tick_off(action, "", run)  # the block itself was stored with the diagnosis
+        elif action.verb == Verb.DRAIN.value:
+            _drain(action, record, run)
+    others = (Verb.BLOCK_INPUT.value, Verb.DRAIN.value)
+    return _run_again(record, [action for action in actions if action.verb not in others], run)
 
 
 def _drain(action: ActionRecord, record: AttemptRecord, run: Pass) -> None:
@@ -80,14 +89,17 @@ def _run_again(record: AttemptRecord, steps: Sequence[ActionRecord], run: Pass) 
         if found.due is Due.LATER:
             run.summary.waiting += 1
             return False
-        error = _settle(step, found, run)
+        error = _settle(step, found, run, record)
         check = found.due is not Due.NOW or (bool(error) and step.verb == Verb.REQUEUEHOLD.value)
     return True
 
 
-def _settle(action: ActionRecord, found: standing.Standing, run: Pass) -> str:
-    """Does it if it is due, and ticks it off; returns Slurm's refusal. SlurmUnreachable leaves it for the next pass."""
-    store, clock, error = run.edges.store, run.edges.clock, ""
+def _settle(action: ActionRecord, found: standing.Standing, run: Pass, resized: AttemptRecord | None = None) -> str:
+    """Does it if it is due, and ticks it off; returns Slurm's refusal. SlurmUnreachable leaves it for the next pass.
+
+    A refused size is put back first, so that being killed in between cannot leave it with Slurm unnoticed.
+    """
+    error = ""
     if found.due is Due.NOW:
         try:
             run.edges.slurm.apply(_as_action(action))
@@ -95,10 +107,28 @@ def _settle(action: ActionRecord, found: standing.Standing, run: Pass) -> str:
             raise
         except SlurmError as refused:
             error = str(refused)
-    store.done(action.action_id, clock.now(), error or found.why)
-    done = replace(action, done_at=clock.now(), error=error or found.why)
-    (run.summary.given_up if done.error else run.summary.applied).append(done)
+    if error and resized is not None and action.key in requeue.SIZES and action.because != _UNDONE:
+        _undo(action, resized, run)
+    _tick_off(action, error or found.why, run)
     return error
+
+
+def _undo(step: ActionRecord, record: AttemptRecord, run: Pass) -> None:
+    """Puts back what a refused update left: the job could wait for ever for what it may not have."""
+    value = requeue.undo(step.key, record)
+    if not value or value == step.value:
+        return
+    back = SlurmAction(verb=Verb.UPDATE_JOB, target=step.target, key=step.key, value=value, because=_UNDONE)
+    number = run.edges.store.intend(record.attempt, Ruled(rule=step.rule, action=back), "act", run.now)
+    known = run.edges.store.actions(record.attempt)
+    _settle(next(a for a in known if a.action_id == number), standing.Standing(due=Due.NOW), run)
+
+
+def _tick_off(action: ActionRecord, error: str, run: Pass) -> None:
+    now = run.edges.clock.now()
+    run.edges.store.done(action.action_id, now, error)
+    done = replace(action, done_at=now, error=error)
+    (run.summary.given_up if error else run.summary.applied).append(done)
 
 
 def _as_action(action: ActionRecord) -> SlurmAction:

@@ -15,6 +15,7 @@ from slurmwrap.job.measurement import Measurement
 from slurmwrap.profiling.merge import merge
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.retry.decision import InputRead
+from slurmwrap.retry.incident import Incident
 from slurmwrap.retry.record import profile_key_of
 
 T = TypeVar("T")
@@ -110,6 +111,7 @@ class Notebook:
     cluster: str = ""
     settled: set[Attempt] = field(default_factory=set)  # reconciled runs that Slurm still shows
     published_at: float = 0.0
+    starts: list[float] | None = None  # when retries of ours may start, Unix seconds; None: not read yet
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class Pass:
     _snapshot: Snapshot | None = None
     dirty: bool = False
     telling: bool = True
+    incidents: tuple[Incident, ...] = ()  # that are open, or were when these runs failed
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:

@@ -18,6 +18,7 @@ from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.reconcile.desk import Edges, IngestReport, Unpack, Words, learn
 from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.inputs import actions_of
 from slurmwrap.retry.record import record_of, run_of_hooks
 
 BATCH = 200
@@ -134,23 +135,26 @@ def _block_from_prerun(one: Collected, edges: Edges) -> bool:
         return False
     record = edges.unpack(PrerunRecord, one.item.facts["prerun"])
     verdict = record.verdict
-    if not verdict.input_path or verdict.outcome is not Outcome.FAIL or edges.config.mode_of("block_input") != "act":
+    if not verdict.input_path or verdict.outcome is not Outcome.FAIL:
         return False
     digest = verdict.input_digest or "".join(
         read.digest for read in edges.read_inputs(record.uid, (verdict.input_path,))
     )
     if not digest:
         return False
-    edges.store.block_input(
-        BlockedInput(
-            digest=digest,
-            path=verdict.input_path,
-            uid=record.uid,
-            reason=verdict.input_fault or verdict.reason,
-            at=record.at,
-            job_id=record.job_id or record.prerun_job_id,
-        )
+    blocked = BlockedInput(
+        digest=digest,
+        path=verdict.input_path,
+        uid=record.uid,
+        reason=verdict.input_fault or verdict.reason,
+        at=record.at,
+        job_id=record.job_id or record.prerun_job_id,
     )
+    mode = edges.config.mode_of("block_input")
+    if mode != "act":
+        edges.store.intend(None, actions_of((blocked,))[0], mode, record.at)  # what would have been done
+        return False
+    edges.store.block_input(blocked)
     return True
 
 

@@ -7,20 +7,27 @@ from dataclasses import replace
 from typing import Any
 
 from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.node import Partition
 from slurmwrap.diagnosis.evidence import Context, Diagnosis, LogTail, Observation
 from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_run
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.reconcile.desk import Pass, learn
+from slurmwrap.retry import incident
 from slurmwrap.retry.attempt import AttemptRecord, Submission
-from slurmwrap.retry.decision import InputRead
-from slurmwrap.retry.ledger import Ledger, ledger_of
-from slurmwrap.retry.policy import Case, decide
+from slurmwrap.retry.case import Case, InputFailure
+from slurmwrap.retry.decision import BlockedInput, InputRead, RetryDecision
+from slurmwrap.retry.incident import Incident
+from slurmwrap.retry.ledger import ledger_of
+from slurmwrap.retry.pace import HOUR_S
+from slurmwrap.retry.policy import decide
 from slurmwrap.retry.record import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
 from slurmwrap.retry.strikes import Fleet, fleet_of, lost_node
 
 _LAUNCH_FAILED = "launch_failed_requeued_held"
 _RESTORE = "checkpoint_error"
 _INPUTS = 20  # of one job are looked at
+_AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
+_LATEST_START_S = 6 * 3600.0  # of a storm's delayed retries a new process remembers those that were decided since
 
 
 def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRecord | None:
@@ -54,16 +61,30 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     blamed = _blamed_input(diagnosis, submission, record, word, run)
     diagnosis = _blaming(diagnosis, blamed)
     case = case_of(record, diagnosis, submission, job, others, run)
-    case = replace(case, digest=blamed.digest, fault=blamed.fault)
+    case = replace(case, digest=blamed.digest, fault=blamed.fault, also_failed=_also_failed(blamed.digest, record, run))
     decision = decide(case, run.edges.config)
-    record = replace(record, diagnosis=diagnosis, decision=decision.decision, decision_reason=decision.reason)
+    record = _decided(case.record, case, decision)
     with store.transaction():
         store.save_attempt(record)
         store.save_diagnosis(record.attempt, diagnosis, decision, run.now)
         _learn(record, submission, run)
+    if record.retry_at is not None and run.book.starts is not None:
+        run.book.starts.append(record.retry_at)
     run.dirty |= bool(decision.strikes or decision.blocked)
     run.summary.judged.append(record)
     return record
+
+
+def _decided(record: AttemptRecord, case: Case, decision: RetryDecision) -> AttemptRecord:
+    """`record` with all that was decided, so that nothing is decided twice, however often we are killed."""
+    return replace(
+        record,
+        decision=decision.decision,
+        decision_reason=decision.reason,
+        planned=decision.actions,
+        retry_at=decision.start_at,
+        incident=case.incident.incident_id if case.incident is not None else "",
+    )
 
 
 def siblings(record: AttemptRecord, run: Pass) -> tuple[AttemptRecord, ...]:
@@ -175,16 +196,60 @@ def case_of(
     others: Sequence[AttemptRecord],
     run: Pass,
 ) -> Case:
-    asks = submission is not None and diagnosis.decision in ("retry_elsewhere", "resize", "blacklist_input")
+    """`record` need not carry `diagnosis` yet; the case's does."""
+    record = replace(record, diagnosis=diagnosis)
+    again = submission is not None and diagnosis.decision in _AGAIN
+    placed = again and diagnosis.decision != "retry"
     return Case(
         diagnosis=diagnosis,
         record=record,
         job=job,
         submission=submission,
-        ledger=ledger_of(others, record) if others else Ledger(),
-        fleet=fleet_of(run.snapshot(), record.partition) if asks else Fleet(),
+        ledger=ledger_of(others, record),
+        fleet=fleet_of(run.snapshot(), record.partition) if placed else Fleet(),
+        limits=_limits(record.partition, run) if placed else (),
+        incident=_incident_of(record, run),
+        starts=_starts(run) if again else (),
+        site=run.edges.scope.user is None,
         now=run.now,
     )
+
+
+def _incident_of(record: AttemptRecord, run: Pass) -> Incident | None:
+    """The known incident that this run's failure belongs to; only failures are asked about."""
+    if not run.incidents or record.diagnosis is None or record.diagnosis.decision == "none":
+        return None
+    of_attempt = getattr(incident, "of_attempt", lambda *_: None)  # until incident.py has it
+    found: Incident | None = of_attempt(run.incidents, record)
+    return found
+
+
+def _limits(partition: str, run: Pass) -> tuple[Partition, ...]:
+    wanted = set(partition.split(","))
+    return tuple(one for one in run.snapshot().partitions if one.name in wanted)
+
+
+def _starts(run: Pass) -> tuple[float, ...]:
+    """When our retries of the last hour were, and are, to start. Read once per process, then kept up."""
+    if run.book.starts is None:
+        known = run.edges.store.attempts(cluster=run.book.cluster, since=run.now - _LATEST_START_S)
+        run.book.starts = [record.retry_at for record in known if record.retry_at is not None]
+    run.book.starts = [at for at in run.book.starts if at > run.now - HOUR_S]
+    return tuple(run.book.starts)
+
+
+def _also_failed(digest: str, record: AttemptRecord, run: Pass) -> tuple[InputFailure, ...]:
+    """Other users' jobs that failed of the same content, with the nodes on which they did. Their blocks remember."""
+    if not digest:
+        return ()
+    blocks = [b for b in run.edges.store.blocked_inputs() if b.digest == digest and b.uid not in (-1, record.uid)]
+    return tuple(InputFailure(uid=block.uid, nodes=_failed_on(block, run)) for block in blocks)
+
+
+def _failed_on(block: BlockedInput, run: Pass) -> tuple[str, ...]:
+    runs = run.edges.store.attempts(cluster=run.book.cluster, job_id=block.job_id)
+    blamed = [r for r in runs if r.uid == block.uid and r.diagnosis and r.diagnosis.input_path == block.path]
+    return tuple(dict.fromkeys(r.nodes[0] for r in blamed if len(r.nodes) == 1))
 
 
 def _learn(record: AttemptRecord, submission: Submission | None, run: Pass) -> None:

@@ -92,10 +92,15 @@ def to_do(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
 
 
 def scontrol_line(action: ActionRecord) -> str:
-    """The shell command for one action, safe to paste: every value is quoted where the shell would read it."""
+    """The shell command for one action, safe to paste: every value is quoted where the shell would read it.
+
+    A blocked input is none of Slurm's: the command is ours.
+    """
     if action.verb in (Verb.DRAIN.value, Verb.RESUME.value):
         return _update_node((action.target,), action.verb.upper(), action.value)
     target = shlex.quote(action.target)
+    if action.verb == Verb.BLOCK_INPUT.value:
+        return f"slurmwrap inputs block {target}"
     if action.verb == Verb.CANCEL.value:
         return f"scancel {target}"
     if action.verb == Verb.UPDATE_JOB.value:

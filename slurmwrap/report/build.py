@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.actions import retries, rule_rows, to_do
+from slurmwrap.report.agreement import agreement
 from slurmwrap.report.record import (
     Blocked,
     CategoryRow,
@@ -81,6 +82,7 @@ def build(
         repeated=_repeated(window.failed),
         rules=rule_rows(decided),
         retries=retries(decided, real),
+        agreement=agreement(real, decided, strikes, submissions),
         suspects=_suspects([strike for strike in strikes if since <= strike.at < until]),
         blocked=tuple(Blocked(input=b, user=names.get(b.uid, ""), new=since <= b.at < until) for b in blocked),
         to_do=to_do(decided),

@@ -97,6 +97,16 @@ class RuleRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How often one rule was right by what came next. `open`: nothing has happened yet that tells."""
+
+    rule: str  # of config.RULES, or "stop"
+    agree: int = 0
+    disagree: int = 0
+    open: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """Jobs that were run again, and what became of the next run."""
 
@@ -152,6 +162,7 @@ class NightReport:
     repeated: tuple[Repeated, ...] = ()
     rules: tuple[RuleRow, ...] = ()
     retries: Retries = field(default_factory=Retries)
+    agreement: tuple[Agreement, ...] = ()
     suspects: tuple[SuspectNodes, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     to_do: tuple[ToDo, ...] = ()

@@ -120,7 +120,7 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     again = any(a.verb in REQUEUES and a.mode == "act" and not a.error for a in mine)
     if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         return Next(sentence="Nothing: it runs again by itself.", command=f"squeue -j {shlex.quote(last.address)}")
-    advised = [a for a in mine if a.mode == "advise" and a.verb not in (Verb.DRAIN.value, Verb.RESUME.value)]
+    advised = [a for a in mine if a.mode == "advise" and a.verb not in _NOT_ABOUT_JOBS]
     if advised:
         return Next(sentence="It can be run again:", command=" && ".join(scontrol_line(action) for action in advised))
     if last.decision in _STEPS:
@@ -129,6 +129,7 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     return Next(sentence=last.diagnosis.advice or "Submit it again.", command=_gsub(story, ""))
 
 
+_NOT_ABOUT_JOBS = (Verb.DRAIN.value, Verb.RESUME.value, Verb.BLOCK_INPUT.value)
 _STEPS = {
     "stop": ("Mend it, try it on one GPU, then submit again.", "--prerun=only"),
     "blacklist_input": (

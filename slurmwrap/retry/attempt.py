@@ -11,6 +11,7 @@ from typing import Any
 
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.prerun.verdict import Measurement, Verdict
+from slurmwrap.retry.decision import Ruled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,18 @@ class AttemptRecord:
     start_time: int | None = None
     end_time: int | None = None
     time_limit_s: int | None = None
+    mem_mib_per_node: int | None = None  # as asked for, in the job's own unit
+    mem_mib_per_cpu: int | None = None
     std_out: str = ""
     std_err: str = ""
     measurement: Measurement | None = None
     diagnosis: Diagnosis | None = None  # None: not judged yet
     decision: str = ""  # after ledger and consent; "" while undecided
     decision_reason: str = ""
+    planned: tuple[Ruled, ...] = ()  # what was decided with the diagnosis and is not all written as intended yet
+    retry_at: float | None = None  # Unix seconds when the next run may start, for a retry of ours
+    incident: str = ""  # Incident.incident_id of the incident that this failure belongs to
+    resize_refused: bool = False  # Slurm refused what the next run should have had more of
     reconciled: bool = False  # every intended action is done or given up
     # Where this run's output begins, and where it ends: file -> [bytes, digest of what stands before]; a job that is
     # run again may add to the same file.
@@ -86,6 +93,7 @@ class Submission:
     output_appends: bool = False  # a retry may share the output file
     plan: Mapping[str, Any] = field(default_factory=dict)  # PlacementPlan as JSON
     changes: tuple[Mapping[str, Any], ...] = ()  # Change as JSON
+    forced: tuple[str, ...] = ()  # refusals that --force overrode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,3 +55,4 @@ class RetryDecision:
     actions: tuple[Ruled, ...] = ()
     strikes: tuple[Strike, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
+    start_at: float | None = None  # Unix seconds when the next run may start, where the rule's mode is `act`

@@ -6,49 +6,43 @@ the ledger of the job's earlier failures was asked too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.evidence import Diagnosis
-from slurmwrap.retry import requeue
-from slurmwrap.retry.attempt import AttemptRecord, Submission
-from slurmwrap.retry.decision import BlockedInput, RetryDecision
-from slurmwrap.retry.ledger import Ledger
+from slurmwrap.retry import consent, incident, inputs, pace, requeue, resize
+from slurmwrap.retry.case import Case
+from slurmwrap.retry.decision import RetryDecision
+from slurmwrap.retry.incident import Incident
 from slurmwrap.retry.requeue import Again
-from slurmwrap.retry.strikes import Fleet, blamed_node, drains_of, strikes_of
+from slurmwrap.retry.strikes import blamed_node, drains_of, strikes_of
+
+__all__ = ["REQUEUED_ALREADY", "Case", "decide"]
 
 REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """All that one decision may know."""
-
-    diagnosis: Diagnosis
-    record: AttemptRecord
-    job: JobRecord | None  # Slurm's word now; None: forgotten
-    submission: Submission | None  # of this very job (record.speaks_for)
-    ledger: Ledger = field(default_factory=Ledger)
-    fleet: Fleet = field(default_factory=Fleet)
-    digest: str = ""  # of diagnosis.input_path, read as the user; "" when it could not be read
-    fault: str = ""  # what our own read of the input said; "" when only the log names it
-    now: float = 0.0
-
-
 def decide(case: Case, config: Config) -> RetryDecision:
-    """The decision with its reason, the actions it asks for, strikes and blocked inputs."""
-    about_job = _ABOUT.get(case.diagnosis.decision, _stop)(case, config)
-    strikes = strikes_of(case.diagnosis, case.record)
-    drains = drains_of(case.diagnosis, case.record)
-    return RetryDecision(
-        decision=about_job.decision,
-        reason=about_job.reason,
-        actions=(*drains, *about_job.actions),
-        strikes=strikes,
-        blocked=about_job.blocked,
-    )
+    """The decision with its reason, the actions it asks for, strikes and blocked inputs.
+
+    Of an incident no node is blamed, unless that very node's kernel shows a conclusive fault.
+    """
+    about_job = _about(case)(case, config)
+    blames = case.incident is None or _own_fault(case)
+    strikes = strikes_of(case.diagnosis, case.record) if blames else ()
+    drains = drains_of(case.diagnosis, case.record) if blames else ()
+    return replace(about_job, actions=(*drains, *about_job.actions), strikes=strikes)
+
+
+def _about(case: Case) -> Callable[[Case, Config], RetryDecision]:
+    if case.incident is not None and case.diagnosis.decision == "blacklist_input":
+        return _retry  # the file is where it was; what is under it was away
+    return _ABOUT.get(case.diagnosis.decision, _stop)
+
+
+def _own_fault(case: Case) -> bool:
+    return case.diagnosis.conclusive and bool(blamed_node(case.diagnosis, case.record))
 
 
 def _none(case: Case, config: Config) -> RetryDecision:
@@ -62,10 +56,10 @@ def _stop(case: Case, config: Config) -> RetryDecision:
 
 def _retry(case: Case, config: Config) -> RetryDecision:
     category = case.diagnosis.category
-    limit = 1 if category == "no_signature" else config.retry.per_root_cause
+    limit = min(1, config.retry.per_root_cause) if category == "no_signature" else config.retry.per_root_cause
     spent = case.ledger.spent(category)
-    delay = requeue.back_off(config.retry.backoff_s, spent)
-    return _again(case, spent, limit, Again(rule="retry", delay_s=delay))
+    delay = pace.back_off(config.retry.backoff_s, spent, _seed(case))
+    return _again(case, config, spent, limit, Again(rule="retry", delay_s=delay))
 
 
 def _retry_elsewhere(case: Case, config: Config) -> RetryDecision:
@@ -73,34 +67,62 @@ def _retry_elsewhere(case: Case, config: Config) -> RetryDecision:
     # Where only the log speaks of the node, one confirmation tells whether the node or the job is at fault.
     limit = config.retry.per_root_cause if blamed else config.retry.confirmations
     spent = case.ledger.spent(case.diagnosis.category)
-    return _again(case, spent, limit, Again(rule="retry_elsewhere", avoid=_avoid(case, config)))
+    return _again(case, config, spent, limit, Again(rule="retry_elsewhere", avoid=_avoid(case, config)))
 
 
 def _resize(case: Case, config: Config) -> RetryDecision:
-    if case.diagnosis.category != "cpu_oom":
-        # More time would be lost again unless the job resumes, which nothing here shows.
+    return {"cpu_oom": _more_memory, "time_limit": _more_time}.get(case.diagnosis.category, _stop)(case, config)
+
+
+def _more_memory(case: Case, config: Config) -> RetryDecision:
+    if case.job is None or consent.requeued(case) or consent.refusal(case):
+        return _again(case, config, 0, 1, Again(rule="resize"))
+    peak = case.record.measurement.mem_peak_mib if case.record.measurement else None
+    cap = resize.memory_cap(case.job, case.fleet.largest_mem_mib, case.limits)
+    memory = resize.more_memory(case.job, peak, factor=config.retry.resize_memory_factor, cap_mib=cap)
+    if memory is None:
+        why = "it ran out of host memory, and no node of its partition has more for it"
+        return RetryDecision(decision="stop", reason=why)
+    return _larger(case, config, Again(rule="resize", memory=memory))
+
+
+def _more_time(case: Case, config: Config) -> RetryDecision:
+    """Only for a job that was seen to resume: any other one would lose the longer time as well.
+
+    At the partition's limit the same time again is enough, for it goes on from its checkpoint.
+    """
+    if not case.diagnosis.resumed or case.diagnosis.checkpoint_step is None:
         return _stop(case, config)
-    memory = requeue.more_memory(
-        case.job or JobRecord(job_id=0),
-        case.record.measurement.mem_peak_mib if case.record.measurement else None,
-        factor=config.retry.resize_memory_factor,
-        cap_mib=case.fleet.largest_mem_mib,
-    )
-    if memory is None and not _refusal(case):
-        return RetryDecision(decision="stop", reason="it ran out of host memory, and no node of its partition has more")
-    again = Again(rule="resize", memory=memory)
-    return _again(case, case.ledger.spent("cpu_oom"), config.retry.per_root_cause, again)
+    minutes = resize.more_time(case.record.time_limit_s, case.limits, factor=config.retry.resize_time_factor)
+    if minutes is None:
+        return _retry(case, config)
+    return _larger(case, config, Again(rule="resize", time_min=minutes))
+
+
+def _larger(case: Case, config: Config, again: Again) -> RetryDecision:
+    category = case.diagnosis.category
+    if category in case.ledger.refused:
+        reason = f"{category}; Slurm refused the larger job last time (association, QOS or partition limits)"
+        return RetryDecision(decision="stop", reason=reason)
+    return _again(case, config, case.ledger.spent(category), config.retry.per_root_cause, again)
 
 
 def _blacklist_input(case: Case, config: Config) -> RetryDecision:
     path = case.diagnosis.input_path
     confirmed = case.ledger.confirmations(case.diagnosis.category, path) >= config.retry.confirmations
-    possible = not _refusal(case) and config.mode_of("retry_elsewhere") == "act"
-    if path and not case.fault and not confirmed and possible:
-        avoid = _avoid(case, config)
+    possible = not consent.refusal(case) and config.mode_of("retry_elsewhere") == "act"
+    if path and not case.fault and not confirmed and consent.requeued(case):
+        return RetryDecision(decision="retry_elsewhere", reason=f"{path} is blamed; {REQUEUED_ALREADY}")
+    if path and not case.fault and not confirmed and possible and not consent.exhausted(case, 0, 1, config):
         because = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
-        return _granted(case, Again(rule="retry_elsewhere", because=because, avoid=avoid))
-    return RetryDecision(decision="blacklist_input", reason=_input_reason(case), blocked=_blocked(case, config))
+        return _granted(case, config, Again(rule="retry_elsewhere", because=because, avoid=_avoid(case, config)))
+    blocks = inputs.blocks_of(case)
+    return RetryDecision(
+        decision="blacklist_input",
+        reason=inputs.reason_of(case),
+        actions=inputs.actions_of(blocks),
+        blocked=blocks if config.mode_of("block_input") == "act" else (),
+    )
 
 
 _ABOUT: dict[str, Callable[[Case, Config], RetryDecision]] = {
@@ -113,26 +135,51 @@ _ABOUT: dict[str, Callable[[Case, Config], RetryDecision]] = {
 }
 
 
-def _again(case: Case, spent: int, limit: int, again: Again) -> RetryDecision:
+def _again(case: Case, config: Config, spent: int, limit: int, again: Again) -> RetryDecision:
     """`again` if Slurm, the ledger and the user's consent allow it, else `stop` or `none` with the reason."""
     category = case.diagnosis.category
-    if _requeued(case):
-        return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
     if case.record.state == "CANCELLED":
         return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
-    if spent >= limit:
-        reason = f"failed {spent + 1} times of {category}; the limit is {limit} retries"
+    if consent.requeued(case):
+        return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
+    if reason := consent.exhausted(case, spent, limit, config):
         return RetryDecision(decision="stop", reason=reason)
-    if refusal := _refusal(case):
+    if refusal := consent.refusal(case):
         return RetryDecision(decision="stop", reason=f"{category}; not run again: {refusal}")
-    return _granted(case, replace(again, because=f"{category}, retry {spent + 1} of {limit}"))
+    return _granted(case, config, replace(again, because=_because(case, spent, limit)))
 
 
-def _granted(case: Case, again: Again) -> RetryDecision:
+def _because(case: Case, spent: int, limit: int) -> str:
+    if case.incident is not None:
+        return f"{case.diagnosis.category}, part of an incident ({_named(case.incident)}): no retry is counted"
+    return f"{case.diagnosis.category}, retry {spent + 1} of {limit}"
+
+
+def _named(incident: Incident) -> str:
+    return f"{incident.category}, {incident.scope}, {len(incident.jobs)} jobs"
+
+
+def _granted(case: Case, config: Config, again: Again) -> RetryDecision:
+    """With the moment it may start: after back-off, incident and brake."""
     assert case.job is not None and case.submission is not None
+    delay = again.delay_s
+    if case.incident is not None:
+        wait = getattr(incident, "wait_s", lambda *_: 0)  # until incident.py has it
+        delay = max(delay, wait(case.incident, case.record.attempt.job_id, int(case.now)))
+    acts = config.mode_of(again.rule) == "act"
+    brake = config.retry.max_per_hour if acts else 0
+    start_at = pace.slot(case.starts, case.now + delay, brake)
+    braked = start_at > case.now + delay
+    again = replace(again, delay_s=math.ceil(start_at - case.now) if braked else delay)
     if not case.submission.output_appends:
         again = replace(again, std_out=requeue.retry_output(case.record.std_out, case.record.restarts))
-    return RetryDecision(decision=again.rule, reason=_told(again), actions=requeue.actions(again, case.job))
+    reason = _told(again) + (f", for {brake} retries an hour are the limit (retry.max_per_hour)" if braked else "")
+    return RetryDecision(
+        decision=again.rule,
+        reason=reason,
+        actions=requeue.actions(again, case.job),
+        start_at=start_at if acts else None,
+    )
 
 
 def _told(again: Again) -> str:
@@ -141,38 +188,17 @@ def _told(again: Again) -> str:
         details.append(f"away from {', '.join(again.avoid)}")
     if again.memory:
         details.append(f"with {again.memory[0]}={again.memory[1]}M")
+    if again.time_min is not None:
+        details.append(f"with {again.time_min} minutes, for it resumes from its checkpoint")
     if again.delay_s:
         details.append(f"after {again.delay_s} s")
     return "; ".join(details)
 
 
-def _requeued(case: Case) -> bool:
-    return case.job is not None and case.job.submit_time > case.record.attempt.submit_time
-
-
-def _refusal(case: Case) -> str:
-    """Why the job may not be run again by us; "" when it may."""
-    if case.submission is None:
-        return "it was not submitted by gsub"
-    if not case.submission.retry:
-        return "it was submitted without --retry"
-    if case.job is None:
-        return "Slurm has forgotten it"
-    if not case.job.requeue:
-        return "it is not requeueable (Requeue=0)"
-    if case.record.state == "CANCELLED":
-        return "it was cancelled"
-    if case.record.state == "COMPLETED":
-        return "Slurm counts it as COMPLETED, and jobs that depend on it may have started"
-    if case.record.state == "PREEMPTED":
-        return "Slurm preempted it for good (PreemptMode), which is respected"
-    if not case.job.ended:
-        return f"Slurm says it is {case.job.state}"
-    return ""
-
-
 def _avoid(case: Case, config: Config) -> tuple[str, ...]:
-    """Nodes the next run should leave, within the share that may be excluded."""
+    """Nodes the next run should leave, within the share that may be excluded; none for an incident's sake."""
+    if case.incident is not None and not _own_fault(case):
+        return ()
     blamed = blamed_node(case.diagnosis, case.record)
     nodes = requeue.suspects(case.diagnosis, case.record, blamed)
     if not case.fleet.nodes:
@@ -181,23 +207,6 @@ def _avoid(case: Case, config: Config) -> tuple[str, ...]:
     return nodes if len(case.ledger.nodes | set(nodes)) <= allowed else ()
 
 
-def _input_reason(case: Case) -> str:
-    path = case.diagnosis.input_path
-    if not path:
-        return case.diagnosis.advice or "an input is missing or broken"
-    return f"{path}: {case.fault}" if case.fault else f"the log blames {path}"
-
-
-def _blocked(case: Case, config: Config) -> tuple[BlockedInput, ...]:
-    """Binds the owner of the job alone: a log, and a pre-run too, is his word."""
-    if not case.digest or case.record.uid < 0 or config.mode_of("block_input") != "act":
-        return ()
-    blocked = BlockedInput(
-        digest=case.digest,
-        path=case.diagnosis.input_path,
-        uid=case.record.uid,
-        reason=_input_reason(case),
-        at=case.now,
-        job_id=case.record.attempt.job_id,
-    )
-    return (blocked,)
+def _seed(case: Case) -> str:
+    attempt = case.record.attempt
+    return f"{attempt.cluster}:{attempt.job_id}:{case.record.restarts}"

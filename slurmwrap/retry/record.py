@@ -47,6 +47,8 @@ def record_of(job: JobRecord, cluster: str, before: AttemptRecord | None = None)
         start_time=job.start_time,
         end_time=job.end_time if job.ended else None,
         time_limit_s=job.time_limit_s,
+        mem_mib_per_node=job.mem_mib_per_node,
+        mem_mib_per_cpu=job.mem_mib_per_cpu,
         std_out=job.std_out,
         std_err=job.std_err,
     )
@@ -61,6 +63,9 @@ def record_of(job: JobRecord, cluster: str, before: AttemptRecord | None = None)
         diagnosis=before.diagnosis,
         decision=before.decision,
         decision_reason=before.decision_reason,
+        planned=before.planned,
+        retry_at=before.retry_at,
+        incident=before.incident,
         reconciled=before.reconciled,
     )
 

@@ -6,7 +6,6 @@ minutes otherwise, and on a released one an update would race with the scheduler
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -15,7 +14,6 @@ from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.hostlist import expand, fold
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.diagnosis.evidence import Diagnosis
-from slurmwrap.diagnosis.join import memory_limit_mib
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.decision import Ruled
 
@@ -28,13 +26,19 @@ class Again:
     because: str = ""
     avoid: tuple[str, ...] = ()
     memory: tuple[str, int] | None = None  # (scontrol's key, MiB)
+    time_min: int | None = None
     std_out: str = ""
     delay_s: int = 0
 
 
 def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
     """All of it for one job or array task; never for a bare array id, which would mean every task."""
-    updates = (*_placement(again.avoid, job), *_memory(again.memory), *_output(again.std_out))
+    updates = (
+        *_placement(again.avoid, job),
+        *_memory(again.memory),
+        *_time(again.time_min),
+        *_output(again.std_out),
+    )
     start = f"now+{again.delay_s}" if again.delay_s else "now"
     steps = (
         (Verb.REQUEUEHOLD, "", "", again.because),
@@ -48,27 +52,24 @@ def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
     )
 
 
+SIZES = ("MinMemoryNode", "MinMemoryCPU", "TimeLimit")  # keys of a resize
+
+
+def undo(key: str, record: AttemptRecord) -> str:
+    """The value that `record` ran with, for a key of SIZES that Slurm refused; "" where it is not known.
+
+    22.05 keeps what it refused: beyond MaxMemPerNode the job showed the larger memory afterwards (measured).
+    """
+    minutes = -(-record.time_limit_s // 60) if record.time_limit_s else None
+    values = {"MinMemoryNode": record.mem_mib_per_node, "MinMemoryCPU": record.mem_mib_per_cpu, "TimeLimit": minutes}
+    return str(values.get(key) or "")
+
+
 def suspects(diagnosis: Diagnosis, record: AttemptRecord, blamed: str) -> tuple[str, ...]:
     """The nodes the next run should avoid: the blamed one, else the only one it had."""
     if diagnosis.decision not in ("retry_elsewhere", "blacklist_input"):
         return ()
     return (blamed,) if blamed else record.nodes if len(record.nodes) == 1 else ()
-
-
-def more_memory(job: JobRecord, peak_mib: int | None, *, factor: float, cap_mib: int) -> tuple[str, int] | None:
-    """(scontrol's key in the job's own unit, MiB) beyond what it had; None when the nodes have no more.
-
-    Both keys were seen to reach the next run's srun (Slurm 22.05); the other unit's key would break it.
-    """
-    limit = memory_limit_mib(job)
-    if limit is None or cap_mib <= limit:
-        return None
-    wanted = min(cap_mib, math.ceil(max(limit, peak_mib or 0) * factor))
-    if job.mem_mib_per_node:
-        return ("MinMemoryNode", wanted)
-    cpus = max(1, job.cpus // max(1, len(job.nodes)))
-    per_cpu = wanted // cpus
-    return ("MinMemoryCPU", per_cpu) if per_cpu > (job.mem_mib_per_cpu or 0) else None
 
 
 def retry_output(path: str, restarts: int) -> str:
@@ -83,11 +84,6 @@ def retry_output(path: str, restarts: int) -> str:
     return str(name.with_name(f"{stem}.retry{restarts + 1}{name.suffix}"))
 
 
-def back_off(base_s: int, spent: int) -> int:
-    """Seconds before the next run: doubled with each failure of the same root cause, an hour at most."""
-    return int(min(3600, base_s * 2 ** min(spent, 10)))
-
-
 def _placement(avoid: tuple[str, ...], job: JobRecord) -> Iterable[tuple[str, str, str]]:
     excluded, pinned = _names(job.exc_nodes), _names(job.req_nodes)
     added = tuple(node for node in avoid if node not in excluded)
@@ -100,6 +96,11 @@ def _placement(avoid: tuple[str, ...], job: JobRecord) -> Iterable[tuple[str, st
 def _memory(memory: tuple[str, int] | None) -> Iterable[tuple[str, str, str]]:
     if memory:
         yield memory[0], str(memory[1]), "it ran out of host memory"
+
+
+def _time(minutes: int | None) -> Iterable[tuple[str, str, str]]:
+    if minutes is not None:
+        yield "TimeLimit", str(minutes), "it ran into its time limit, and it resumes from its checkpoint"
 
 
 def _output(std_out: str) -> Iterable[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from slurmwrap.cluster.node import Node
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.retry.strikes import Fleet, drained_by_us
 
+_ROUNDED_S = 2  # Slurm's times are whole seconds
 HELD = frozenset({"job_requeued_in_held_state", "JobHeldAdmin", "JobHeldUser"})  # squeue(1), JOB REASON CODES
 
 
@@ -49,7 +50,8 @@ def of_job(action: ActionRecord, record: AttemptRecord, job: JobRecord | None, n
         return _void("it was cancelled meanwhile")
     if action.verb == Verb.REQUEUEHOLD.value:
         return _requeuehold(record, job)
-    if job.submit_time <= record.attempt.submit_time or job.restarts != record.restarts + 1:
+    # Not "later than": the controller's clock may have been put back meanwhile.
+    if job.submit_time == record.attempt.submit_time or job.restarts != record.restarts + 1:
         return _void("the job is not in the run that this belongs to")
     if action.verb == Verb.RELEASE.value:
         return _NOW if _held(job) else _DONE
@@ -85,19 +87,22 @@ def _requeuehold(record: AttemptRecord, job: JobRecord) -> Standing:
 
 
 def _start_time(action: ActionRecord, job: JobRecord, now: float) -> Standing:
-    """Done as soon as it starts no later than asked for; "now+60" counts from the moment of asking."""
+    """Done as soon as it starts neither later nor sooner than asked for; "now+60" counts from the moment of asking.
+
+    Without it a requeued job starts two minutes after its SubmitTime: sooner than a long delay asks for.
+    """
     if not job.pending:
         return _DONE
-    delay = int(action.value.partition("+")[2] or 0)
-    return _DONE if (job.eligible_time or 0) <= now + delay and not _held(job) else _NOW
+    delay, eligible = int(action.value.partition("+")[2] or 0), job.eligible_time or 0
+    asked = job.submit_time + delay - _ROUNDED_S <= eligible <= now + delay
+    return _DONE if asked and not _held(job) else _NOW
 
 
 def _set_already(action: ActionRecord, job: JobRecord) -> bool:
+    """A size is asked for again even where Slurm shows it: 22.05 shows what it refused, too (requeue.undo)."""
     shown = {
         "ExcNodeList": lambda: _same_hosts(job.exc_nodes, action.value),
         "ReqNodeList": lambda: _same_hosts(job.req_nodes, action.value),
-        "MinMemoryNode": lambda: str(job.mem_mib_per_node) == action.value,
-        "MinMemoryCPU": lambda: str(job.mem_mib_per_cpu) == action.value,
         "StdOut": lambda: job.std_out == action.value,
     }
     return action.key in shown and shown[action.key]()

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import FINAL_STATES, JobRecord
-from slurmwrap.slurm.parse import number
+from slurmwrap.slurm.parse import number, parse_duration
 
 JOB_FIELDS = (  # squeue(1) --Format; the last six are the user's own text
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "UserName", "UserID", "Account", "Partition"),
@@ -119,18 +119,6 @@ def parse_time(text: str) -> int | None:
 
         return int(datetime.fromisoformat(text).timestamp())
     return None
-
-
-def parse_duration(text: str) -> int | None:
-    """ "[days-]hours:minutes:seconds" or "minutes:seconds" in seconds; None for UNLIMITED, NOT_SET, Partition_Limit."""
-    days, dash, clock = text.rpartition("-")
-    parts = clock.split(":")
-    if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()):
-        return None
-    seconds = 0
-    for part in parts:
-        seconds = seconds * 60 + int(part)
-    return seconds + int(days or 0) * 86400
 
 
 def parse_mib(text: str) -> int:

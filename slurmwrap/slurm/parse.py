@@ -132,7 +132,20 @@ def _partition(line: str) -> Partition:
         max_cpus_per_node=number(_field(line, " MaxCPUsPerNode=")) or None,
         max_mem_mib_per_node=number(_field(line, " MaxMemPerNode=")) or None,
         max_mem_mib_per_cpu=number(_field(line, " MaxMemPerCPU=")) or None,
+        max_time_s=parse_duration(_field(line, " MaxTime=")),
     )
+
+
+def parse_duration(text: str) -> int | None:
+    """ "[days-]hours:minutes:seconds" or "minutes:seconds" in seconds; None for UNLIMITED, NOT_SET, Partition_Limit."""
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdecimal() for part in parts) or (dash and not days.isdecimal()):
+        return None
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + int(part)
+    return seconds + int(days or 0) * 86400
 
 
 def parse_config(text: str) -> Mapping[str, str]:

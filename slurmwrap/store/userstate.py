@@ -6,17 +6,18 @@ What a pre-run wrote to the spool counts at once, before a reconcile has taken i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.errors import StoreError
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.store import schema
 from slurmwrap.store.plain import from_plain
@@ -24,8 +25,12 @@ from slurmwrap.store.plain import from_plain
 if TYPE_CHECKING:
     import sqlite3
 
+T = TypeVar("T")
+
 DATABASE = "user.db"
 SPOOL = "spool"
+_FREED = "freed.json"
+_NOT_THE_SCRIPTS = ("IF", "RS")  # domains: a full file system is no fault of the script that met it
 DETERMINISTIC = ("stop", "blacklist_input")  # the taxonomy's decisions for what will fail the same way again
 
 _BUSY_S = 0.25  # gsub rather goes on without its memory than waits
@@ -73,6 +78,26 @@ class UserState:
         query = "SELECT * FROM blocked_inputs WHERE uid IN (-1, ?) ORDER BY at, digest"
         return tuple(self._read(schema.BLOCKED_INPUTS, query, uid))
 
+    def freed_inputs(self) -> dict[str, float]:
+        """Digests that this user freed by `slurmwrap inputs clear`, and when: what blocked him before is void."""
+        try:
+            found = json.loads((self.directory / _FREED).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        pairs = found.items() if isinstance(found, dict) else ()
+        return {digest: float(at) for digest, at in pairs if isinstance(at, int | float)}
+
+    def free_input(self, digest: str, at: float) -> None:
+        """Remembers it: the site's word on a user's own input binds nobody but himself, so he may overrule it."""
+        freed = {**self.freed_inputs(), digest: at}
+        aside = self.directory / f".{_FREED}.{os.getpid()}"
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            aside.write_text(json.dumps(freed), encoding="ascii")
+            aside.replace(self.directory / _FREED)
+        except OSError as error:
+            raise StoreError(f"cannot write {self.directory / _FREED}: {error.strerror}") from error
+
     def passed(self, fingerprint: str) -> PrerunRecord | None:
         """The newest pre-run of this fingerprint, when it passed; None otherwise."""
         if not fingerprint:
@@ -83,25 +108,44 @@ class UserState:
         newest = max(known, key=lambda record: record.at, default=None)
         return newest if newest is not None and newest.verdict.outcome is Outcome.PASS else None
 
-    def failed_before(self, script_sha256: str) -> tuple[PastFailure, ...]:
-        """Deterministic failures of this very script since it last succeeded, newest first.
+    def submitted(self, script_sha256: str) -> tuple[Submission, ...]:
+        """This user's submissions of this very script, taken in or still in the spool; in no order."""
+        query = "SELECT * FROM submissions WHERE script_sha256 = ? ORDER BY at DESC LIMIT 20"
+        known: list[Submission] = self._read(schema.SUBMISSIONS, query, script_sha256)
+        known += [one for one in self._fresh(Submission, "submit", "submission") if one.script_sha256 == script_sha256]
+        return tuple({(s.cluster, s.job_id, s.at): s for s in known}.values())
 
-        The script may be the same and what it calls mended: compare `fingerprint` before refusing anything.
+    def failed_before(
+        self,
+        script_sha256: str,
+        *,
+        fingerprint: str | None = None,
+        told: Sequence[tuple[AttemptRecord, Submission]] = (),
+    ) -> tuple[PastFailure, ...]:
+        """Deterministic failures of this very script since it last succeeded, newest first, one per job.
+
+        The script may be the same and what it calls mended: only ends of the same `fingerprint` say anything about the
+        next. `told`: what the site judged (store/past.py).
         """
         if not script_sha256:
             return ()
         ends = [*self._ended(script_sha256), *self._tried(script_sha256)]
-        newest_first = sorted(ends, key=lambda end: end.at, reverse=True)
+        ends += [_from_attempt(record, s.fingerprint) for record, s in told if _conclusive(record)]
+        mine = [end for end in ends if fingerprint in (None, end.fingerprint)]
+        newest_first = sorted(mine, key=lambda end: end.at, reverse=True)
         since_success = next((i for i, end in enumerate(newest_first) if end.category == _SUCCESS), len(newest_first))
-        return tuple(newest_first[:since_success])
+        newest_of_job: dict[int, PastFailure] = {}
+        for end in newest_first[:since_success]:
+            newest_of_job.setdefault(end.job_id, end)
+        return tuple(newest_of_job.values())
 
     def _ended(self, script_sha256: str) -> list[PastFailure]:
-        marks = ", ".join("?" * len(DETERMINISTIC))
-        query = f"""SELECT a.*, s.fingerprint AS fingerprint FROM attempts a
+        query = """SELECT a.*, s.fingerprint AS fingerprint FROM attempts a
             JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id
-            WHERE s.script_sha256 = ? AND (a.diagnosis_decision IN ({marks}) OR a.diagnosis_category = ?)"""
-        with self._rows(query, script_sha256, *DETERMINISTIC, _SUCCESS) as rows:
-            return [_from_attempt(schema.from_row(schema.ATTEMPTS, row), row["fingerprint"]) for row in rows]
+            WHERE s.script_sha256 = ? AND a.diagnosis_category IS NOT NULL"""
+        with self._rows(query, script_sha256) as rows:
+            found = [(schema.from_row(schema.ATTEMPTS, row), row["fingerprint"]) for row in rows]
+        return [_from_attempt(record, fingerprint) for record, fingerprint in found if _conclusive(record)]
 
     def _tried(self, script_sha256: str) -> list[PastFailure]:
         query = """SELECT DISTINCT p.* FROM preruns p
@@ -110,11 +154,15 @@ class UserState:
         return [_from_prerun(record) for record in self._read(schema.PRERUNS, query, script_sha256)]
 
     def _fresh_preruns(self) -> list[PrerunRecord]:
+        return self._fresh(PrerunRecord, "prerun", "prerun")
+
+    def _fresh(self, kind: type[T], context: str, key: str) -> list[T]:
+        """The records of one kind among the newest files of the spool."""
         try:
             files = sorted(self.spool.glob("[!.]*.obs"))
         except OSError:
             return []
-        read = [_prerun_in(file) for file in files[-_SPOOL_FILES:]]
+        read = [_record_in(file, kind, context, key) for file in files[-_SPOOL_FILES:]]
         return [record for record in read if record is not None]
 
     def _read(self, table: schema.Table, query: str, *values: Any) -> list[Any]:
@@ -177,13 +225,21 @@ def _from_prerun(record: PrerunRecord) -> PastFailure:
     )
 
 
-def _prerun_in(path: Path) -> PrerunRecord | None:
-    """The pre-run's record in one spool file; None for any other file. The spool is the user's own, mode 0700."""
+def _conclusive(record: AttemptRecord) -> bool:
+    """Whether the end says something about the next run: a success, or what the same script does again anywhere."""
+    found = record.diagnosis
+    if found is None:
+        return False
+    return found.category == _SUCCESS or (found.decision in DETERMINISTIC and found.domain not in _NOT_THE_SCRIPTS)
+
+
+def _record_in(path: Path, kind: type[T], context: str, key: str) -> T | None:
+    """The record in one spool file; None for a file of another kind. The spool is the user's own, mode 0700."""
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(_SPOOL_BYTES))
-        if content["context"] != "prerun":
+        if content["context"] != context:
             return None
-        return from_plain(PrerunRecord, content["facts"]["prerun"])
+        return from_plain(kind, content["facts"][key])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

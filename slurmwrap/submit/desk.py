@@ -62,6 +62,7 @@ class Prepared:
     prerun: str  # "auto" | "wait" | "gate" | "off" | "only": what will be done
     prerun_reason: str
     retry: bool
+    forced: tuple[str, ...] = ()  # refusals that --force overrode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

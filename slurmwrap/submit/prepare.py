@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slurmwrap.cluster.node import Snapshot
-from slurmwrap.errors import PrerunFailed, RefusedError
+from slurmwrap.errors import PrerunFailed
 from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest, Wish
 from slurmwrap.placement.place import plan
 from slurmwrap.prerun.verdict import Finding, Severity
 from slurmwrap.profiling.key import derive_key, fingerprint
 from slurmwrap.submit.desk import Desk, Prepared
+from slurmwrap.submit.refuse import blocked_inputs, repeated
 from slurmwrap.submit.remember import known_profile, sha256_of
 
 
@@ -21,7 +22,7 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     entry_files = desk.trials.entry_files(request)
     mark = fingerprint(request, entry_files)
     inputs = desk.trials.named_files(request)
-    findings = _checked(request, desk, mark, inputs)
+    findings, forced = _checked(request, desk, mark, inputs)
     snapshot = desk.slurm.snapshot()
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
@@ -41,57 +42,44 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         profile_key=key,
         fingerprint=mark,
         inputs=inputs,
-        warnings=tuple(f for f in findings if f.severity is Severity.WARNING),
+        warnings=(*(_overridden(text) for text in forced), *(f for f in findings if f.severity is Severity.WARNING)),
         prerun=prerun,
         prerun_reason=reason,
         retry=retry,
+        forced=forced,
     )
 
 
-def _checked(request: JobRequest, desk: Desk, mark: str, inputs: Sequence[str]) -> tuple[Finding, ...]:
-    """Findings of the static stage. Errors, blocked inputs and a script that failed twice unchanged refuse the job."""
-    if not request.own.force:
-        _refuse_blocked(inputs, desk)
-        _refuse_repeated(desk.memory.failures(sha256_of(request.script.content), mark))
+def _overridden(text: str) -> Finding:
+    return Finding(severity=Severity.WARNING, message=f"submitted all the same (--force): {text}")
+
+
+def _checked(
+    request: JobRequest, desk: Desk, mark: str, inputs: Sequence[str]
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
+    unchanged refuse the job."""
+    refused = [
+        *blocked_inputs(inputs, desk),
+        *repeated(desk.memory.failures(sha256_of(request.script.content), mark)),
+    ]
+    if refused and not request.own.force:
+        raise refused[0]
+    forced = tuple(str(refusal) for refusal in refused)
     mode = request.own.prerun if request.own.prerun != "auto" else desk.config.prerun.mode
     if mode == "off":
-        return ()
+        return (), forced
     findings = desk.trials.check(request)
-    errors = [f for f in findings if f.severity is Severity.ERROR]
+    errors = [describe(f) for f in findings if f.severity is Severity.ERROR]
     if errors and not request.own.force:
-        raise PrerunFailed("\n".join(describe(f) for f in errors), hint="mend it, or submit as it is with --force")
-    return findings
+        raise PrerunFailed("\n".join(errors), hint="mend it, or submit as it is with --force")
+    return findings, (*forced, *errors)
 
 
 def describe(finding: Finding) -> str:
     """One finding in one line: where, what, and the fix."""
     where = f"{finding.file}:{finding.line}: " if finding.line else f"{finding.file}: " if finding.file else ""
     return f"{where}{finding.message}" + (f" ({finding.fix})" if finding.fix else "")
-
-
-def _refuse_blocked(inputs: Sequence[str], desk: Desk) -> None:
-    everyone = {-1, desk.uid}  # what one user's log says binds him alone
-    blocked = {b.digest: b for b in desk.published.blocked if b.uid in everyone}
-    blocked |= {b.digest: b for b in desk.memory.blocked_inputs()}
-    if not blocked:
-        return
-    for path in inputs:
-        found = blocked.get(desk.trials.digest(path) or "")
-        if found is not None:
-            raise RefusedError(
-                f"input {path} is blocked: {found.reason}"
-                + (f" (it made job {found.job_id} fail)" if found.job_id else ""),
-                hint="replace or mend the file (a changed file is free again), or submit anyway with --force",
-            )
-
-
-def _refuse_repeated(failures: Sequence[str]) -> None:
-    """Two failures of the very same script, code and arguments are proof enough (Philly: retried blindly)."""
-    if len(failures) >= 2:
-        raise RefusedError(
-            f"this very script failed {len(failures)} times, unchanged: {failures[0]}",
-            hint="change the script, its code or its arguments, or submit anyway with --force",
-        )
 
 
 def _retry_wishes(request: JobRequest) -> tuple[Wish, ...]:

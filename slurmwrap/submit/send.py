@@ -158,4 +158,5 @@ def _submission(
         output_appends=request.value("open-mode") == "append" or any(w.option == "open-mode" for w in prepared.added),
         plan=asdict(prepared.plan),
         changes=tuple(asdict(change) for change in batch.changes),
+        forced=prepared.forced,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from fakes import job
 
-from slurmwrap.retry.requeue import Again, actions, back_off, more_memory, retry_output
+from slurmwrap.retry.record import record_of
+from slurmwrap.retry.requeue import Again, actions, retry_output, undo
 
 
 def shown(again: Again, **changes: object) -> list[tuple[str, str, str, str]]:
@@ -14,11 +15,12 @@ def shown(again: Again, **changes: object) -> list[tuple[str, str, str, str]]:
 
 
 def test_hold_update_release_and_start_come_in_this_order() -> None:
-    again = Again(rule="resize", avoid=("n1",), memory=("MinMemoryNode", 6000), std_out="/x.out")
+    again = Again(rule="resize", avoid=("n1",), memory=("MinMemoryNode", 6000), time_min=90, std_out="/x.out")
     assert [step[0] + " " + step[2] for step in shown(again)] == [
         "requeuehold ",
         "update job ExcNodeList",
         "update job MinMemoryNode",
+        "update job TimeLimit",
         "update job StdOut",
         "release ",
         "update job StartTime",
@@ -44,23 +46,6 @@ def test_a_job_pinned_to_the_node_it_must_leave_is_unpinned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "peak", "expected"),
-    [
-        ({"mem_mib_per_node": 4000}, None, ("MinMemoryNode", 6000)),
-        ({"mem_mib_per_node": 4000}, 5000, ("MinMemoryNode", 7500)),
-        ({"mem_mib_per_node": 4000}, 9000, ("MinMemoryNode", 10000)),  # the largest node
-        ({"mem_mib_per_node": 10000}, None, None),
-        ({"mem_mib_per_node": None, "mem_mib_per_cpu": 500, "cpus": 8}, None, ("MinMemoryCPU", 750)),
-        ({"mem_mib_per_node": None}, None, None),
-    ],
-)
-def test_memory_grows_in_the_jobs_own_unit(
-    changes: dict[str, object], peak: int | None, expected: tuple[str, int] | None
-) -> None:
-    assert more_memory(job(81, **changes), peak, factor=1.5, cap_mib=10000) == expected
-
-
-@pytest.mark.parametrize(
     ("path", "restarts", "expected"),
     [
         ("/home/a/slurm-81.out", 0, "/home/a/slurm-81.retry1.out"),
@@ -75,5 +60,8 @@ def test_a_retry_writes_its_own_file(path: str, restarts: int, expected: str) ->
     assert retry_output(path, restarts) == expected
 
 
-def test_the_wait_doubles_up_to_an_hour() -> None:
-    assert [back_off(60, spent) for spent in (0, 1, 2, 6, 100)] == [60, 120, 240, 3600, 3600]
+def test_a_refused_size_goes_back_to_what_the_run_had() -> None:
+    had = record_of(job(81, time_limit_s=3601), "lab")
+    per_cpu = record_of(job(81, mem_mib_per_node=None, mem_mib_per_cpu=500), "lab")
+    assert (undo("MinMemoryNode", had), undo("TimeLimit", had)) == ("4000", "61")
+    assert (undo("MinMemoryCPU", per_cpu), undo("MinMemoryNode", per_cpu)) == ("500", "")

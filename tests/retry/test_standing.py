@@ -78,8 +78,6 @@ def test_an_update(now: JobRecord, due: Due) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "shown"),
     [
-        ("MinMemoryNode", "6000", {"mem_mib_per_node": 6000}),
-        ("MinMemoryCPU", "600", {"mem_mib_per_cpu": 600}),
         ("StdOut", "/a b.out", {"std_out": "/a b.out"}),
         ("ReqNodeList", "", {"req_nodes": ""}),
     ],
@@ -88,6 +86,12 @@ def test_an_update_that_is_visible_is_done(key: str, value: str, shown: dict[str
     pinned = replace(HELD, req_nodes="n1")
     assert of_job(action("update job", key, value), RECORD, pinned, START).due is Due.NOW
     assert of_job(action("update job", key, value), RECORD, replace(HELD, **shown), START).due is Due.DONE
+
+
+def test_a_clock_that_was_put_back_does_not_leave_the_job_held() -> None:
+    earlier = replace(HELD, submit_time=ENDED.submit_time - 86400)
+    assert of_job(action("release"), RECORD, earlier, START - 86400).due is Due.NOW
+    assert of_job(action("release"), RECORD, replace(earlier, restarts=0), START - 86400).due is Due.VOID
 
 
 def test_release_is_done_once_the_job_is_free() -> None:
@@ -100,6 +104,27 @@ def test_a_start_time_is_done_once_the_job_starts_no_later() -> None:
     assert of_job(start, RECORD, FREE, START).due is Due.NOW
     assert of_job(start, RECORD, replace(FREE, eligible_time=START + 60), START).due is Due.DONE
     assert of_job(start, RECORD, replace(FREE, state="RUNNING"), START).due is Due.DONE
+
+
+def test_a_long_wait_is_not_taken_for_done_because_slurm_would_start_the_job_sooner() -> None:
+    start = action("update job", "StartTime", "now+3600")
+    assert of_job(start, RECORD, FREE, START + 5).due is Due.NOW
+    assert of_job(start, RECORD, replace(FREE, eligible_time=START + 3603), START + 5).due is Due.DONE
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("MinMemoryNode", "6000", {"mem_mib_per_node": 6000}),
+        ("MinMemoryCPU", "600", {"mem_mib_per_cpu": 600}),
+        ("TimeLimit", "90", {"time_limit_s": 5400}),
+    ],
+)
+def test_a_size_is_asked_for_again_for_slurm_shows_what_it_refused_too(
+    key: str, value: str, shown: dict[str, object]
+) -> None:
+    visible = replace(HELD, **shown)  # type: ignore[arg-type]
+    assert of_job(action("update job", key, value), RECORD, visible, START).due is Due.NOW
 
 
 def fleet(**changes: object) -> Fleet:

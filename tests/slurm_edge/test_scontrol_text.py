@@ -152,7 +152,9 @@ def test_partitions_are_read_in_every_release(release: str) -> None:
 
 def test_limits_of_a_partition_are_read() -> None:
     line = "PartitionName=p Default=NO MaxNodes=4 MaxCPUsPerNode=24 Nodes=n[0-3] MaxMemPerCPU=4000 TRES=cpu=96"
-    assert parse_partitions(line) == (Partition(name="p", max_nodes=4, max_cpus_per_node=24, max_mem_mib_per_cpu=4000),)
+    limits = Partition(name="p", max_nodes=4, max_cpus_per_node=24, max_mem_mib_per_cpu=4000)
+    assert parse_partitions(line) == (limits,)
+    assert parse_partitions(line + " MaxTime=1-00:30:00 ")[0].max_time_s == 88_200
 
 
 @pytest.mark.parametrize(("release", "name"), [("22.05", "edge"), ("24.11", "trixie"), ("26.05", "forky")])

@@ -13,12 +13,12 @@ from slurmwrap.slurm.jobs import (
     JOB_FIELDS,
     exclude_format,
     job_format,
-    parse_duration,
     parse_jobs,
     parse_mib,
     parse_time,
     resolve_output,
 )
+from slurmwrap.slurm.parse import parse_duration
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 SEP = "\x1f0123456789abcdef\x1f"

@@ -59,12 +59,18 @@ ATTEMPT = AttemptRecord(
     start_time=1_020,
     end_time=4_620,
     time_limit_s=86_400,
+    mem_mib_per_node=64_000,
+    mem_mib_per_cpu=1_000,
     std_out="/home/ada/\udcff.out",
     std_err="/home/ada/x.err",
     measurement=Measurement(seconds=3600, steps=10, steps_per_s=0.5, mem_peak_mib=20_000, mem_source="cgroup"),
     diagnosis=DIAGNOSIS,
     decision="retry_elsewhere",
     decision_reason="Xid 79 on n3",
+    planned=(Ruled(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target="n3", value=UGLY)),),
+    retry_at=4_700.5,
+    incident="i1",
+    resize_refused=True,
     reconciled=True,
 )
 SUBMISSION = Submission(

@@ -1,0 +1,238 @@
+"""How often what a rule advised or did agreed with what happened afterwards. Pure.
+
+Counted alike in every mode: whether anybody followed the advice is seen from what came next, not from the mode. What
+came next may be nothing yet: then the case is open, and says nothing. Only actions tell that a rule spoke; a `stop`
+needs none and is read from the decision.
+
+    retry            the next run succeeded: agree; failed of the same root cause: disagree
+    retry_elsewhere  the next run, on other nodes, succeeded, or the left node failed another job: agree; the next run
+                     failed of the same root cause elsewhere: disagree
+    resize           the next run succeeded with more memory or time than before: agree; failed of the same: disagree
+    stop             the very same ran again and failed again: agree; succeeded: disagree
+    drain            a person took the node out, or another job failed there of hardware within a week: agree;
+                     three other jobs ran well there: disagree
+    block_input      the very same ran again and failed of its input: agree; succeeded with it: disagree
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurmwrap.cluster.action import Verb
+from slurmwrap.diagnosis.evidence import Attempt
+from slurmwrap.report.record import Agreement
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, StrikeRecord, Submission
+
+WEEK_S = 7 * 86400.0
+WELL = 3  # jobs that run well on a node speak for it
+_HARDWARE = frozenset({"gpu_hardware", "gpu_ecc_error", "node_failure", "cuda_init_failed"})
+_SAID_NOTHING = frozenset({"cancelled", "job_preempted"})  # such an end neither confirms nor refutes
+
+AGREE, DISAGREE, OPEN = "agree", "disagree", "open"
+_Key = tuple[object, ...]
+_Judge = Callable[["_History", AttemptRecord], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """Everything known. Lists are in the order of time."""
+
+    strikes: tuple[StrikeRecord, ...]
+    by_node: dict[str, list[AttemptRecord]]
+    by_job: dict[_Key, list[AttemptRecord]]  # judged runs by job, and by what makes two submissions the very same one
+    same: dict[_Key, _Key]  # job -> its submission's sameness
+
+    def next_run(self, record: AttemptRecord) -> AttemptRecord | None:
+        """The job's next judged run, else that of its user's next submission of the very same script."""
+        job = _job(record)
+        runs = [run for run in self._after(job, record) if run.restarts > record.restarts]
+        mine = self.same.get(job)
+        runs += self._after(mine, record) if mine is not None else []
+        own = [run for run in runs if run.uid == record.uid]  # ids come back
+        return min(own, key=lambda run: run.attempt.submit_time, default=None)
+
+    def _after(self, key: _Key, record: AttemptRecord) -> list[AttemptRecord]:
+        runs = self.by_job.get(key, [])
+        return runs[bisect_right(runs, record.attempt.submit_time, key=lambda run: run.attempt.submit_time) :]
+
+
+def agreement(
+    attempts: Iterable[AttemptRecord],
+    actions: Iterable[ActionRecord],
+    strikes: Iterable[StrikeRecord],
+    submissions: Iterable[Submission],
+    *,
+    out_of_service: Iterable[str] = (),
+) -> tuple[Agreement, ...]:
+    """One row per rule that spoke, by name. `out_of_service`: nodes that people took out (not our own drains)."""
+    records = tuple(sorted(attempts, key=lambda r: r.attempt.submit_time))
+    same = _same(submissions)
+    history = _History(tuple(strikes), _by_node(records), _by_job(records, same), same)
+    by_key = {record.attempt: record for record in records}
+    taken = frozenset(out_of_service)
+    found: dict[str, list[str]] = {}
+    for rule, record, node in _spoken(actions, by_key):
+        found.setdefault(rule, []).append(
+            _drain(history, record, node, taken) if rule == "drain" else _JUDGES[rule](history, record)
+        )
+    stopped = [record for record in records if record.decision == "stop" and _by_itself(record)]
+    if stopped:
+        found["stop"] = [_stop(history, record) for record in stopped]
+    return tuple(_row(rule, found[rule]) for rule in sorted(found))
+
+
+def _row(rule: str, outcomes: Sequence[str]) -> Agreement:
+    return Agreement(
+        rule=rule, agree=outcomes.count(AGREE), disagree=outcomes.count(DISAGREE), open=outcomes.count(OPEN)
+    )
+
+
+def _spoken(
+    actions: Iterable[ActionRecord], by_key: Mapping[Attempt, AttemptRecord]
+) -> Iterable[tuple[str, AttemptRecord, str]]:
+    """(rule, run, node) once per run and rule: one decision needs several changes of Slurm."""
+    seen = dict.fromkeys(
+        (a.rule, a.attempt, a.target if a.verb == Verb.DRAIN.value else "")
+        for a in actions
+        if a.rule == "drain" or a.rule in _JUDGES
+    )
+    for rule, attempt, node in seen:
+        record = by_key.get(attempt) if attempt is not None else None
+        if record is not None and record.diagnosis is not None:
+            yield rule, record, node
+
+
+def _retry(history: _History, record: AttemptRecord) -> str:
+    after = history.next_run(record)
+    if after is None:
+        return OPEN
+    return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
+
+
+def _retry_elsewhere(history: _History, record: AttemptRecord) -> str:
+    left = record.nodes if len(record.nodes) == 1 else _blamed(record)
+    if any(_failed_another(history, record, node) for node in left):
+        return AGREE
+    after = history.next_run(record)
+    if after is None or set(after.nodes) & set(left):
+        return OPEN
+    return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
+
+
+def _resize(history: _History, record: AttemptRecord) -> str:
+    after = history.next_run(record)
+    if after is None or not _larger(after, record):
+        return OPEN
+    return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
+
+
+def _stop(history: _History, record: AttemptRecord) -> str:
+    after = history.next_run(record)
+    if after is None:
+        return OPEN
+    return DISAGREE if _well(after) else AGREE
+
+
+def _block_input(history: _History, record: AttemptRecord) -> str:
+    after = history.next_run(record)
+    if after is None:
+        return OPEN
+    if _well(after):
+        return DISAGREE
+    assert after.diagnosis is not None and record.diagnosis is not None
+    return AGREE if after.diagnosis.input_path == record.diagnosis.input_path else OPEN
+
+
+def _drain(history: _History, record: AttemptRecord, node: str, taken: frozenset[str]) -> str:
+    if node in taken or _failed_another(history, record, node):
+        return AGREE
+    end = record.end_time or record.attempt.submit_time
+    well = {_job(r) for r in history.by_node.get(node, ()) if _started_after(r, end) and _well(r)}
+    return DISAGREE if len(well) >= WELL else OPEN
+
+
+_JUDGES: dict[str, _Judge] = {
+    "retry": _retry,
+    "retry_elsewhere": _retry_elsewhere,
+    "resize": _resize,
+    "block_input": _block_input,
+}
+
+
+def _failed_another(history: _History, record: AttemptRecord, node: str) -> bool:
+    """Whether hardware failed another job on `node` within a week after `record`: a diagnosis of it, or a strike."""
+    end = float(record.end_time or record.attempt.submit_time)
+    own = record.attempt.job_id
+    struck = any(s.node == node and s.job_id != own and end < s.at <= end + WEEK_S for s in history.strikes)
+    return struck or any(
+        _job(other) != _job(record)
+        and _category(other) in _HARDWARE
+        and (len(other.nodes) == 1 or node in _blamed(other))
+        and end < float(other.end_time or 0) <= end + WEEK_S
+        for other in history.by_node.get(node, ())
+    )
+
+
+def _larger(after: AttemptRecord, before: AttemptRecord) -> bool:
+    pairs = (
+        (after.mem_mib_per_node, before.mem_mib_per_node),
+        (after.mem_mib_per_cpu, before.mem_mib_per_cpu),
+        (after.time_limit_s, before.time_limit_s),
+    )
+    return any(new is not None and old is not None and new > old for new, old in pairs)
+
+
+def _same(submissions: Iterable[Submission]) -> dict[_Key, _Key]:
+    """(cluster, job) -> whose, which script, which code and arguments; nothing where these are not known."""
+    ordered = sorted(submissions, key=lambda s: s.at)
+    return {(s.cluster, s.job_id): (s.cluster, s.uid, s.script_sha256, s.fingerprint) for s in ordered if s.fingerprint}
+
+
+def _by_node(attempts: Iterable[AttemptRecord]) -> dict[str, list[AttemptRecord]]:
+    found: dict[str, list[AttemptRecord]] = {}
+    for record in attempts:
+        for node in record.nodes:
+            found.setdefault(node, []).append(record)
+    return found
+
+
+def _by_job(attempts: Iterable[AttemptRecord], same: Mapping[_Key, _Key]) -> dict[_Key, list[AttemptRecord]]:
+    found: dict[_Key, list[AttemptRecord]] = {}
+    for record in attempts:
+        if _told(record):
+            job = _job(record)
+            found.setdefault(job, []).append(record)
+            if job in same:
+                found.setdefault(same[job], []).append(record)
+    return found
+
+
+def _job(record: AttemptRecord) -> _Key:
+    return record.attempt.cluster, record.attempt.job_id
+
+
+def _by_itself(record: AttemptRecord) -> bool:
+    """Stopped for what it died of, not for want of consent or budget: that is no advice."""
+    return record.diagnosis is not None and record.diagnosis.decision == "stop"
+
+
+def _blamed(record: AttemptRecord) -> tuple[str, ...]:
+    return (record.diagnosis.node,) if record.diagnosis is not None and record.diagnosis.node else ()
+
+
+def _started_after(record: AttemptRecord, moment: float) -> bool:
+    return record.start_time is not None and record.start_time >= moment
+
+
+def _told(record: AttemptRecord) -> bool:
+    return record.diagnosis is not None and record.diagnosis.category not in _SAID_NOTHING
+
+
+def _well(record: AttemptRecord) -> bool:
+    return _category(record) == "success"
+
+
+def _category(record: AttemptRecord) -> str:
+    return record.diagnosis.category if record.diagnosis is not None else ""

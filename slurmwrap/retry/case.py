@@ -1,0 +1,41 @@
+"""Case: all that one decision may know. Record only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.node import Partition
+from slurmwrap.diagnosis.evidence import Diagnosis
+from slurmwrap.retry.attempt import AttemptRecord, Submission
+from slurmwrap.retry.incident import Incident
+from slurmwrap.retry.ledger import Ledger
+from slurmwrap.retry.strikes import Fleet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFailure:
+    """A job of somebody that failed of the same content: who, and on which nodes."""
+
+    uid: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One run that ended, and what surrounds it."""
+
+    diagnosis: Diagnosis
+    record: AttemptRecord
+    job: JobRecord | None  # Slurm's word now; None: forgotten
+    submission: Submission | None  # of this very job (record.speaks_for)
+    ledger: Ledger = field(default_factory=Ledger)
+    fleet: Fleet = field(default_factory=Fleet)
+    limits: tuple[Partition, ...] = ()  # of the job's partitions; () when unknown
+    digest: str = ""  # of diagnosis.input_path, read as the user; "" when it could not be read
+    fault: str = ""  # what our own read of the input said; "" when only the log names it
+    also_failed: tuple[InputFailure, ...] = ()  # of the same digest, before
+    incident: Incident | None = None  # that this failure belongs to
+    starts: tuple[float, ...] = ()  # of all our retries of the last hour and to come, Unix seconds
+    site: bool = True  # the site's reconciler; a user's own binds nobody else
+    now: float = 0.0

@@ -1,0 +1,193 @@
+"""Whether a rule was right is told by what came next, in every mode alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from fakes import START, job
+
+from slurmwrap.cluster.action import Verb
+from slurmwrap.diagnosis.evidence import Diagnosis
+from slurmwrap.report.agreement import agreement
+from slurmwrap.report.record import Agreement
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, StrikeRecord, Submission
+from slurmwrap.retry.record import record_of
+
+DAY = 86400
+
+
+def run(
+    job_id: int,
+    at: int,
+    category: str,
+    *,
+    restarts: int = 0,
+    nodes: Sequence[str] = ("n1",),
+    decided: str = "",
+    **more: object,
+) -> AttemptRecord:
+    """A run of an hour that began `at` seconds after START."""
+    begin = START + at
+    shown = job(
+        job_id,
+        submit_time=begin,
+        start_time=begin,
+        end_time=begin + 3600,
+        restarts=restarts,
+        nodes=tuple(nodes),
+        **more,  # type: ignore[arg-type]
+    )
+    decision = "none" if category == "success" else decided or "retry"
+    found = Diagnosis(category=category, domain="", decision=decision, confidence=1, signature="", input_path="/x")
+    return replace(record_of(shown, "lab"), diagnosis=found, decision=decided)
+
+
+def spoke(record: AttemptRecord, rule: str, mode: str = "advise", target: str = "") -> ActionRecord:
+    verb = {"drain": Verb.DRAIN, "block_input": Verb.BLOCK_INPUT}.get(rule, Verb.REQUEUEHOLD)
+    return ActionRecord(
+        action_id=1,
+        attempt=record.attempt,
+        rule=rule,
+        mode=mode,
+        verb=verb.value,
+        target=target or record.address,
+        key="",
+        value="",
+        because="",
+        intended_at=START,
+    )
+
+
+def submission(job_id: int, fingerprint: str = "f") -> Submission:
+    return Submission(
+        cluster="lab", job_id=job_id, uid=1001, user="alice", at=START, script_sha256="a", fingerprint=fingerprint
+    )
+
+
+SAME = (submission(81), submission(82))
+FIRST = run(81, 0, "nccl_error")
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise", "act"])
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ((), (0, 0, 1)),
+        ((run(81, 5000, "success", restarts=1),), (1, 0, 0)),
+        ((run(81, 5000, "nccl_error", restarts=1),), (0, 1, 0)),
+        ((run(81, 5000, "gpu_oom", restarts=1),), (0, 0, 1)),  # another root cause says nothing
+        ((run(81, 5000, "cancelled", restarts=1), run(81, 9000, "success", restarts=2)), (1, 0, 0)),
+        ((run(82, 5000, "success"),), (1, 0, 0)),  # its user submitted the very same again
+        ((run(83, 5000, "success"),), (0, 0, 1)),  # another script
+        ((run(81, 5000, "success", uid=1002),), (0, 0, 1)),  # the id came back
+    ],
+)
+def test_a_retry(mode: str, after: tuple[AttemptRecord, ...], expected: tuple[int, int, int]) -> None:
+    found = agreement((FIRST, *after), (spoke(FIRST, "retry", mode),), (), SAME)
+    assert found == (Agreement(rule="retry", agree=expected[0], disagree=expected[1], open=expected[2]),)
+
+
+LOST = run(81, 0, "cuda_init_failed")
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (run(81, 5000, "success", restarts=1, nodes=("n2",)), (1, 0, 0)),
+        (run(81, 5000, "success", restarts=1), (0, 0, 1)),  # on the same node: it proves nothing
+        (run(81, 5000, "cuda_init_failed", restarts=1, nodes=("n2",)), (0, 1, 0)),
+        (run(90, 5000, "gpu_hardware"), (1, 0, 0)),  # the node failed another job
+        (run(90, 5000 + 8 * DAY, "gpu_hardware"), (0, 0, 1)),
+        (run(90, 5000, "gpu_oom"), (0, 0, 1)),
+        (run(90, 5000, "gpu_hardware", nodes=("n1", "n2")), (0, 0, 1)),  # nobody knows which node
+    ],
+)
+def test_a_retry_elsewhere(after: AttemptRecord, expected: tuple[int, int, int]) -> None:
+    found = agreement((LOST, after), (spoke(LOST, "retry_elsewhere"),), (), ())
+    assert found == (Agreement(rule="retry_elsewhere", agree=expected[0], disagree=expected[1], open=expected[2]),)
+
+
+OOM = run(81, 0, "cpu_oom")
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (run(81, 5000, "success", restarts=1, mem_mib_per_node=6000), (1, 0, 0)),
+        (run(81, 5000, "cpu_oom", restarts=1, mem_mib_per_node=6000), (0, 1, 0)),
+        (run(81, 5000, "success", restarts=1), (0, 0, 1)),  # it had no more than before
+    ],
+)
+def test_a_resize(after: AttemptRecord, expected: tuple[int, int, int]) -> None:
+    found = agreement((OOM, after), (spoke(OOM, "resize"),), (), ())
+    assert found == (Agreement(rule="resize", agree=expected[0], disagree=expected[1], open=expected[2]),)
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ((), (0, 0, 1)),
+        ((run(82, 5000, "gpu_oom", decided="stop"),), (1, 0, 1)),
+        ((run(82, 5000, "success"),), (0, 1, 0)),
+        ((run(84, 5000, "success"),), (0, 0, 1)),  # it was changed
+    ],
+)
+def test_a_stop(after: tuple[AttemptRecord, ...], expected: tuple[int, int, int]) -> None:
+    first = run(81, 0, "gpu_oom", decided="stop")
+    found = agreement((first, *after), (), (), (*SAME, submission(84, "changed")))
+    assert found == (Agreement(rule="stop", agree=expected[0], disagree=expected[1], open=expected[2]),)
+
+
+def test_a_job_that_was_stopped_for_want_of_consent_was_given_no_advice() -> None:
+    assert agreement((replace(FIRST, decision="stop"), run(82, 5000, "success")), (), (), SAME) == ()
+
+
+BROKEN = run(81, 0, "gpu_hardware")
+
+
+@pytest.mark.parametrize(
+    ("after", "struck", "taken", "expected"),
+    [
+        ((), (), (), (0, 0, 1)),
+        ((), (), ("n1",), (1, 0, 0)),
+        ((), ((90, 5 * DAY),), (), (1, 0, 0)),
+        ((), ((81, 5 * DAY),), (), (0, 0, 1)),  # the job itself is no second witness
+        ((), ((90, 9 * DAY),), (), (0, 0, 1)),
+        ((run(90, 5000, "gpu_ecc_error"),), (), (), (1, 0, 0)),
+        (tuple(run(90 + n, 5000, "success") for n in range(3)), (), (), (0, 1, 0)),
+        (tuple(run(90, 5000 * n, "success", restarts=n) for n in (1, 2, 3)), (), (), (0, 0, 1)),  # one job thrice
+        (tuple(run(90 + n, 5000, "success", nodes=("n2",)) for n in range(3)), (), (), (0, 0, 1)),
+    ],
+)
+def test_a_drain(
+    after: tuple[AttemptRecord, ...],
+    struck: tuple[tuple[int, int], ...],
+    taken: tuple[str, ...],
+    expected: tuple[int, int, int],
+) -> None:
+    strikes = [
+        StrikeRecord(node="n1", cause="gpu_hardware", conclusive=True, text="", at=START + at, job_id=job_id)
+        for job_id, at in struck
+    ]
+    said = (spoke(BROKEN, "drain", target="n1"),)
+    found = agreement((BROKEN, *after), said, strikes, (), out_of_service=taken)
+    assert found == (Agreement(rule="drain", agree=expected[0], disagree=expected[1], open=expected[2]),)
+
+
+@pytest.mark.parametrize(
+    ("category", "expected"), [("success", (0, 1, 0)), ("incorrect_inputs", (1, 0, 0)), ("cancelled", (0, 0, 1))]
+)
+def test_a_blocked_input(category: str, expected: tuple[int, int, int]) -> None:
+    bad = run(81, 0, "incorrect_inputs", decided="blacklist_input")
+    found = agreement((bad, run(82, 5000, category)), (spoke(bad, "block_input", target="/x"),), (), SAME)
+    assert found == (Agreement(rule="block_input", agree=expected[0], disagree=expected[1], open=expected[2]),)
+
+
+def test_one_decision_of_many_steps_counts_once_and_unknown_runs_not_at_all() -> None:
+    steps = [replace(spoke(FIRST, "retry"), key=key) for key in ("", "StartTime", "StdOut")]
+    stray = replace(spoke(FIRST, "retry"), attempt=replace(FIRST.attempt, job_id=999))
+    assert agreement((FIRST,), (*steps, stray, replace(stray, attempt=None)), (), ()) == (
+        Agreement(rule="retry", open=1),
+    )
