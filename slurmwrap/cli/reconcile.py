@@ -13,9 +13,10 @@ from typing import Annotated
 import typer
 
 from slurmwrap import config as configuration
+from slurmwrap.cli.tellers import site_publisher, why_text
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.classify import classifier
 from slurmwrap.edges import Publisher
 from slurmwrap.errors import UsageError
 from slurmwrap.host import munge
@@ -27,6 +28,7 @@ from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store.beside import BesideOutput
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import from_plain
 from slurmwrap.store.published import FilePublisher
@@ -100,7 +102,10 @@ def _site(config: Config, slurm: SlurmCommands, store: Database, voice: Voice) -
         if site.spool
         else ()
     )
-    publisher = FilePublisher(Path(site.published), site.munge_socket, munge.encode) if site.published else None
+    publisher = None
+    if site.published:
+        sealed = FilePublisher(Path(site.published), site.munge_socket, munge.encode)
+        publisher = site_publisher(sealed, config, voice.say)
     scope = Scope(trusted=trusted | {-1})
     return _edges(config, slurm, store, voice, spools=(*shared, controller), publisher=publisher, scope=scope)
 
@@ -108,7 +113,8 @@ def _site(config: Config, slurm: SlurmCommands, store: Database, voice: Voice) -
 def own_edges(config: Config, slurm: SlurmCommands, store: Database, voice: Voice, place: Path) -> Edges:
     uid = os.geteuid()
     scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
-    return _edges(config, slurm, store, voice, spools=(PlainSpool(place / SPOOL),), publisher=None, scope=scope)
+    beside = None if config.site.published else BesideOutput(why_text)  # where there is a site, it tells
+    return _edges(config, slurm, store, voice, spools=(PlainSpool(place / SPOOL),), publisher=beside, scope=scope)
 
 
 def _edges(
@@ -129,7 +135,7 @@ def _edges(
         clock=SystemClock(),
         publisher=publisher,
         unpack=from_plain,
-        classify=classify,
+        classify=classifier(config.diagnosis.signatures),
         read_inputs=read_inputs_as,
         config=config,
         scope=scope,

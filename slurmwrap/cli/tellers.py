@@ -1,0 +1,57 @@
+"""How a diagnosis reaches its owner: sealed by the site, perhaps mailed, or as a file beside the output. Wiring."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Callable, Sequence
+
+from slurmwrap.config import Config
+from slurmwrap.edges import Published, Publisher
+from slurmwrap.errors import StoreError
+from slurmwrap.host.mail import Mailer
+from slurmwrap.report.story import Story, failed
+from slurmwrap.report.tell import tell
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.store.published import WHY, FilePublisher
+
+
+def why_text(record: AttemptRecord, actions: Sequence[ActionRecord]) -> str:
+    """What `slurmwrap why` says of this one run."""
+    address = record.address or str(record.attempt.job_id)
+    return tell(Story(address=address, attempts=(record,), actions=tuple(actions)))
+
+
+class MailingPublisher:
+    """A FilePublisher that also mails the owner of a run that failed and is not run again, if the site has a server.
+
+    The sealed file marks that the owner was told: a reconciler killed in between loses a mail, and never sends two.
+    """
+
+    def __init__(self, inner: FilePublisher, config: Config, say: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._mail = config.mail
+        self._say = say
+
+    def publish(self, published: Published) -> None:
+        """As the inner one."""
+        self._inner.publish(published)
+
+    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+        """As the inner one, then by mail. A mail that cannot be sent is said and given up: the sealed word stands."""
+        name = f"{record.attempt.job_id}-{record.attempt.submit_time}.munge"
+        told = (self._inner.directory / WHY / name).exists()
+        self._inner.tell_owner(record, actions)
+        if told or not self._mail.server or not failed(record) or record.decision not in ("stop", "blacklist_input"):
+            return
+        try:
+            to = self._mail.to.replace("{user}", pwd.getpwuid(record.uid).pw_name)
+            category = record.diagnosis.category if record.diagnosis else "unknown"
+            subject = f"Slurm job {record.address} {record.name} failed: {category}"
+            Mailer(server=self._mail.server, sender=self._mail.sender).send(to, subject, why_text(record, actions))
+        except (StoreError, KeyError) as error:
+            self._say(f"not mailed: {error}")
+
+
+def site_publisher(inner: FilePublisher, config: Config, say: Callable[[str], None]) -> Publisher:
+    """The site's: sealed, and mailed where [mail] names a server."""
+    return MailingPublisher(inner, config, say) if config.mail.server else inner

@@ -1,0 +1,56 @@
+"""Edge: in user mode, one text file beside the job's output that says why it failed. Standard library only.
+
+    slurm-81.out -> slurm-81.out.why.txt
+
+Written by the user himself, with his own rights; a later run of the job replaces it.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slurmwrap.edges import Published
+from slurmwrap.errors import StoreError
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+
+SUFFIX = ".why.txt"
+_KEPT = frozenset({"success", "cancelled"})
+
+Text = Callable[[AttemptRecord, Sequence[ActionRecord]], str]
+
+
+class BesideOutput:
+    """Implements edges.Publisher for one user: nothing is published, and what he is told lies beside his output."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def publish(self, published: Published) -> None:
+        """A user publishes nothing."""
+
+    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+        """Writes the file, or takes an old one away when the job went well. StoreError when it cannot."""
+        path = _place(record.std_out)
+        if path is None:
+            return
+        if record.diagnosis is None or record.diagnosis.category in _KEPT:
+            path.unlink(missing_ok=True)
+            return
+        aside = path.with_name(f".{uuid.uuid4().hex}{SUFFIX}")
+        try:
+            aside.write_text(self._text(record, actions), encoding="utf-8", errors="backslashreplace")
+            aside.replace(path)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _place(std_out: str) -> Path | None:
+    """None where there is no file beside which one could stand: a device, a pattern that Slurm left, no directory."""
+    path = Path(std_out)
+    if not std_out.startswith("/") or path.parts[:2] == ("/", "dev") or "%" in path.name:
+        return None
+    return path.with_name(path.name + SUFFIX) if os.access(path.parent, os.W_OK | os.X_OK) else None

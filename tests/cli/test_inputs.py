@@ -1,0 +1,131 @@
+"""slurmwrap inputs: what is blocked, shown, freed and blocked by hand; for one user and for the site."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.errors import RefusedError, UsageError
+from slurmwrap.prerun.inputs import digest
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.store.database import Database
+from slurmwrap.store.plain import to_plain
+from slurmwrap.store.userstate import UserState
+
+Run = Callable[..., Result]
+UID = os.geteuid()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.h5"
+    path.write_bytes(b"damaged")
+    return path
+
+
+def block(database: Path, path: Path, **changes: object) -> BlockedInput:
+    base = BlockedInput(digest=digest(str(path)), path=str(path), uid=UID, reason="truncated", at=1e9, job_id=81)
+    blocked = replace(base, **changes)  # type: ignore[arg-type]
+    database.parent.mkdir(exist_ok=True)
+    with Database.open(database) as store:
+        store.block_input(blocked)
+    return blocked
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return tmp_path / "slurmwrap" / "user.db"
+
+
+def test_nothing_blocked_is_said(slurmwrap: Run) -> None:
+    assert slurmwrap("inputs", "list").stdout == "No input is blocked.\n"
+
+
+def test_an_input_is_listed_with_what_its_file_is_like_now(slurmwrap: Run, own: Path, data: Path) -> None:
+    block(own, data)
+    states = []
+    for change in (lambda: None, lambda: data.write_bytes(b"mended"), data.unlink):
+        change()
+        states.append(json.loads(slurmwrap("inputs", "list", "--json").stdout)[0]["now"])
+    assert states == ["same", "changed", "gone"]
+    head, row = slurmwrap("inputs", "list").stdout.splitlines()
+    assert head.split() == ["input", "binds", "job", "since", "now", "reason"]
+    assert row.split()[-2:] == ["gone", "truncated"]
+
+
+def test_the_evidence_is_shown_by_path_and_by_digest(slurmwrap: Run, own: Path, data: Path) -> None:
+    blocked = block(own, data)
+    cited = (Citation(source="slurm-81.out", line=7, text="OSError: truncated file\x1b[31m"),)
+    diagnosis = Diagnosis(
+        category="incorrect_inputs", domain="U", decision="blacklist_input", confidence=0.9, signature="data.corrupt",
+        evidence=cited, input_path=str(data),
+    )  # fmt: skip
+    attempt = Attempt(cluster="lab", job_id=81, submit_time=10**9)
+    with Database.open(own) as store:
+        store.save_attempt(AttemptRecord(attempt=attempt, address="81", uid=UID, diagnosis=diagnosis))
+    shown = slurmwrap("inputs", "show", str(data)).stdout
+    assert shown == slurmwrap("inputs", "show", blocked.digest[:12]).stdout
+    assert "  slurm-81.out:7: OSError: truncated file\\x1b[31m\n" in shown
+    assert shown.splitlines()[0] == str(data)
+    assert json.loads(slurmwrap("inputs", "show", str(data), "--json").stdout)["evidence"] == [
+        {"source": "slurm-81.out", "line": 7, "text": "OSError: truncated file\x1b[31m"}
+    ]
+
+
+def test_a_freed_input_is_blocked_no_more_and_what_the_site_said_before_is_void(
+    slurmwrap: Run, own: Path, data: Path
+) -> None:
+    blocked = block(own, data)
+    result = slurmwrap("inputs", "clear", str(data))
+    assert (result.exit_code, result.stdout) == (0, f"free again: {data}\n")
+    assert slurmwrap("inputs", "list").stdout == "No input is blocked.\n"
+    assert UserState(own.parent).freed_inputs()[blocked.digest] > blocked.at
+
+
+def test_what_binds_everybody_is_not_for_a_user_to_free(slurmwrap: Run, own: Path, data: Path) -> None:
+    block(own, data, uid=-1)
+    result = slurmwrap("inputs", "clear", str(data))
+    assert isinstance(result.exception, RefusedError)
+    assert "only an administrator" in str(result.exception)
+    assert json.loads(slurmwrap("inputs", "list", "--json").stdout)[0]["binds"] == "everybody"
+
+
+def test_a_user_blocks_a_file_for_himself_and_the_site_for_everybody(
+    slurmwrap: Run, tmp_path: Path, data: Path
+) -> None:
+    assert slurmwrap("inputs", "block", str(data), "--reason", "old").stdout == f"blocked: {data}\n"
+    (mine,) = json.loads(slurmwrap("inputs", "list", "--json").stdout)
+    assert (mine["uid"], mine["digest"], mine["reason"], mine["job_id"]) == (UID, digest(str(data)), "old", None)
+    if UID:
+        return
+    (tmp_path / "site").mkdir()
+    slurmwrap("inputs", "block", str(data), "--reason", "old", site=True)
+    with Database.open(tmp_path / "site" / "site.db", readonly=True) as store:
+        assert [to_plain(b)["uid"] for b in store.blocked_inputs()] == [-1]
+    assert slurmwrap("inputs", "clear", str(data), site=True).exit_code == 0
+    with Database.open(tmp_path / "site" / "site.db", readonly=True) as store:
+        assert store.blocked_inputs() == ()
+
+
+@pytest.mark.parametrize("words", [("show", "nothing.h5"), ("clear", "nothing.h5"), ("block", "nothing.h5")])
+def test_an_unknown_file_is_named(slurmwrap: Run, words: tuple[str, str]) -> None:
+    reason = ("--reason", "x") if words[0] == "block" else ()
+    result = slurmwrap("inputs", *words, *reason)
+    assert isinstance(result.exception, UsageError)
+    assert "nothing.h5" in str(result.exception)
+    assert result.exception.exit_code == 1
+
+
+def test_a_directory_or_a_fifo_cannot_be_blocked(slurmwrap: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path, tmp_path / "fifo"):
+        result = slurmwrap("inputs", "block", str(path), "--reason", "x")
+        assert isinstance(result.exception, UsageError)
