@@ -36,26 +36,6 @@ _LOCAL = frozenset(
         *("root", "run", "sbin", "snap", "sys", "tmp", "usr", "var"),
     )
 )
-    [
-        "bin",
-        "boot",
-        "dev",
-        "etc",
-        "lib",
-        "lib32",
-        "lib64",
-        "opt",
-        "proc",
-        "root",
-        "run",
-        "sbin",
-        "snap",
-        "sys",
-        "tmp",
-        "usr",
-        "var",
-    ]
-)
 _TEXT_CAP = 2000
 _FILES = ("py", "so", "cc", "cpp", "cu", "h", "c", "rs", "go", "json", "yaml", "txt", "log", "out", "err")
 
