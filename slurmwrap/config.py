@@ -15,7 +15,7 @@ from typing import Any
 
 from slurmwrap.errors import ConfigError
 
-RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input")
+RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate")
 MODES = ("observe", "advise", "act")
 PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
 # The least and the greatest that makes sense; beyond it gsub would ask Slurm for nonsense, or tuning would harm.
@@ -43,6 +43,16 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "incidents.min_nodes": (2, 1_000_000),
     "incidents.quiet_s": (1, 86400),
     "incidents.spread_s": (0, 86400),
+    "incidents.max_s": (60, 30 * 86400),
+    "nodes.window_days": (1, 366),
+    "nodes.suspect_ratio": (1, 1000),
+    "nodes.lemon_ratio": (1, 1000),
+    "nodes.suspect_jobs": (1, 1000),
+    "nodes.lemon_jobs": (1, 1000),
+    "nodes.lemon_users": (1, 1000),
+    "nodes.prior": (0.1, 1000),
+    "nodes.repair_discount": (0, 1),
+    "nodes.relapse_factor": (1, 100),
     "slurm_timeout_s": (0.1, 600),
 }
 
@@ -131,6 +141,22 @@ class Incidents:
     min_nodes: int = 3  # ... unless kernel, NVML or Slurm speak of so many nodes
     quiet_s: float = 600.0  # it is over when no run failed of it for so long
     spread_s: float = 900.0  # then its retries start within so long
+    max_s: float = 21600.0  # no incident lasts longer, whatever still fails: then retries go on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """When a node is suspect, and when it is a lemon (docs/nodes.md)."""
+
+    window_days: float = 28.0  # of Kokolis et al. 2024
+    suspect_ratio: float = 2.0  # times the rate of faults that the fleet shows
+    lemon_ratio: float = 3.0
+    suspect_jobs: int = 2  # distinct ones that were struck, or one by a conclusive fault
+    lemon_jobs: int = 3
+    lemon_users: int = 2
+    prior: float = 1.0  # how much evidence it takes to be believed; shrinks a node that ran little
+    repair_discount: float = 0.25  # what a fault from before a repair still weighs
+    relapse_factor: float = 1.5  # what one after it weighs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +171,7 @@ class Config:
     mail: Mail = field(default_factory=Mail)
     diagnosis: Diagnosing = field(default_factory=Diagnosing)
     incidents: Incidents = field(default_factory=Incidents)
+    nodes: Nodes = field(default_factory=Nodes)
     rules: Mapping[str, str] = field(default_factory=dict)  # rule -> observe | advise | act
     slurm_timeout_s: float = 10.0
 

@@ -5,7 +5,7 @@ Real ones: slurm/commands.py, host/clock.py, store/database.py, store/spool.py. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,8 +16,9 @@ from slurmwrap.cluster.node import NodeHealth, Snapshot
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, LogTail, Observation
 from slurmwrap.prerun.verdict import Measurement
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
+from slurmwrap.retry.history import NodeHistory, Removal, Repair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,9 @@ class Store(Protocol):
     ) -> tuple[AttemptRecord, ...]:
         """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
 
+    def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[AttemptRecord, ...]:
+        """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
+
     def save_diagnosis(self, attempt: Attempt, diagnosis: Diagnosis, decision: RetryDecision, at: float) -> None:
         """Stores both with strikes and blocked inputs, in one transaction."""
 
@@ -155,10 +159,34 @@ class Store(Protocol):
         """In the order they were intended."""
 
     def strikes(self, *, since: float, node: str | None = None) -> tuple[StrikeRecord, ...]:
-        """Strikes, oldest first."""
+        """Strikes that were not cleared, oldest first."""
 
     def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
         """One more (save_diagnosis does it for a decision's own)."""
+
+    def save_incident(self, incident: Incident, members: Sequence[Attempt] = ()) -> None:
+        """Inserts or replaces by id; `members` and their inconclusive strikes are marked as its own."""
+
+    def incidents(self, *, since: float | None = None, open_only: bool = False) -> tuple[Incident, ...]:
+        """Oldest first. `since`: open, or over at or after."""
+
+    def clear_strikes(self, node: str, who: str, at: float) -> int:
+        """Marks the strikes of a node up to `at` as void; returns how many there were. Nothing is deleted."""
+
+    def add_repair(self, repair: Repair) -> None:
+        """A mark on a node; the same one twice is one."""
+
+    def repairs(self, *, since: float) -> tuple[Repair, ...]:
+        """Marks on nodes, oldest first."""
+
+    def save_removal(self, removal: Removal) -> None:
+        """Inserts or replaces by (node, began)."""
+
+    def removals(self) -> tuple[Removal, ...]:
+        """Those that have not ended."""
+
+    def node_history(self, since: float) -> NodeHistory:
+        """All that speaks about nodes since then, cleared strikes too."""
 
     def block_input(self, blocked: BlockedInput) -> None:
         """Blocks an input."""
@@ -228,6 +256,21 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenIncident:
+    """What everyone may know of an open incident: nobody's job, no word of a user's.
+
+    `scope`: "cluster", "switch leaf0", "path /scratch" (a mount point that the controller knows), "path" (another one)
+    or "host" (some host outside).
+    """
+
+    category: str
+    scope: str
+    since: float
+    jobs: int
+    users: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """What the site publishes for everyone: believed only if root or SlurmUser owns it."""
 
@@ -235,6 +278,27 @@ class Published:
     health: tuple[NodeHealth, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
     profiles: tuple[ResourceProfile, ...] = ()
+    incidents: tuple[OpenIncident, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A conclusive fault that stands on a node, for the Prolog gate there."""
+
+    node: str
+    cause: str
+    since: float
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What the Prolog gate is told; it refuses nothing after `until` or where it is not `allowed`. Unix seconds."""
+
+    at: float
+    until: float
+    allowed: bool
+    faults: tuple[Fault, ...] = ()
 
 
 class Publisher(Protocol):
@@ -242,6 +306,9 @@ class Publisher(Protocol):
 
     def publish(self, published: Published) -> None:
         """Replaces the world-readable state in one step."""
+
+    def tell_gate(self, gate: Gate) -> None:
+        """Replaces what the nodes' Prolog gate reads."""
 
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         """Seals one judged attempt for its owner's uid (`munge -u`); only he can open it."""

@@ -10,7 +10,7 @@ from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Node, Snapshot, Topology
 from slurmwrap.diagnosis.evidence import LogTail, Observation
-from slurmwrap.edges import Collected, Published, SbatchCall, SbatchResult, SetAside
+from slurmwrap.edges import Collected, Gate, Published, SbatchCall, SbatchResult, SetAside
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 
@@ -75,6 +75,7 @@ class FakeSlurm:
     calls: list[SlurmAction] = field(default_factory=list)  # what was asked, refused or not
     submitted: list[SbatchCall] = field(default_factory=list)
     away: bool = False
+    topology: Topology = field(default_factory=Topology)
 
     def add(self, *jobs: JobRecord) -> None:
         """Jobs that the controller knows from now on."""
@@ -86,7 +87,7 @@ class FakeSlurm:
 
     def snapshot(self) -> Snapshot:
         self._answer()
-        return Snapshot(taken_at=self.clock.now(), nodes=tuple(self.nodes.values()), topology=Topology())
+        return Snapshot(taken_at=self.clock.now(), nodes=tuple(self.nodes.values()), topology=self.topology)
 
     def sbatch(self, call: SbatchCall) -> SbatchResult:
         self._answer()
@@ -211,10 +212,14 @@ class FakePublisher:
 
     def __init__(self) -> None:
         self.published: Published | None = None
+        self.gate: Gate | None = None
         self.told: dict[int, tuple[AttemptRecord, tuple[ActionRecord, ...]]] = {}
 
     def publish(self, published: Published) -> None:
         self.published = published
+
+    def tell_gate(self, gate: Gate) -> None:
+        self.gate = gate
 
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         self.told[record.attempt.job_id] = (record, tuple(actions))

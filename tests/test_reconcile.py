@@ -21,7 +21,7 @@ from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once, watch
 from slurmwrap.reconcile.desk import Notebook
 from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
-from slurmwrap.retry.decision import InputRead
+from slurmwrap.retry.decision import InputRead, Strike
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import from_plain, to_plain
 
@@ -149,7 +149,8 @@ class World:
         return found
 
     def asked(self) -> list[tuple[str, str, str, str]]:
-        return [plain(action) for action in self.slurm.calls]
+        """What Slurm was asked, without the Comment (tests/retry/test_requeue.py)."""
+        return [plain(action) for action in self.slurm.calls if action.key != "Comment"]
 
 
 def plain(action: SlurmAction) -> tuple[str, str, str, str]:
@@ -219,7 +220,8 @@ def test_in_advise_mode_everything_is_recorded_and_nothing_done(tmp_path: Path) 
     world.run()
     actions = world.store.actions(world.attempt(failed).attempt)
     assert world.asked() == []
-    assert [action.verb for action in actions] == ["drain", "requeuehold", "update job", "release", "update job"]
+    verbs = [action.verb for action in actions if action.key != "Comment"]
+    assert verbs == ["drain", "requeuehold", "update job", "release", "update job"]
     assert {action.mode for action in actions} == {"advise"}
     assert world.attempt(failed).reconciled
 
@@ -303,6 +305,82 @@ def test_a_run_whose_node_went_down_and_that_slurm_requeued_is_a_node_failure(wo
     assert (found.state, found.decision) == ("NODE_FAIL", "retry_elsewhere")
     assert [strike.node for strike in world.store.strikes(since=0)] == ["n2"]
     assert world.asked() == []
+
+
+def held_since_its_launch(found: JobRecord, clock: FakeClock) -> JobRecord:
+    """Slurm's word after a Prolog failed (22.05)."""
+    now = int(clock.now())
+    return replace(
+        found, state="PENDING", reason="launch failed requeued held", restarts=1, submit_time=now, nodes=(),
+        start_time=None, end_time=None,
+    )  # fmt: skip
+
+
+def test_a_job_held_since_its_launch_failed_is_let_go_once_with_consent(world: World) -> None:
+    held = held_since_its_launch(job(91), world.clock)
+    world.add(held)
+    world.hear(submitted(submission(91)))
+    world.run()
+    world.clock.sleep(30)
+    world.run()
+    (record,) = world.store.attempts(job_id=91)
+    assert record.diagnosis is not None
+    assert (record.diagnosis.category, record.decision, record.restarts) == ("node_failure", "retry_elsewhere", 0)
+    assert world.asked() == [("release", "91", "", ""), ("update job", "91", "StartTime", "now")]
+    world.run()
+    assert len(world.asked()) == 2
+
+
+def test_a_job_held_since_its_launch_failed_is_left_alone_without_consent(world: World) -> None:
+    world.add(held_since_its_launch(job(92), world.clock))
+    world.run()
+    world.clock.sleep(30)
+    world.run()
+    (record,) = world.store.attempts(job_id=92)
+    assert (record.decision, world.asked()) == ("stop", [])
+    assert "scontrol release 92" in record.decision_reason
+
+
+def test_what_the_gate_refused_runs_elsewhere_without_consent_and_the_drain_becomes_ours(world: World) -> None:
+    first = job(93, nodes=("n1",))
+    held = held_since_its_launch(first, world.clock)
+    world.add(held)
+    world.slurm.nodes["n1"] = replace(world.slurm.nodes["n1"], flags=frozenset({"DRAIN"}), reason="Prolog error")
+    gate = {"refused": True, "cause": "gpu_lost", "text": "the GPU is lost", "source": "nvml"}
+    world.hear(seen(Context.PROLOG, 93, at=held.submit_time - 1.0, node="n1", restarts=0, gate=gate))
+    world.run()
+    world.clock.sleep(30)
+    world.run()
+    assert world.asked() == [
+        ("drain", "n1", "", "slurmwrap: gate: gpu_lost, before job 93"),
+        ("update job", "93", "ExcNodeList", "n1"),
+        ("release", "93", "", ""),
+        ("update job", "93", "StartTime", "now"),
+    ]
+
+
+def test_the_gate_is_permitted_while_the_cap_lasts_and_told_conclusive_faults(world: World) -> None:
+    broken = Strike(node="n2", cause="gpu_hardware", conclusive=True, text="Xid 79")
+    lately = world.clock.now() - 60
+    world.store.add_strike(broken, 1.0, 7, 1001)
+    world.store.add_strike(replace(broken, node="n3"), lately, 8, 1001)
+    world.store.add_strike(replace(broken, node="n4", cause="nccl_error", conclusive=False), lately, 9, 1001)
+    world.run()
+    gate = world.publisher.gate
+    assert gate is not None
+    assert (gate.allowed, gate.until, [fault.node for fault in gate.faults]) == (True, world.clock.now() + 300, ["n3"])
+    world.slurm.nodes["n5"] = replace(world.slurm.nodes["n5"], flags=frozenset({"DRAIN"}), reason="slurmwrap: x")
+    world.clock.sleep(250)
+    world.run()
+    assert world.publisher.gate is not None and not world.publisher.gate.allowed
+
+
+def test_in_advise_mode_the_gate_is_told_faults_and_gets_no_permit(tmp_path: Path) -> None:
+    advised, observed = World(tmp_path, Config()), World(tmp_path, Config(rules={"gate": "observe"}))
+    advised.run()
+    observed.run()
+    assert advised.publisher.gate is not None and not advised.publisher.gate.allowed
+    assert observed.publisher.gate is None
 
 
 def test_a_job_that_slurm_has_forgotten_is_judged_from_its_hooks(world: World) -> None:
@@ -494,7 +572,7 @@ def test_what_torch_calls_a_damaged_checkpoint_is_an_input_when_our_own_read_fin
     world.hear(submitted(submission(109, inputs=("/data/good.pt",))), *hooks(sound, log=log))
     world.run()
     assert category_of(world, mine) == ("incorrect_inputs", "blacklist_input")
-    assert category_of(world, sound) == ("checkpoint_error", "retry")
+    assert category_of(world, sound) == ("checkpoint_error", "stop")  # a resume that fails will fail again
     assert {b.digest for b in world.store.blocked_inputs()} == {"d4"}
 
 

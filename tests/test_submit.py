@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +13,7 @@ from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Node, Snapshot, Switch, Topology
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Citation
-from slurmwrap.edges import Published, SbatchCall, SbatchResult
+from slurmwrap.edges import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
@@ -540,3 +541,58 @@ def test_a_job_that_waits_no_longer_is_left_alone(state: str) -> None:
     at = desk(slurm, FakeMemory())
     assert not conclude(waiting(at), PASSED, at).released
     assert slurm.applied == []
+
+
+# --- incidents around ------------------------------------------------------------------------------------------------
+
+
+def warned(one: OpenIncident, *words: str, at: float = NOW, inputs: tuple[str, ...] = ()) -> list[str]:
+    """What is said of one open incident when /home/alice/train.sbatch is submitted."""
+    told = Published(at=at, incidents=(one,))
+    where = desk(FakeSlurm(), FakeMemory(), trials={"named_files": lambda request: inputs}, published=told)
+    return [finding.message for finding in prepare(request(*words), where).warnings]
+
+
+def open_one(scope: str) -> OpenIncident:
+    return OpenIncident(category="storage_io", scope=scope, since=NOW - 600, jobs=7, users=3)
+
+
+def test_an_open_incident_that_may_hit_the_job_is_one_warning_and_it_is_submitted_all_the_same() -> None:
+    since = time.strftime("%H:%M", time.localtime(NOW - 600))
+    assert warned(open_one("path /home")) == [
+        f"storage_io on /home since {since} (7 jobs of 3 users): the job may fail the same way; "
+        "it is submitted all the same"
+    ]
+    slurm = FakeSlurm()
+    at = desk(slurm, FakeMemory(), published=Published(at=NOW, incidents=(open_one("cluster"),)))
+    assert send(prepare(request("--prerun=off"), at), at, trial).result.job_id == 101
+
+
+@pytest.mark.parametrize(
+    ("scope", "words", "inputs", "hit"),
+    [
+        ("cluster", (), (), True),
+        ("host", (), (), True),
+        ("path /home/alice", (), (), True),
+        ("path /home/alic", (), (), False),
+        ("path /data", (), (), False),
+        ("path /data", (), ("/data/train.h5",), True),
+        ("path /data", (), ("../../data/train.h5",), True),
+        ("path /data", ("--chdir=/data/x",), (), True),
+        ("path", (), (), False),
+        ("switch ib0", (), (), True),
+        ("switch ib0", ("--nodelist=n[4-5]",), (), False),
+        ("switch ib0", ("--nodelist=n1",), (), True),
+        ("switch ib0", ("--exclude=n[0-3]",), (), False),
+        ("switch ib0", ("--partition=other",), (), False),
+        ("switch gone", (), (), False),
+    ],
+)
+def test_only_what_may_hit_the_job_is_warned_about(
+    scope: str, words: tuple[str, ...], inputs: tuple[str, ...], hit: bool
+) -> None:
+    assert len(warned(open_one(scope), *words, inputs=inputs)) == hit
+
+
+def test_what_a_reconciler_that_no_longer_runs_said_is_not_told() -> None:
+    assert warned(open_one("cluster"), at=NOW - 3600) == []

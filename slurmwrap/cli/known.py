@@ -16,6 +16,7 @@ from slurmwrap.diagnosis.evidence import Context, Observation
 from slurmwrap.errors import StoreError
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.incident import Incident
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import from_plain
 from slurmwrap.store.published import Unseal, read_why, told, trusted_uids
@@ -40,6 +41,7 @@ class Known:
     actions: tuple[ActionRecord, ...] = ()
     strikes: tuple[StrikeRecord, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
+    incidents: tuple[Incident, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -112,6 +114,7 @@ def _of_period(database: Database, since: float) -> Known:
         actions=tuple(action for action in database.actions() if action.intended_at >= since),
         strikes=database.strikes(since=since),
         blocked=database.blocked_inputs(),
+        incidents=database.incidents(since=since),
     )
 
 

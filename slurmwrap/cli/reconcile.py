@@ -23,6 +23,7 @@ from slurmwrap.host import munge
 from slurmwrap.host.clock import SystemClock
 from slurmwrap.host.inputs import read_inputs_as
 from slurmwrap.host.lock import held
+from slurmwrap.host.mounts import mount_of
 from slurmwrap.host.userfile import UserLogs
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
@@ -139,6 +140,7 @@ def _edges(
         read_inputs=read_inputs_as,
         config=config,
         scope=scope,
+        mounts=mount_of,
         say=voice.say,
     )
 

@@ -43,6 +43,7 @@ def report(
         known.actions,
         known.strikes,
         known.blocked,
+        incidents=known.incidents,
         since=start,
         until=now,
     )

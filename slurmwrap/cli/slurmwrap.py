@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slurmwrap import __version__
-from slurmwrap.cli import classify, hooks, inputs, lab, reconcile
+from slurmwrap.cli import classify, hooks, inputs, lab, nodes, reconcile
 from slurmwrap.cli.history import history
 from slurmwrap.cli.report import report
 from slurmwrap.cli.voice import Voice
@@ -64,6 +64,7 @@ reconcile.register(app)
 app.add_typer(lab.app, name="lab")
 app.add_typer(hooks.app, name="hooks")
 app.add_typer(inputs.app, name="inputs")
+app.add_typer(nodes.app, name="nodes")
 
 
 def main() -> None:

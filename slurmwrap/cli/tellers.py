@@ -6,7 +6,7 @@ import pwd
 from collections.abc import Callable, Sequence
 
 from slurmwrap.config import Config
-from slurmwrap.edges import Published, Publisher
+from slurmwrap.edges import Gate, Published, Publisher
 from slurmwrap.errors import StoreError
 from slurmwrap.host.mail import Mailer
 from slurmwrap.report.story import Story, failed
@@ -35,6 +35,10 @@ class MailingPublisher:
     def publish(self, published: Published) -> None:
         """As the inner one."""
         self._inner.publish(published)
+
+    def tell_gate(self, gate: Gate) -> None:
+        """As the inner one."""
+        self._inner.tell_gate(gate)
 
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         """As the inner one, then by mail. A mail that cannot be sent is said and given up: the sealed word stands."""

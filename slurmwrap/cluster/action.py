@@ -31,4 +31,5 @@ class SlurmAction:
     because: str = ""
 
 
+GATE_PREFIX = "slurmwrap: gate: "  # what our Prolog gate refused: may replace slurmctld's own "Prolog error"
 DRAIN_PREFIX = "slurmwrap:"  # a drain whose Reason starts so is ours; no other is ever touched

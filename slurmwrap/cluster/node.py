@@ -31,6 +31,11 @@ class Node:
         return self.state in {"IDLE", "MIXED", "ALLOCATED"} and not self.flags & bad
 
     @property
+    def prolog_failed(self) -> bool:
+        """slurmctld drained it for a Prolog's exit code; who and when follow in brackets (22.05)."""
+        return "DRAIN" in self.flags and self.reason.partition(" [")[0] == "Prolog error"
+
+    @property
     def gpus_free(self) -> int:
         """GPUs no job holds."""
         return max(0, self.gpus - self.gpus_used)

@@ -45,6 +45,8 @@ def _intend(record: AttemptRecord, known: Sequence[ActionRecord], run: Pass) -> 
 
 
 def _mode(ruled: Ruled, run: Pass) -> str:
+    if ruled.rule == "gate":
+        return "act"  # the gate refused, so it did act: what it caused is put right whatever the rule says now
     mode = run.edges.config.mode_of(ruled.rule)
     if mode == "act" and run.edges.scope.user is not None and ruled.action.verb is Verb.DRAIN:
         return "advise"  # for the administrator: a user cannot

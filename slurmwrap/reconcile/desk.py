@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -15,7 +16,7 @@ from slurmwrap.job.measurement import Measurement
 from slurmwrap.profiling.merge import merge
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.retry.decision import InputRead
-from slurmwrap.retry.incident import Incident
+from slurmwrap.retry.incident import Incident, Mounts, first_component
 from slurmwrap.retry.record import profile_key_of
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class Edges:
     read_inputs: Callable[[int, Sequence[str]], tuple[InputRead, ...]]  # (uid, absolute paths), read as that user
     config: Config
     scope: Scope = field(default_factory=Scope)
+    mounts: Mounts = first_component
     say: Callable[[str], None] = lambda line: None
 
 
@@ -111,6 +113,9 @@ class Notebook:
     cluster: str = ""
     settled: set[Attempt] = field(default_factory=set)  # reconciled runs that Slurm still shows
     published_at: float = 0.0
+    gate_until: float = 0.0  # the end of the Prolog gate's permit
+    failures: dict[Attempt, AttemptRecord] | None = None  # that incidents are made of; None: not read yet
+    incidents: tuple[Incident, ...] | None = None  # as the last whole pass left them; None: not read yet
     starts: list[float] | None = None  # when retries of ours may start, Unix seconds; None: not read yet
 
 
@@ -127,6 +132,10 @@ class Pass:
     dirty: bool = False
     telling: bool = True
     incidents: tuple[Incident, ...] = ()  # that are open, or were when these runs failed
+    grown: set[str] = field(default_factory=set)  # ids of those that changed since they were stored
+    unseen: Counter[str] = field(default_factory=Counter)  # failures by category since incidents were looked for
+    looked: dict[str, tuple[int, float]] = field(default_factory=dict)  # at how many failures, and near which end
+    excused: dict[Attempt, str] = field(default_factory=dict)  # runs found only now to belong to an incident: its id
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:

@@ -173,7 +173,7 @@ def _open_unseen(handled: Sequence[Collected], store: Store, cluster: str, words
             known.append(record_of(job, cluster))
         unseen = [o for o in observations if not _covered(o, known, forgotten=job is None)]
         for run in _runs(unseen):
-            store.save_attempt(run_of_hooks(cluster, job_id, run))
+            store.save_attempt(run_of_hooks(cluster, job_id, run, before=job.submit_time if job is not None else None))
 
 
 def _runs(observations: Sequence[Observation]) -> Iterable[Sequence[Observation]]:

@@ -12,18 +12,17 @@ from slurmwrap.diagnosis.evidence import Context, Diagnosis, LogTail, Observatio
 from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_run
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.reconcile.desk import Pass, learn
-from slurmwrap.retry import incident
+from slurmwrap.reconcile.incidents import incident_of
 from slurmwrap.retry.attempt import AttemptRecord, Submission
 from slurmwrap.retry.case import Case, InputFailure
 from slurmwrap.retry.decision import BlockedInput, InputRead, RetryDecision
-from slurmwrap.retry.incident import Incident
+from slurmwrap.retry.launch import HELD_LAUNCH, held_launch
 from slurmwrap.retry.ledger import ledger_of
 from slurmwrap.retry.pace import HOUR_S
 from slurmwrap.retry.policy import decide
 from slurmwrap.retry.record import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
 from slurmwrap.retry.strikes import Fleet, fleet_of, lost_node
 
-_LAUNCH_FAILED = "launch_failed_requeued_held"
 _RESTORE = "checkpoint_error"
 _INPUTS = 20  # of one job are looked at
 _AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
@@ -61,6 +60,7 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     blamed = _blamed_input(diagnosis, submission, record, word, run)
     diagnosis = _blaming(diagnosis, blamed)
     case = case_of(record, diagnosis, submission, job, others, run)
+    case = replace(case, gate=_refused_by_gate(seen))
     case = replace(case, digest=blamed.digest, fault=blamed.fault, also_failed=_also_failed(blamed.digest, record, run))
     decision = decide(case, run.edges.config)
     record = _decided(case.record, case, decision)
@@ -112,8 +112,8 @@ def _reconstructed(record: AttemptRecord, job: JobRecord | None, seen: Sequence[
     base = remembered(completed_by_hooks(record, seen), job)
     if job is None:
         return last_word(base, seen)
-    if job.pending and job.reason.replace(" ", "_") == _LAUNCH_FAILED and job.restarts == record.restarts + 1:
-        return replace(base, reason=_LAUNCH_FAILED)
+    if held_launch(job) and job.restarts == record.restarts + 1:
+        return replace(base, reason=HELD_LAUNCH)
     word = last_word(base, seen)
     if not word.state and not word.exit_code and _down(record, run):
         return replace(word, state="NODE_FAIL")  # Slurm requeued it, and a node of it is down: both Slurm's word
@@ -135,6 +135,15 @@ def _output_ends(before: Sequence[AttemptRecord]) -> Mapping[str, Any]:
     """How far the output files had grown when the last run before this one was judged."""
     known = [other for other in before if other.output_ends]
     return max(known, key=lambda other: other.attempt.submit_time).output_ends if known else {}
+
+
+def _refused_by_gate(seen: Sequence[Observation]) -> str:
+    """The cause, where our own Prolog refused the node; a word, for it goes into the node's Reason."""
+    for observation in seen:
+        gate = observation.facts.get("gate")
+        if observation.context is Context.PROLOG and isinstance(gate, Mapping) and gate.get("refused") is True:
+            return "".join(c for c in str(gate.get("cause", "")) if c.isalnum() or c in "_-")[:40] or "fault"
+    return ""
 
 
 def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> Diagnosis:
@@ -208,20 +217,11 @@ def case_of(
         ledger=ledger_of(others, record),
         fleet=fleet_of(run.snapshot(), record.partition) if placed else Fleet(),
         limits=_limits(record.partition, run) if placed else (),
-        incident=_incident_of(record, run),
+        incident=incident_of(record, run),
         starts=_starts(run) if again else (),
         site=run.edges.scope.user is None,
         now=run.now,
     )
-
-
-def _incident_of(record: AttemptRecord, run: Pass) -> Incident | None:
-    """The known incident that this run's failure belongs to; only failures are asked about."""
-    if not run.incidents or record.diagnosis is None or record.diagnosis.decision == "none":
-        return None
-    of_attempt = getattr(incident, "of_attempt", lambda *_: None)  # until incident.py has it
-    found: Incident | None = of_attempt(run.incidents, record)
-    return found
 
 
 def _limits(partition: str, run: Pass) -> tuple[Partition, ...]:

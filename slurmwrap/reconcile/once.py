@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from slurmwrap.cluster.job import JobRecord
 from slurmwrap.edges import Published
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
+from slurmwrap.reconcile import incidents
 from slurmwrap.reconcile.act import finish
 from slurmwrap.reconcile.desk import Edges, Notebook, Pass, Summary, Words
+from slurmwrap.reconcile.gate import tell_gate
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.judge import judge
+from slurmwrap.reconcile.nodes import health_now
 from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.record import key_of, published_key_of, record_of
-from slurmwrap.retry.strikes import WINDOW_S, health
+from slurmwrap.retry.launch import held_launch
+from slurmwrap.retry.record import key_of, published_key_of, record_of, run_before
 
+_LAUNCH_S = 7 * 86400  # a run whose launch failed was submitted, or requeued, so long ago at most
 _STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 
 
@@ -24,6 +29,7 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
     words = Words(ask=lambda: edges.slurm.jobs(edges.scope.user))
     run = Pass(edges=edges, book=book, words=words, summary=Summary(), now=edges.clock.now())
     run.summary.ingested = ingest(edges, book.cluster, words)
+    incidents.begin(run)
     for record in _to_do(run):
         try:
             _attend(record, run)
@@ -31,7 +37,9 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
             raise
         except Exception as error:  # one job that we cannot handle must not keep all others waiting
             run.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
+    incidents.end(run)
     _publish(run)
+    _tell_gate(run)
     return run.summary
 
 
@@ -53,7 +61,18 @@ def _to_do(run: Pass) -> tuple[AttemptRecord, ...]:
                 store.save_attempt(seen)
             open_ones[key] = seen
         run.book.settled &= shown.keys()
+        for job in filter(held_launch, run.words.first.values()):
+            if not any(_is_before(known, job) for known in store.attempts(cluster=cluster, job_id=job.job_id)):
+                unseen = run_before(job, cluster)
+                store.save_attempt(unseen)
+                open_ones[unseen.attempt] = unseen
     return tuple(sorted(open_ones.values(), key=lambda record: record.attempt.submit_time))
+
+
+def _is_before(record: AttemptRecord, job: JobRecord) -> bool:
+    """Whether `record` is of the run before the one that `job` shows; an older job of the same id is not."""
+    recent = record.attempt.submit_time > job.submit_time - _LAUNCH_S or not record.reconciled
+    return record.uid == job.uid and record.restarts == job.restarts - 1 and recent
 
 
 def _attend(record: AttemptRecord, run: Pass) -> None:
@@ -63,6 +82,7 @@ def _attend(record: AttemptRecord, run: Pass) -> None:
         return  # Slurm showed it only after the spools were read: the next pass has all of it
     if job is not None and job.submit_time < record.attempt.submit_time:
         job = None  # an older record of a controller that lost its state
+    record = incidents.excused(record, run)
     if record.diagnosis is None:
         judged = judge(record, job, run)
         if judged is None:
@@ -71,19 +91,28 @@ def _attend(record: AttemptRecord, run: Pass) -> None:
     finish(record, job, run)
 
 
+def _tell_gate(run: Pass) -> None:
+    try:
+        tell_gate(run)
+    except SlurmUnreachable:
+        raise
+    except SlurmwrapError as error:
+        run.summary.errors.append(str(error))
+
+
 def _publish(run: Pass) -> None:
     """Replaces what everyone may see, when it changed and every five minutes."""
     publisher, store, now = run.edges.publisher, run.edges.store, run.edges.clock.now()
     changed = run.dirty or run.summary.ingested.profiles or run.summary.ingested.blocked
     if publisher is None or (not changed and now < run.book.published_at + 300):
         return
-    strikes = store.strikes(since=now - WINDOW_S)
     published = Published(
         at=now,
-        health=health(strikes, run.snapshot().nodes, now=now),
+        health=health_now(run),
         # Paths and reasons are a user's; the digest tells only those who can read the file.
         blocked=tuple(replace(b, path="", reason=f"it made job {b.job_id} fail") for b in store.blocked_inputs()),
         profiles=tuple(replace(p, key=published_key_of(p.key)) for p in store.profiles()),
+        incidents=incidents.published(run.incidents, run.edges.mounts),
     )
     try:
         publisher.publish(published)

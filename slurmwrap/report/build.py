@@ -17,6 +17,7 @@ from slurmwrap.report.record import (
     CaughtRow,
     Estimate,
     Headline,
+    IncidentRow,
     NightReport,
     Preruns,
     Repeated,
@@ -26,6 +27,7 @@ from slurmwrap.report.story import never_ran, stopped_jobs
 from slurmwrap.report.words import in_order
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.incident import Incident
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -40,10 +42,12 @@ _NOT_FAILED = frozenset({"success", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """What ended in it. `attempts` are runs of real jobs, `failed` those among them that failed."""
+    """What ended in it. `attempts` are runs of real jobs, `failed` those among them that failed, `alone` those of them
+    that belong to no incident of the page."""
 
     attempts: tuple[AttemptRecord, ...]
     failed: tuple[AttemptRecord, ...]
+    alone: tuple[AttemptRecord, ...]
     preruns: tuple[PrerunRecord, ...]
 
 
@@ -55,6 +59,7 @@ def build(
     strikes: Sequence[StrikeRecord],
     blocked: Sequence[BlockedInput],
     *,
+    incidents: Sequence[Incident] = (),
     since: float,
     until: float,
 ) -> NightReport:
@@ -64,12 +69,16 @@ def build(
     stopped = stopped_jobs(preruns)
     real = [a for a in attempts if (a.attempt.cluster, a.attempt.job_id) not in trials and not never_ran(a, stopped)]
     ended = tuple(a for a in real if a.end_time is not None and since <= a.end_time < until)
+    struck = [i for i in incidents if i.began < until and (i.over_at is None or i.over_at >= since)]
+    ids = {incident.incident_id for incident in struck}
     window = _Window(
         attempts=ended,
         failed=tuple(a for a in ended if _failed(a)),
+        alone=tuple(a for a in ended if _failed(a) and a.incident not in ids),
         preruns=tuple(p for p in preruns if since <= p.at < until),
     )
     decided = [action for action in actions if since <= action.intended_at < until]
+    blaming = [strike for strike in strikes if not strike.incident]
     names = {a.uid: a.user for a in attempts if a.user} | {s.uid: s.user for s in submissions if s.user}
     return NightReport(
         since=since,
@@ -79,11 +88,12 @@ def build(
         preruns=_preruns(window),
         caught=_caught(window.preruns),
         categories=_categories(window),
-        repeated=_repeated(window.failed),
+        incidents=tuple(_incident_row(one, window) for one in sorted(struck, key=lambda one: one.began)),
+        repeated=_repeated(window.alone),
         rules=rule_rows(decided),
         retries=retries(decided, real),
-        agreement=agreement(real, decided, strikes, submissions),
-        suspects=_suspects([strike for strike in strikes if since <= strike.at < until]),
+        agreement=agreement(real, decided, blaming, submissions),
+        suspects=_suspects([strike for strike in blaming if since <= strike.at < until]),
         blocked=tuple(Blocked(input=b, user=names.get(b.uid, ""), new=since <= b.at < until) for b in blocked),
         to_do=to_do(decided),
     )
@@ -169,8 +179,21 @@ def _caught_row(category: str, preruns: Sequence[PrerunRecord]) -> CaughtRow:
 def _categories(window: _Window) -> tuple[CategoryRow, ...]:
     """Dearest first."""
     total = _gpu_hours(window.attempts)
-    rows = [_category_row(name, records, total) for name, records in _grouped(window.failed, _category).items()]
+    rows = [_category_row(name, records, total) for name, records in _grouped(window.alone, _category).items()]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, -row.attempts, row.category)))
+
+
+def _incident_row(one: Incident, window: _Window) -> IncidentRow:
+    return IncidentRow(
+        incident_id=one.incident_id,
+        category=one.category,
+        scope=one.scope,
+        began=one.began,
+        over_at=one.over_at,
+        jobs=len(one.jobs),
+        users=one.users,
+        gpu_hours=_gpu_hours(a for a in window.failed if a.incident == one.incident_id),
+    )
 
 
 def _category_row(name: str, records: Sequence[AttemptRecord], total: float) -> CategoryRow:

@@ -85,6 +85,20 @@ class Repeated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentRow:
+    """One incident: its runs are in no other row of what failed."""
+
+    incident_id: str
+    category: str
+    scope: str
+    began: float
+    over_at: float | None  # None: still open
+    jobs: int
+    users: int
+    gpu_hours: float  # of its runs within the window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRow:
     """How often one rule only spoke, and how often it acted."""
 
@@ -159,6 +173,7 @@ class NightReport:
     preruns: Preruns
     caught: tuple[CaughtRow, ...] = ()
     categories: tuple[CategoryRow, ...] = ()
+    incidents: tuple[IncidentRow, ...] = ()
     repeated: tuple[Repeated, ...] = ()
     rules: tuple[RuleRow, ...] = ()
     retries: Retries = field(default_factory=Retries)

@@ -18,6 +18,10 @@ from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, S
 Paint = Callable[[str, str], str]  # (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
 
 MAX_LINES = 8  # cited lines per run
+_INCIDENT = (
+    "Part of an incident: the same cause struck several jobs within minutes. It is held against neither the job nor "
+    "its nodes."
+)
 MAX_TEXT = 300  # characters of one cited line
 
 
@@ -167,6 +171,8 @@ def _run(
     detail = ", ".join(part for part in (domain, f"node {diagnosis.node}" if diagnosis.node else "", sure) if part)
     yield wrapped(f"{diagnosis.category} ({detail})", indent="  ", hanging="    ")
     yield from _evidence(diagnosis.evidence)
+    if record.incident:
+        yield wrapped(_INCIDENT, indent="  ", hanging="  ")
     if record.decision:
         why = f": {record.decision_reason}" if record.decision_reason else ""
         yield wrapped(f"Decision: {record.decision}{why}", indent="  ", hanging="    ")

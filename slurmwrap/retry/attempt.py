@@ -143,3 +143,35 @@ class StrikeRecord:
     at: float
     job_id: int = 0
     uid: int = -1
+    incident: str = ""  # Incident.incident_id: the failure was no node's, the strike counts no more
+    cleared_at: float | None = None  # a person said that it is void, and
+    cleared_by: str = ""  # who he was
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """`scope` is what its failures share: "path /scratch", "switch leaf0", "host hub.example", or "cluster"."""
+
+    incident_id: str  # of category, scope and beginning: the same incident always has the same
+    category: str  # of taxonomy.py, domain IF or nccl_error
+    scope: str
+    began: float  # Unix seconds, end of the first failed run
+    last: float  # end of the newest one that kernel, NVML or Slurm speak of, or a second user
+    over_at: float | None = None  # None: still open
+    jobs: tuple[int, ...] = ()  # ids as sbatch printed them: an array is one job
+    uids: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    reach: tuple[str, ...] = ()  # nodes below the switch of `scope`
+    quiet_s: float = 600.0  # it is over when no run failed of it for so long
+    spread_s: float = 900.0  # then its retries start within so long
+    max_s: float = 21600.0  # it is over so long after it began, whatever still fails
+
+    @property
+    def users(self) -> int:
+        """How many users' jobs failed of it."""
+        return len(self.uids)
+
+    @property
+    def ends(self) -> float:
+        """When it is over if no more runs fail of it, Unix seconds."""
+        return min(self.last + self.quiet_s, self.began + self.max_s)

@@ -37,5 +37,6 @@ class Case:
     also_failed: tuple[InputFailure, ...] = ()  # of the same digest, before
     incident: Incident | None = None  # that this failure belongs to
     starts: tuple[float, ...] = ()  # of all our retries of the last hour and to come, Unix seconds
+    gate: str = ""  # the cause for which our own Prolog gate refused a node, so that the launch failed; "" for none
     site: bool = True  # the site's reconciler; a user's own binds nobody else
     now: float = 0.0

@@ -11,12 +11,17 @@ def requeued(case: Case) -> bool:
     return case.job is not None and case.job.submit_time > case.record.attempt.submit_time
 
 
-def refusal(case: Case) -> str:
-    """Why the job may not be run again by us, by its user's and Slurm's word; "" when it may."""
+def refusal_of_owner(case: Case) -> str:
+    """Why its user did not agree; "" when he did."""
     if case.submission is None:
         return "it was not submitted by gsub"
-    if not case.submission.retry:
-        return "it was submitted without --retry"
+    return "" if case.submission.retry else "it was submitted without --retry"
+
+
+def refusal(case: Case) -> str:
+    """Why the job may not be run again by us, by its user's and Slurm's word; "" when it may."""
+    if unwilling := refusal_of_owner(case):
+        return unwilling
     if case.job is None:
         return "Slurm has forgotten it"
     if case.job.uid != case.record.uid:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from slurmwrap.config import Config
-from slurmwrap.retry import consent, incident, inputs, pace, requeue, resize
+from slurmwrap.retry import consent, inputs, pace, requeue, resize
 from slurmwrap.retry.case import Case
 from slurmwrap.retry.decision import RetryDecision
-from slurmwrap.retry.incident import Incident
+from slurmwrap.retry.incident import Incident, wait_s
+from slurmwrap.retry.launch import comment_of, decide_launch, failed_to_launch
 from slurmwrap.retry.requeue import Again
 from slurmwrap.retry.strikes import blamed_node, drains_of, strikes_of
 
@@ -28,7 +29,7 @@ def decide(case: Case, config: Config) -> RetryDecision:
 
     Of an incident no node is blamed, unless that very node's kernel shows a conclusive fault.
     """
-    about_job = _about(case)(case, config)
+    about_job = decide_launch(case, config) if failed_to_launch(case) else _about(case)(case, config)
     blames = case.incident is None or _own_fault(case)
     strikes = strikes_of(case.diagnosis, case.record) if blames else ()
     drains = drains_of(case.diagnosis, case.record) if blames else ()
@@ -164,13 +165,12 @@ def _granted(case: Case, config: Config, again: Again) -> RetryDecision:
     assert case.job is not None and case.submission is not None
     delay = again.delay_s
     if case.incident is not None:
-        wait = getattr(incident, "wait_s", lambda *_: 0)  # until incident.py has it
-        delay = max(delay, wait(case.incident, case.record.attempt.job_id, int(case.now)))
+        delay = max(delay, wait_s(case.incident, case.record.attempt.job_id, case.now))
     acts = config.mode_of(again.rule) == "act"
     brake = config.retry.max_per_hour if acts else 0
     start_at = pace.slot(case.starts, case.now + delay, brake)
     braked = start_at > case.now + delay
-    again = replace(again, delay_s=math.ceil(start_at - case.now) if braked else delay)
+    again = replace(again, delay_s=math.ceil(start_at - case.now) if braked else delay, comment=comment_of(case))
     if not case.submission.output_appends:
         again = replace(again, std_out=requeue.retry_output(case.record.std_out, case.record.restarts))
     reason = _told(again) + (f", for {brake} retries an hour are the limit (retry.max_per_hour)" if braked else "")

@@ -74,6 +74,16 @@ def _completing_since(before: AttemptRecord, job: JobRecord) -> bool:
     return job.state == "COMPLETING" and before.start_time is not None
 
 
+def run_before(job: JobRecord, cluster: str) -> AttemptRecord:
+    """The run before the one that `job` shows, for one that nothing told of: its launch failed.
+
+    Its SubmitTime is lost with Slurm's record of it; the second before the present one keeps the keys rising with time.
+    """
+    key = Attempt(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time - 1)
+    shown = record_of(job, cluster)
+    return replace(shown, attempt=key, restarts=max(0, job.restarts - 1), nodes=(), start_time=None)
+
+
 def remembered(record: AttemptRecord, now: JobRecord | None = None) -> JobRecord:
     """A run in Slurm's form as it was last seen, for one that Slurm has forgotten or overwritten.
 
@@ -121,18 +131,19 @@ def ended(record: AttemptRecord, word: JobRecord, measurement: Measurement | Non
     )
 
 
-def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation]) -> AttemptRecord:
+def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, before: int | None = None) -> AttemptRecord:
     """A run that Slurm never showed us: known from its hooks alone, keyed by its first sign of life.
 
     The true SubmitTime is lost with Slurm's record; the first sign is after it and before the next run's, so that keys
-    of one job still rise with time. `seen`: at least one observation of a hook.
+    of one job still rise with time: `before` is the next run's SubmitTime, which a failed launch may share the second
+    with. `seen`: at least one observation of a hook.
     """
     facts: dict[str, object] = {}
     for observation in sorted(seen, key=lambda o: o.context is Context.EPILOG_SLURMCTLD):
         facts.update(observation.facts)
     start = int(min(_started(o) for o in seen))
     return AttemptRecord(
-        attempt=Attempt(cluster=cluster, job_id=job_id, submit_time=start),
+        attempt=Attempt(cluster=cluster, job_id=job_id, submit_time=min(start, before - 1) if before else start),
         address=_address(job_id, facts),
         restarts=min(_whole(o.facts.get("restarts"), 0) for o in seen),
         name=str(facts.get("name", "")),

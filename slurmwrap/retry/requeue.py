@@ -29,6 +29,7 @@ class Again:
     time_min: int | None = None
     std_out: str = ""
     delay_s: int = 0
+    comment: str = ""
 
 
 def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
@@ -38,6 +39,7 @@ def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
         *_memory(again.memory),
         *_time(again.time_min),
         *_output(again.std_out),
+        *_comment(again.comment, job),
     )
     start = f"now+{again.delay_s}" if again.delay_s else "now"
     steps = (
@@ -52,6 +54,7 @@ def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
     )
 
 
+COMMENT_PREFIX = "slurmwrap: "
 SIZES = ("MinMemoryNode", "MinMemoryCPU", "TimeLimit")  # keys of a resize
 
 
@@ -106,6 +109,12 @@ def _time(minutes: int | None) -> Iterable[tuple[str, str, str]]:
 def _output(std_out: str) -> Iterable[tuple[str, str, str]]:
     if std_out:
         yield "StdOut", std_out, "a requeued job truncates its output file"
+
+
+def _comment(text: str, job: JobRecord) -> Iterable[tuple[str, str, str]]:
+    """What a user wrote himself is his. Everybody sees a Comment: no paths, no words of a log."""
+    if text and (not job.comment or job.comment.startswith(COMMENT_PREFIX)):
+        yield "Comment", COMMENT_PREFIX + text, "squeue shows why it waits"
 
 
 def _names(hostlist: str) -> tuple[str, ...]:

@@ -14,10 +14,12 @@ from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Node
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.retry.launch import HELD_LAUNCH
 from slurmwrap.retry.strikes import Fleet, drained_by_us
 
 _ROUNDED_S = 2  # Slurm's times are whole seconds
-HELD = frozenset({"job_requeued_in_held_state", "JobHeldAdmin", "JobHeldUser"})  # squeue(1), JOB REASON CODES
+# squeue(1), JOB REASON CODES
+HELD = frozenset({"job_requeued_in_held_state", "JobHeldAdmin", "JobHeldUser", HELD_LAUNCH})
 
 
 class Due(Enum):
@@ -69,6 +71,8 @@ def of_drain(action: ActionRecord, fleet: Fleet, share: float) -> Standing:
         return _void(f"Slurm knows no node {action.target}")
     if drained_by_us(node):
         return _DONE
+    if action.rule == "gate":  # it is out already; only the Reason becomes ours
+        return _NOW if node.prolog_failed else _void(f"node {node.name} is not drained for a Prolog error any more")
     if "DRAIN" in node.flags or (_down(node) and node.reason and not node.reason.startswith(DRAIN_PREFIX)):
         return _void(f"node {node.name} was taken out by somebody else already")
     ours = sum(drained_by_us(other) for other in fleet.nodes)
@@ -104,6 +108,7 @@ def _set_already(action: ActionRecord, job: JobRecord) -> bool:
         "ExcNodeList": lambda: _same_hosts(job.exc_nodes, action.value),
         "ReqNodeList": lambda: _same_hosts(job.req_nodes, action.value),
         "StdOut": lambda: job.std_out == action.value,
+        "Comment": lambda: job.comment == action.value,
     }
     return action.key in shown and shown[action.key]()
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from slurmwrap.cluster.action import DRAIN_PREFIX, SlurmAction, Verb
 from slurmwrap.cluster.node import Node, NodeHealth, Snapshot
+from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis
-from slurmwrap.retry.attempt import AttemptRecord, StrikeRecord
+from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.decision import Ruled, Strike
+from slurmwrap.retry.history import NodeHistory
+from slurmwrap.retry.lemon import LEMON, OK, NodeScore, scores
 
-WINDOW_S = 28 * 86400.0  # the window of Meta's lemon node detection (Kokolis et al. 2024)
-SUSPECT_JOBS = 2  # strikes of so many distinct jobs make a node suspect
 _VOUCHED = ("kernel", "nvml", "slurm")
 
 
@@ -81,29 +82,57 @@ def drains_of(diagnosis: Diagnosis, record: AttemptRecord) -> tuple[Ruled, ...]:
     return (Ruled(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target=node, value=reason, because=because)),)
 
 
-def health(strikes: Iterable[StrikeRecord], nodes: Iterable[Node], *, now: float) -> tuple[NodeHealth, ...]:
-    """What is published about nodes, by name: drained by us, else suspect by the strikes of several jobs."""
-    counted: dict[str, list[StrikeRecord]] = {}
-    for strike in strikes:
-        if strike.at >= now - WINDOW_S:
-            counted.setdefault(strike.node, []).append(strike)
-    found = {name: _suspect(name, struck) for name, struck in counted.items() if _jobs(struck) >= SUSPECT_JOBS}
-    for node in nodes:
-        if drained_by_us(node):
-            since = max((strike.at for strike in counted.get(node.name, [])), default=now)
-            found[node.name] = NodeHealth(node=node.name, status="drained", since=since, reason=node.reason)
-    return tuple(entry for _, entry in sorted(found.items()))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One node that is not ok. `published` False: the cap is used up, so that nobody is told to avoid it."""
+
+    health: NodeHealth
+    published: bool
+    score: NodeScore | None = None  # None: drained by us, without evidence in the window
+
+
+def health(history: NodeHistory, nodes: Iterable[Node], config: Config, *, now: float) -> tuple[NodeHealth, ...]:
+    """What is published about nodes, by name: drained by us > lemon > suspect, within placement.exclude_cap."""
+    found = (one.health for one in standings(history, nodes, config, now=now) if one.published)
+    return tuple(sorted(found, key=lambda entry: entry.node))
+
+
+def standings(history: NodeHistory, nodes: Iterable[Node], config: Config, *, now: float) -> tuple[Standing, ...]:
+    """All nodes that are not ok, worst first. The cap counts drained, lemons and suspects together.
+
+    What is drained is published whatever the cap says: it is so. Nodes that Slurm does not know are left out: an
+    unknown name in --exclude makes sbatch refuse the job.
+    """
+    members = tuple(nodes)
+    known = {node.name for node in members}
+    judged = {s.node: s for s in scores(history, config.nodes, now=now) if not known or s.node in known}
+    drained = [_drained(node, judged.get(node.name), now) for node in members if drained_by_us(node)]
+    gone = {one.health.node for one in drained}
+    doubted = [s for s in judged.values() if s.status != OK and s.node not in gone]
+    room = max(0, Fleet(nodes=members).allowance(config.placement.exclude_cap) - len(drained))
+    found = [Standing(health=_health(s), published=at < room, score=s) for at, s in enumerate(doubted)]
+    return (*drained, *found)
+
+
+def out_of_service(nodes: Iterable[Node]) -> dict[str, tuple[str, bool]]:
+    """Nodes that Slurm says are drained, failed or down, with the Reason and whether the drain is ours."""
+    out = (n for n in nodes if n.state == "DOWN" or n.flags & {"DRAIN", "FAIL"})
+    return {node.name: (node.reason, drained_by_us(node)) for node in out}
 
 
 def _vouched(citation: Citation) -> bool:
     return citation.source.partition(":")[0].lower() in _VOUCHED
 
 
-def _jobs(strikes: list[StrikeRecord]) -> int:
-    return len({strike.job_id for strike in strikes})
+def _drained(node: Node, score: NodeScore | None, now: float) -> Standing:
+    since = max((term.at for term in score.terms), default=now) if score is not None else now
+    told = NodeHealth(node=node.name, status="drained", since=since, reason=node.reason)
+    return Standing(health=told, published=True, score=score)
 
 
-def _suspect(name: str, strikes: list[StrikeRecord]) -> NodeHealth:
-    causes = ", ".join(sorted({strike.cause for strike in strikes}))
-    reason = f"{len(strikes)} strikes by {_jobs(strikes)} jobs within 28 days: {causes}"
-    return NodeHealth(node=name, status="suspect", since=strikes[0].at, reason=reason)
+def _health(score: NodeScore) -> NodeHealth:
+    """The reason holds numbers and causes only: it is published, and a kernel line names the user's program."""
+    status = "lemon" if score.status == LEMON else "suspect"
+    struck = f"{score.jobs} job{'s' * (score.jobs != 1)} of {score.users} user{'s' * (score.users != 1)}"
+    reason = f"faults of {struck} within the window, {score.ratio:.1f} times the fleet's rate"
+    return NodeHealth(node=score.node, status=status, since=score.since, reason=reason)

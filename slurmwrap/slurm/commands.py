@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
-from slurmwrap.cluster.action import DRAIN_PREFIX, SlurmAction, Verb
+from slurmwrap.cluster.action import DRAIN_PREFIX, GATE_PREFIX, SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Node, Snapshot
 from slurmwrap.edges import Clock, SbatchCall, SbatchResult
@@ -143,6 +143,8 @@ class SlurmCommands:
         if node is None:
             raise SlurmError(f"there is no node '{action.target}'")
         ours, out = node.reason.startswith(DRAIN_PREFIX), bool(node.flags & {"DRAIN", "FAIL"})
+        if action.value.startswith(GATE_PREFIX) and node.prolog_failed:
+            return
         if action.verb is Verb.DRAIN and node.reason and not ours and (out or node.state == "DOWN"):
             raise SlurmError(f"node {node.name} is out already: {node.reason}", hint="We touch only our own drains.")
         if action.verb is Verb.RESUME and not (ours and out):

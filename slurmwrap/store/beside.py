@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurmwrap.edges import Published
+from slurmwrap.edges import Gate, Published
 from slurmwrap.errors import StoreError
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 
@@ -30,6 +30,9 @@ class BesideOutput:
 
     def publish(self, published: Published) -> None:
         """A user publishes nothing."""
+
+    def tell_gate(self, gate: Gate) -> None:
+        """A user has no gate."""
 
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         """Writes the file, or takes an old one away when the job went well. StoreError when it cannot."""

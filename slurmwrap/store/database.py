@@ -6,7 +6,7 @@ processes never overwrite each other's work. What a method raises is a StoreErro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from slurmwrap.edges import Clock, SetAside
 from slurmwrap.errors import StoreError
 from slurmwrap.prerun.verdict import Measurement
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
-from slurmwrap.store import schema
+from slurmwrap.retry.history import Exposure, GpuFault, NodeHistory, Removal, Repair, gpu_faults_of
+from slurmwrap.store import history_sql, schema
 from slurmwrap.store.connection import connect, connect_readonly, explained, reachable, version_of
 from slurmwrap.store.creation import BUSY_S, create, migrate, wrap
 from slurmwrap.store.migrations import VERSION
@@ -66,9 +67,14 @@ class Database(Session):
 
     def ingest(self, observation: Observation) -> bool:
         """Keeps it; False when its nonce is known (then nothing changed)."""
-        return self._write(
-            schema.insert(schema.OBSERVATIONS, "OR IGNORE"), schema.to_row(schema.OBSERVATIONS, observation)
-        )
+        row = schema.to_row(schema.OBSERVATIONS, observation)
+        with self.transaction():
+            new = self._write(schema.insert(schema.OBSERVATIONS, "OR IGNORE"), row)
+            for fault in gpu_faults_of(observation) if new else ():
+                about = {"node": fault.node, "at": fault.at, "cluster": sql_text(observation.cluster)}
+                about |= {"job_id": fault.job_id, "uid": fault.uid, "text": sql_text(fault.text)}
+                self._write("INSERT INTO gpu_faults VALUES (:node, :at, :cluster, :job_id, :uid, :text)", about)
+        return new
 
     def set_aside(self, item: SetAside, at: float) -> None:
         """Counts a refused spool file by whose it was and why, so that a flood of them stays one row."""
@@ -123,6 +129,13 @@ class Database(Session):
         # "`" follows "_" in ASCII: what begins with "77_" lies between the two.
         sql = f"SELECT * FROM attempts WHERE address = ? OR address >= ? AND address < ? ORDER BY {_BY_SUBMIT}"
         return self._read(schema.ATTEMPTS, sql, [address, f"{address}_", f"{address}`"])
+
+    def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[AttemptRecord, ...]:
+        """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
+        marks = ", ".join("?" * len(categories))
+        sql = f"SELECT * FROM attempts WHERE end_time >= ? AND diagnosis_category IN ({marks}) "
+        sql += "ORDER BY end_time DESC, submit_time, cluster, job_id LIMIT ?"
+        return self._read(schema.ATTEMPTS, sql, [since, *sorted(categories), limit])[::-1]
 
     def save_diagnosis(self, attempt: Attempt, diagnosis: Diagnosis, decision: RetryDecision, at: float) -> None:
         """Stores both with strikes and blocked inputs, in one transaction. Judging again replaces the strikes."""
@@ -187,8 +200,9 @@ class Database(Session):
     # Nodes and inputs
 
     def strikes(self, *, since: float, node: str | None = None) -> tuple[StrikeRecord, ...]:
-        """Strikes, oldest first."""
-        return self._select(schema.STRIKES, {"at >= ?": since, "node = ?": node}, order="at, strike_id")
+        """Strikes that were not cleared, oldest first."""
+        found = self._select(schema.STRIKES, {"at >= ?": since, "node = ?": node}, order="at, strike_id")
+        return tuple(strike for strike in found if strike.cleared_at is None)
 
     def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
         """One more (save_diagnosis does it for a decision's own)."""
@@ -199,6 +213,65 @@ class Database(Session):
         key = {"cluster": None, "submit_time": None, **(to_plain(attempt) if attempt else {})}
         row = {**schema.to_row(schema.STRIKES, record), **key}
         self._write(schema.insert(schema.STRIKES, also=("cluster", "submit_time")), row)
+
+    # Incidents
+
+    def save_incident(self, incident: Incident, members: Sequence[Attempt] = ()) -> None:
+        """Inserts or replaces by id, and marks `members` and their strikes as its own: both count no more.
+
+        A strike for a conclusive fault is the very node's whatever else happened, and stays as it is.
+        """
+        with self.transaction():
+            self._upsert(schema.INCIDENTS, incident)
+            for attempt in members:
+                row = {**to_plain(attempt), "incident": incident.incident_id}
+                self._write(f"UPDATE attempts SET incident = :incident WHERE {_KEY}", row)
+                self._write(f"UPDATE strikes SET incident = :incident WHERE {_KEY} AND NOT conclusive", row)
+
+    def incidents(self, *, since: float | None = None, open_only: bool = False) -> tuple[Incident, ...]:
+        """Oldest first. `since`: open, or over at or after."""
+        extra = "over_at IS NULL" if open_only else ""
+        where = {"(over_at IS NULL OR over_at >= ?)": since}
+        return self._select(schema.INCIDENTS, where, extra=extra, order="began, incident_id")
+
+    def clear_strikes(self, node: str, who: str, at: float) -> int:
+        """Marks the strikes of a node up to `at` as void; returns how many there were. Nothing is deleted."""
+        sql = "UPDATE strikes SET cleared_at = :at, cleared_by = :who"
+        with self.transaction():
+            row = {"node": sql_text(node), "who": sql_text(who), "at": at}
+            where = "WHERE node = :node AND at <= :at AND cleared_at IS NULL"
+            count: int = self._rows(f"SELECT count(*) AS n FROM strikes {where}", row)[0]["n"]
+            self._write(f"{sql} {where}", row)
+        return count
+
+    def add_repair(self, repair: Repair) -> None:
+        """A mark on a node; the same one twice is one."""
+        self._upsert(schema.REPAIRS, repair)
+
+    def repairs(self, *, since: float) -> tuple[Repair, ...]:
+        """Marks on nodes, oldest first."""
+        return self._select(schema.REPAIRS, {"at >= ?": since}, order="at, node")
+
+    def save_removal(self, removal: Removal) -> None:
+        """Inserts or replaces by (node, began)."""
+        self._upsert(schema.REMOVALS, removal)
+
+    def removals(self) -> tuple[Removal, ...]:
+        """Those that have not ended."""
+        return self._select(schema.REMOVALS, {}, extra="ended IS NULL", order="node, began")
+
+    def node_history(self, since: float) -> NodeHistory:
+        """All that speaks about nodes since then, cleared strikes too; sums are made by the database."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'repairs'"):  # opened to read: not migrated
+            raise StoreError(f"{self.path} is of an older version", hint="the next 'slurmwrap reconcile' migrates it")
+        return NodeHistory(
+            strikes=self._select(schema.STRIKES, {"at >= ?": since}, order="at, strike_id"),
+            gpu_faults=tuple(GpuFault(**row) for row in self._rows(history_sql.GPU_FAULTS, [since])),
+            failures=tuple(map(history_sql.failure, self._rows(history_sql.FAILURES, [since]))),
+            removals=self._select(schema.REMOVALS, {"began >= ?": since}, order="began, node"),
+            repairs=self.repairs(since=since),
+            exposure=tuple(Exposure(**row) for row in self._rows(history_sql.EXPOSURE, [since])),
+        )
 
     def block_input(self, blocked: BlockedInput) -> None:
         """Blocks an input."""

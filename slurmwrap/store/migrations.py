@@ -216,6 +216,72 @@ _FOR_PEOPLE = (
 )""",
 )
 
+_INCIDENTS = (
+    f"""CREATE TABLE incidents ( -- one infrastructure cause that struck several jobs within minutes
+    incident_id TEXT PRIMARY KEY, -- of category, scope and beginning
+    category TEXT NOT NULL,
+    scope TEXT NOT NULL, -- "path /scratch", "switch leaf0", "host hub.example" or "cluster"
+    began REAL NOT NULL, -- Unix seconds, end of the first failed run
+    last REAL NOT NULL, -- end of the newest one that is believed
+    over_at REAL, -- NULL: still open
+    jobs TEXT NOT NULL, -- JSON list of job ids as sbatch printed them
+    uids TEXT NOT NULL, -- JSON list
+    nodes TEXT NOT NULL, -- JSON list: where they failed
+    reach TEXT NOT NULL, -- JSON list: nodes below the switch
+    quiet_s REAL NOT NULL,
+    spread_s REAL NOT NULL,
+    max_s REAL NOT NULL,
+    {_KEPT_WHOLE}
+) WITHOUT ROWID""",
+    "CREATE INDEX incidents_by_end ON incidents (over_at)",
+    "ALTER TABLE strikes ADD COLUMN incident TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE attempts ADD COLUMN incident TEXT NOT NULL DEFAULT ''",
+    """UPDATE attempts SET incident = coalesce(json_extract(more, '$.incident'), ''),
+        more = json_remove(more, '$.incident') WHERE json_extract(more, '$.incident') IS NOT NULL""",
+    "CREATE INDEX attempts_by_incident ON attempts (incident) WHERE incident <> ''",
+)
+
+_NODE_HISTORY = (
+    "ALTER TABLE strikes ADD COLUMN cleared_at REAL",
+    "ALTER TABLE strikes ADD COLUMN cleared_by TEXT NOT NULL DEFAULT ''",
+    """CREATE TABLE gpu_faults ( -- kernel lines about GPUs that an Epilog read
+    node TEXT NOT NULL,
+    at REAL NOT NULL,
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL,
+    uid INTEGER NOT NULL, -- of the job
+    text TEXT NOT NULL
+)""",
+    "CREATE INDEX gpu_faults_by_time ON gpu_faults (at)",
+    """INSERT INTO gpu_faults
+    SELECT node, at, cluster, job_id, coalesce(json_extract(facts, '$.uid'), -1), json_extract(line.value, '$.text')
+    FROM observations, json_each(facts, '$.kernel') AS line
+    WHERE context = 'epilog' AND line.type = 'object' AND instr(json_extract(line.value, '$.text'), 'Xid') > 0""",
+    f"""CREATE TABLE removals ( -- times that a node was out of service, as Slurm was seen to say
+    node TEXT NOT NULL,
+    began REAL NOT NULL,
+    reason TEXT NOT NULL,
+    ours INTEGER NOT NULL, -- 1: a drain of ours
+    ended REAL, -- NULL: it is still out
+    {_KEPT_WHOLE},
+    PRIMARY KEY (node, began)
+) WITHOUT ROWID""",
+    "CREATE INDEX removals_open ON removals (node) WHERE ended IS NULL",
+    f"""CREATE TABLE repairs ( -- marks that people left on nodes; nothing is ever deleted
+    node TEXT NOT NULL,
+    at REAL NOT NULL,
+    who TEXT NOT NULL,
+    kind TEXT NOT NULL, -- repaired, lifted (a drain of ours), cleared
+    note TEXT NOT NULL,
+    {_KEPT_WHOLE},
+    PRIMARY KEY (node, at, kind)
+) WITHOUT ROWID""",
+    # All that the exposure of nodes is made of, so that the wide rows need not be read.
+    """CREATE INDEX attempts_exposure ON attempts (end_time, start_time, nodes)
+    WHERE start_time IS NOT NULL AND end_time IS NOT NULL""",
+    "CREATE INDEX attempts_node_failures ON attempts (end_time) WHERE diagnosis_category = 'node_failure'",
+)
+
 # Step N (from 1) brings a database from version N-1 to version N.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_TABLES, _FOR_PEOPLE)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_TABLES, _FOR_PEOPLE, _INCIDENTS, _NODE_HISTORY)
 VERSION = len(MIGRATIONS)

@@ -1,6 +1,7 @@
 """Edge: what the site publishes: written by the reconciler, read by gsub and `slurmwrap why`. Standard library only.
 
 DIRECTORY/published.json                 for everyone: node health, blocked inputs, profiles
+DIRECTORY/faults.json, gate-permit.json  for the nodes' Prolog gate
 DIRECTORY/why/<job>-<submit_time>.munge  one judged attempt, sealed by MUNGE for its owner's uid alone
 """
 
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slurmwrap.config import Config
-from slurmwrap.edges import Published
+from slurmwrap.edges import Gate, Published
 from slurmwrap.errors import StoreError
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.store.plain import from_plain, to_plain
 
 FILE = "published.json"
 WHY = "why"
+PERMIT, FAULTS = "gate-permit.json", "faults.json"  # observe/gate.py reads them
 
 _LIMIT = 64 << 20
 _SEALED_LIMIT = 1 << 20  # MUNGE's own limit is 1 MiB for a whole credential
@@ -48,6 +50,13 @@ class FilePublisher:
         """Replaces the world-readable state in one step."""
         text = json.dumps(to_plain(published), separators=(",", ":"))
         _replace(self.directory / FILE, text.encode("ascii"))
+
+    def tell_gate(self, gate: Gate) -> None:
+        """The standing faults, then the permit: the gate never refuses on older faults than its permit."""
+        faults = [to_plain(fault) for fault in gate.faults]
+        permit = {"version": 1, "until": gate.until, "allowed": gate.allowed}
+        for name, told in ((FAULTS, {"version": 1, "at": gate.at, "faults": faults}), (PERMIT, permit)):
+            _replace(self.directory / name, json.dumps(told).encode("ascii"))
 
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         """Seals one judged attempt for its owner's uid. One without an owner is told to nobody."""

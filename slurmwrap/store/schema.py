@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from slurmwrap.diagnosis.evidence import Diagnosis, Observation
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.history import Removal, Repair
 from slurmwrap.store.plain import from_plain, to_plain
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ ATTEMPTS = Table(
         derived_exit_code nodes gpus cpus eligible_time start_time end_time time_limit_s std_out std_err measurement
         diagnosis_category diagnosis_domain diagnosis_decision diagnosis_confidence diagnosis_signature
         diagnosis_evidence diagnosis_advice diagnosis_node diagnosis_conclusive diagnosis_input_path
-        decision decision_reason reconciled"""
+        decision decision_reason incident reconciled"""
     ),
     json=frozenset({"nodes", "measurement", "diagnosis_evidence"}),
     boolean=frozenset({"reconciled", "diagnosis_conclusive"}),
@@ -83,8 +84,21 @@ STRIKES = Table(
     name="strikes",
     record=StrikeRecord,
     key=("strike_id",),
-    columns=_words("node cause conclusive text at job_id uid"),
+    columns=_words("node cause conclusive text at job_id uid incident cleared_at cleared_by"),
     boolean=frozenset({"conclusive"}),
+)
+REMOVALS = Table(
+    name="removals",
+    record=Removal,
+    key=_words("node began"),
+    columns=_words("node began reason ours ended"),
+    boolean=frozenset({"ours"}),
+)
+REPAIRS = Table(
+    name="repairs",
+    record=Repair,
+    key=_words("node at kind"),
+    columns=_words("node at who kind note"),
 )
 BLOCKED_INPUTS = Table(
     name="blocked_inputs",
@@ -125,7 +139,19 @@ PROFILES = Table(
         measured_at"""
     ),
 )
-TABLES = (OBSERVATIONS, ATTEMPTS, ACTIONS, STRIKES, BLOCKED_INPUTS, SUBMISSIONS, PRERUNS, PROFILES)
+INCIDENTS = Table(
+    name="incidents",
+    record=Incident,
+    key=("incident_id",),
+    columns=_words(
+        "incident_id category scope began last over_at jobs uids nodes reach quiet_s spread_s max_s",
+    ),
+    json=frozenset({"jobs", "uids", "nodes", "reach"}),
+)
+TABLES = (
+    *(OBSERVATIONS, ATTEMPTS, ACTIONS, STRIKES, BLOCKED_INPUTS),
+    *(SUBMISSIONS, PRERUNS, PROFILES, INCIDENTS, REMOVALS, REPAIRS),
+)
 
 
 def to_row(table: Table, record: Any) -> dict[str, SqlValue]:

@@ -12,6 +12,7 @@ from slurmwrap.job.request import JobRequest, Wish
 from slurmwrap.placement.place import plan
 from slurmwrap.prerun.verdict import Finding, Severity
 from slurmwrap.profiling.key import derive_key, fingerprint
+from slurmwrap.submit import incidents
 from slurmwrap.submit.desk import Desk, Prepared
 from slurmwrap.submit.refuse import blocked_inputs, repeated
 from slurmwrap.submit.remember import known_profile, sha256_of
@@ -32,6 +33,7 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry else ()
     prerun, reason = choose_prerun(request, snapshot, desk, mark)
+    around = incidents.warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
     return Prepared(
         request=request,
         batch=render(request, chosen.lines, added=added),
@@ -42,7 +44,11 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         profile_key=key,
         fingerprint=mark,
         inputs=inputs,
-        warnings=(*(_overridden(text) for text in forced), *(f for f in findings if f.severity is Severity.WARNING)),
+        warnings=(
+            *(_overridden(text) for text in forced),
+            *(f for f in findings if f.severity is Severity.WARNING),
+            *around,
+        ),
         prerun=prerun,
         prerun_reason=reason,
         retry=retry,

@@ -13,8 +13,17 @@ import pytest
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.report.build import MIN_CASES, SAVED, build
-from slurmwrap.report.record import Estimate, Headline, NightReport, Preruns, Retries, RuleRow, SuspectNodes
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, StrikeRecord
+from slurmwrap.report.record import (
+    Estimate,
+    Headline,
+    IncidentRow,
+    NightReport,
+    Preruns,
+    Retries,
+    RuleRow,
+    SuspectNodes,
+)
+from slurmwrap.retry.attempt import AttemptRecord, Incident, PrerunRecord, StrikeRecord
 from slurmwrap.store.plain import from_plain, to_plain
 
 EMPTY = {"attempts": (), "preruns": (), "submissions": (), "actions": (), "strikes": (), "blocked": ()}
@@ -145,3 +154,38 @@ def test_a_job_that_its_pre_run_stopped_is_no_run_and_not_counted_as_cancelled()
     assert (report.headline.attempts, report.headline.cancelled_attempts) == (1, 1)
     (row,) = report.caught
     assert (row.category, row.stopped_jobs, row.gpus_never_started) == ("semantic_error", 1, 16)
+
+
+def test_an_incident_is_one_row_and_its_runs_are_in_no_other() -> None:
+    def of(record: AttemptRecord, name: str) -> AttemptRecord:
+        return replace(record, incident=name, user="ada", name="x")
+
+    runs = [of(failed(n, "storage_io", 3600), "i1" if n < 4 else "") for n in range(6)]
+    older = of(failed(9, "storage_io", 3600), "gone")  # of an incident that is not on the page
+    struck = [
+        StrikeRecord(
+            node=f"n{n}", cause="storage_io", conclusive=False, text="", at=5, job_id=n, incident="i1" * (n < 4)
+        )
+        for n in range(6)
+    ]
+    incident = Incident(
+        incident_id="i1", category="storage_io", scope="path /x", began=3000, last=3600, jobs=(0, 1, 2, 3), uids=(1, 2)
+    )
+    given = {**EMPTY, "attempts": (*runs, older), "strikes": struck}
+    report = build(**given, incidents=(incident, replace(incident, incident_id="i0", over_at=-5)), since=0, until=9000)
+    assert report.incidents == (
+        IncidentRow(
+            incident_id="i1",
+            category="storage_io",
+            scope="path /x",
+            began=3000,
+            over_at=None,
+            jobs=4,
+            users=2,
+            gpu_hours=4,
+        ),
+    )
+    assert [(row.category, row.attempts) for row in report.categories] == [("storage_io", 3)]
+    assert [row.attempts for row in report.repeated] == [3]
+    assert [row.nodes for row in report.suspects] == [("n4", "n5")]
+    assert (report.headline.failed_attempts, report.headline.failed_gpu_hours) == (7, 7)

@@ -52,6 +52,13 @@ def retried(day: dict[str, Any]) -> Story:
     return replace(story, submission=asked, preruns=(prerun,), attempts=(first, second))
 
 
+def test_a_run_that_belonged_to_an_incident_says_so(day: dict[str, Any]) -> None:
+    plain = retried(day)
+    struck = replace(plain, attempts=(replace(plain.attempts[0], incident="i1"), plain.attempts[1]))
+    sentence = "Part of an incident: the same cause struck several jobs within minutes."
+    assert (tell(plain).count(sentence), tell(struck).count(sentence)) == (0, 1)
+
+
 def stopped(day: dict[str, Any]) -> Story:
     """Fay's job 170, which its pre-run stopped."""
     story = story_of("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])

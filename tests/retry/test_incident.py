@@ -67,7 +67,7 @@ def test_jobs_of_two_users_that_fail_alike_within_minutes_are_one_incident() -> 
         began=START,
         last=START + 50,
         jobs=(81, 82, 83),
-        users=2,
+        uids=(1001, 1002),
         nodes=("n1", "n2", "n5"),
     )
 
@@ -133,12 +133,12 @@ def test_a_host_that_all_logs_name_is_the_scope() -> None:
 
 def test_a_known_incident_keeps_its_id_while_it_grows_and_closes_when_quiet() -> None:
     known = found(storm())
-    late = [*storm(), failed(99, uid=1009, node="n7", at=400)]
+    late = [*storm(), failed(98, uid=1008, node="n6", at=390), failed(99, uid=1009, node="n7", at=400)]
     (grown,) = found(late, known, now=START + 500)
     assert (grown.incident_id, grown.last, grown.jobs, grown.over_at) == (
         known[0].incident_id,
         START + 400,
-        (81, 82, 83, 99),
+        (81, 82, 83, 98, 99),
         None,
     )
     (over,) = found(late, (grown,), now=START + 1000)
@@ -161,6 +161,68 @@ def test_retries_wait_for_the_end_and_are_then_spread_the_same_way_each_time() -
     assert waits == [wait_s(incident, job_id, START + 60) for job_id in range(1000)]
     assert quiet <= min(waits) < quiet + 45 and quiet + 855 < max(waits) <= quiet + 900
     assert 0 < sum(wait < quiet + 450 for wait in waits) - 400 < 200
+
+
+def test_one_users_text_keeps_no_incident_open_and_a_second_users_or_the_kernels_does() -> None:
+    known = found(storm())
+    loop = [failed(100 + i, uid=1007, node=f"n{i}", at=100 + i * 100) for i in range(5)]
+    (alone,) = found([*storm(), *loop], known, now=START + 600)
+    (second,) = found([*storm(), *loop, failed(120, uid=1008, node="n6", at=510)], known, now=START + 600)
+    (kernel,) = found([*storm(), *loop, failed(120, uid=1007, at=510, source="kernel:n1")], known, now=START + 600)
+    assert (alone.last, second.last, kernel.last) == (START + 50, START + 510, START + 510)
+    assert len(alone.jobs) == 8
+    (over,) = found([*storm(), *loop], (alone,), now=START + 700)
+    assert over.over_at == START + 650
+
+
+def test_missing_files_below_its_path_do_not_keep_an_incident_open() -> None:
+    incident = replace(found(storm())[0], category="storage_io", scope="path /scratch")
+    text = "No such file: '/scratch/ada/x.pt'"
+    missing = [failed(90 + i, uid=1001 + i, category="incorrect_inputs", text=text, at=300) for i in range(3)]
+    (same,) = found(missing, (incident,), now=START + 400)
+    assert (same.last, same.jobs) == (incident.last, (81, 82, 83, 90, 91, 92))
+
+
+def test_no_incident_lasts_longer_than_the_cap_whatever_still_fails() -> None:
+    long = [failed(1000 + i, uid=1001 + i % 3, node=f"n{i % 7}", at=i * 120) for i in range(250)]
+    first, second = found(long, now=START + 250 * 120)
+    assert (first.began, first.over_at) == (START, START + 21600)
+    assert second.began > START + 21600
+    assert wait_s(replace(first, over_at=None, last=START + 21500), 81, START + 21500) <= 100 + 900
+
+
+def test_the_tasks_of_an_array_are_one_job() -> None:
+    tasks = [
+        replace(failed(81 + i, uid=1001 + i % 2, node=f"n{i}", at=i), address=f"{77 + i % 2}_{i}") for i in range(6)
+    ]
+    assert found(tasks) == ()
+    assert found([*tasks, failed(99, node="n7", at=9)])[0].jobs == (77, 78, 99)
+
+
+def test_a_bad_node_and_one_failure_elsewhere_are_no_incident() -> None:
+    bad = [failed(81 + i, uid=1001 + i, node="n1", at=i) for i in range(5)]
+    assert found([*bad, failed(90, uid=1009, node="n5", at=9)]) == ()
+    assert len(found([*bad, *(failed(90 + i, uid=1009, node="n5", at=9) for i in range(2))])) == 1
+
+
+def test_a_path_is_cut_to_the_mount_point_that_is_known_else_to_its_first_part() -> None:
+    names = ("ada", "bob", "eve")
+    runs = [
+        replace(run, diagnosis=failed(1, category="storage_io", text=f"'/gpfs/fs1/data/set/{name}.pt'").diagnosis)
+        for run, name in zip(storm(), names, strict=True)
+    ]
+    (known,) = find(runs, (), now=START + 60, topology=TREE, settings=SETTINGS, mounts=lambda path: "/gpfs/fs1")
+    (unknown,) = find(runs, (), now=START + 60, topology=TREE, settings=SETTINGS, mounts=lambda path: "")
+    assert (known.scope, unknown.scope) == ("path /gpfs/fs1", "path /gpfs")
+
+
+def test_what_seemed_one_leafs_and_strikes_beyond_it_is_the_clusters() -> None:
+    below = [failed(81 + i, uid=1001 + i, node=f"n{i}", at=i) for i in range(3)]
+    (leaf,) = found(below)
+    beyond = [failed(91 + i, uid=1001 + i, node=f"n{4 + i}", at=30 + i) for i in range(3)]
+    (wide,) = found([*below, *beyond], (leaf,))
+    assert (leaf.scope, wide.scope, wide.reach, wide.incident_id) == ("switch leaf0", "cluster", (), leaf.incident_id)
+    assert wide.jobs == (81, 82, 83, 91, 92, 93)
 
 
 def test_long_after_an_incident_nothing_waits() -> None:

@@ -44,7 +44,9 @@ def case(found: Diagnosis, run: JobRecord | None = None, **changes: object) -> C
 
 
 def steps(decision: RetryDecision) -> list[str]:
-    return [f"{r.action.verb.value} {r.action.key}={r.action.value}".rstrip(" =") for r in decision.actions]
+    """The actions without the Comment, which test_requeue.py and test_launch.py look at."""
+    shown = [r.action for r in decision.actions if r.action.key != "Comment"]
+    return [f"{action.verb.value} {action.key}={action.value}".rstrip(" =") for action in shown]
 
 
 NCCL = diagnosis("nccl_error", "retry")
@@ -385,7 +387,6 @@ AGAIN = replace(PENDING, restarts=1, submit_time=START)
     [
         AGAIN,  # requeued by Slurm, by RequeueExit, by its user, or preempted: BeginTime
         replace(AGAIN, reason="job requeued in held state"),  # RequeueExitHold, scontrol requeuehold
-        replace(AGAIN, reason="launch failed requeued held"),
         replace(AGAIN, state="RUNNING", start_time=START + 130),
         replace(AGAIN, state="COMPLETED", start_time=START + 130, end_time=START + 190),
         job(81, requeue=False),  # Requested operation is presently disabled

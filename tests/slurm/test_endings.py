@@ -26,8 +26,8 @@ ALICE, BOB = USERS
 CRASH = "python3 -c 'import os, signal; os.kill(os.getpid(), signal.SIGSEGV)'"
 EATS = "python3 -c 'x = bytearray(400 << 20); import time; time.sleep(1)'"
 ONCE = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0\n'  # the second run ends well
-# Preemption by partition, a short wait for dead nodes, ids that come back soon, and a Prolog that fails where a file
-# says so.
+# Preemption by partition, a short wait for dead nodes, ids that come back soon, and a Prolog that fails for a
+# job where a file says so.
 CONF = """
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -39,7 +39,7 @@ PartitionName=low Nodes=n[0-7] PriorityTier=1 PreemptMode=REQUEUE State=UP
 PartitionName=high Nodes=n[0-7] PriorityTier=100 PreemptMode=OFF State=UP
 """
 PROLOG = """#!/bin/sh
-[ -e {flag}.$SLURMD_NODENAME ] && exit 1
+[ "$SLURM_JOB_RESTART_COUNT" = 0 ] && [ -e {flag}.$SLURM_JOB_ID ] && exit 1
 exec {real}
 """
 
@@ -151,11 +151,11 @@ ENDINGS: dict[str, Ending] = {
     ),
     "prolog_fails": Ending(
         body="true",
-        options=("--exclusive",),
-        node="n3",
+        options=("--hold",),
         state="REQUEUED",
         category="node_failure",
         decision="retry_elsewhere",
+        again=True,  # Slurm holds it for ever; it is let go once
     ),
     "no_consent": Ending(body="exit 3", state="FAILED", category="no_signature", decision="stop", consent=False),
 }
@@ -185,7 +185,6 @@ def _configure(lab: Lab) -> None:
     shim, flag = lab.dir / "prolog.sh", lab.dir / "fail"
     shim.write_text(PROLOG.format(flag=flag, real=real))
     shim.chmod(0o755)
-    (lab.dir / "fail.n3").touch()
     conf.write_text(text.replace(f"Prolog={real}", f"Prolog={shim}") + CONF)
     done = lab.run(["scontrol", "reconfigure"])
     assert done.returncode == 0, done.stderr
@@ -200,6 +199,9 @@ def _submit(lab: Lab, name: str, ending: Ending) -> str:
     )  # fmt: skip
     if ending.consent:
         consent(lab, job, ALICE)
+    if "--hold" in ending.options:
+        (lab.dir / f"fail.{job}").touch()
+        lab.run(["scontrol", "release", job])
     return job
 
 

@@ -145,6 +145,7 @@ def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) 
             ("drain", ""),
             ("requeuehold", ""),
             ("update job", "ExcNodeList"),
+            ("update job", "Comment"),
             ("release", ""),
             ("update job", "StartTime"),
         ]

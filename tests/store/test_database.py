@@ -18,11 +18,11 @@ from slurmwrap.edges import SetAside, Store
 from slurmwrap.errors import StoreError
 from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
-from slurmwrap.store.schema import TABLES
+from slurmwrap.store.schema import ATTEMPTS, TABLES, to_row
 
 UGLY = "quote ' \" ; newline \n escape \x1b[31m null \x00 not UTF-8 \udcff"
 
@@ -437,6 +437,51 @@ def test_what_happens_in_a_transaction_happens_whole(store: Database) -> None:
     assert (store.profiles(), store.submissions()) == ((), ())
 
 
+# Incidents
+
+INCIDENT = Incident(
+    incident_id="i2", category="storage_io", scope=f"path /{UGLY}", began=1_000.5, last=1_100.0, jobs=(81,),
+    uids=(1001,), nodes=("n1",), reach=("n1", "n2"),
+)  # fmt: skip
+
+
+def test_an_incident_comes_back_and_is_replaced_by_id(store: Database) -> None:
+    over = replace(INCIDENT, over_at=1_700.0, jobs=(81, 82))
+    store.save_incident(INCIDENT)
+    assert store.incidents() == store.incidents(open_only=True) == (INCIDENT,)
+    store.save_incident(over)
+    assert (store.incidents(), store.incidents(open_only=True)) == ((over,), ())
+    assert (store.incidents(since=1_700.0), store.incidents(since=1_701.0)) == ((over,), ())
+
+
+def test_its_members_and_their_inconclusive_strikes_are_marked(store: Database) -> None:
+    other = replace(ATTEMPT.attempt, job_id=99)
+    strikes = tuple(Strike(node="n3", cause=c, conclusive=c == "hard", text="") for c in ("soft", "hard"))
+    for key in (ATTEMPT.attempt, other):
+        store.save_attempt(replace(ATTEMPT, attempt=key, incident=""))
+        store.save_diagnosis(key, DIAGNOSIS, RetryDecision(decision="retry", reason="", strikes=strikes), 5.0)
+    store.save_incident(INCIDENT, [ATTEMPT.attempt])
+    assert {(s.job_id, s.cause): s.incident for s in store.strikes(since=0)} == {
+        (ATTEMPT.attempt.job_id, "soft"): "i2",
+        (ATTEMPT.attempt.job_id, "hard"): "",
+        (99, "soft"): "",
+        (99, "hard"): "",
+    }
+    assert {a.attempt.job_id: a.incident for a in store.attempts()} == {ATTEMPT.attempt.job_id: "i2", 99: ""}
+
+
+def test_failures_of_some_categories_are_the_newest_oldest_first(store: Database) -> None:
+    ends = {number: replace(ATTEMPT, attempt=replace(ATTEMPT.attempt, job_id=number), end_time=number) for number in
+            (10, 20, 30, 40)}  # fmt: skip
+    for record in ends.values():
+        store.save_attempt(record)
+    store.save_attempt(replace(ends[40], attempt=replace(ATTEMPT.attempt, job_id=50), diagnosis=None))
+    wanted = {DIAGNOSIS.category}
+    assert store.failures(wanted, since=15, limit=9) == (ends[20], ends[30], ends[40])
+    assert store.failures(wanted, since=15, limit=2) == (ends[30], ends[40])
+    assert store.failures({"cpu_oom"}, since=0, limit=9) == ()
+
+
 # The file
 
 
@@ -497,6 +542,21 @@ def test_a_database_of_version_1_is_brought_forward_with_its_rows(path: Path) ->
         ("77_2", "gpu_hardware", 16.0)
     ]
     assert [row[0] for row in kept.execute("SELECT version FROM migrations")] == list(range(2, VERSION + 1))
+    kept.close()
+
+
+def test_an_incident_that_older_rows_kept_aside_moves_into_its_column(path: Path) -> None:
+    made_at_version_1(path)
+    row = to_row(ATTEMPTS, ATTEMPT)
+    row["more"] = json.dumps({**json.loads(str(row["more"])), "incident": row.pop("incident")})
+    kept = sqlite3.connect(path)
+    kept.execute(f"INSERT INTO attempts ({', '.join(row)}) VALUES ({', '.join(':' + name for name in row)})", row)
+    kept.commit()
+    kept.close()
+    with Database.open(path) as database:
+        assert database.attempts() == (ATTEMPT,)
+    kept = sqlite3.connect(path)
+    assert kept.execute("SELECT incident, json_extract(more, '$.incident') FROM attempts").fetchall() == [("i1", None)]
     kept.close()
 
 

@@ -1,0 +1,314 @@
+"""`slurmwrap nodes`: which nodes are doubted, by what sum, and how people correct it. Flags in, tables out.
+
+Root and SlurmUser see the whole history in the site's database; anybody else what the site publishes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from slurmwrap.cli import terminal
+from slurmwrap.cli.known import Place, place_of
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.hostlist import expand, fold
+from slurmwrap.cluster.node import Node, NodeHealth
+from slurmwrap.config import Config, load
+from slurmwrap.errors import RefusedError, SlurmError, UsageError
+from slurmwrap.report import words
+from slurmwrap.retry.decision import Ruled
+from slurmwrap.retry.history import CLEARED, REPAIRED, NodeHistory, Repair
+from slurmwrap.retry.lemon import NodeScore, Term, scores
+from slurmwrap.retry.strikes import Standing, standings
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store.database import Database
+from slurmwrap.store.published import read_published
+
+_MOST = 1000  # nodes that one call marks
+_GRADES = {"share": "perhaps"}  # other grades are shown by their names
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="""Nodes that are suspect, lemons, or drained by slurmwrap, and the sums behind it.
+
+    \b
+    Examples:
+      slurmwrap nodes list
+      slurmwrap nodes list --all --json          every node with a fault in the window
+      slurmwrap nodes show n17                   each fault with its job, date and weight
+      slurmwrap nodes repaired n17 --note "GPU 3 replaced" --resume
+      slurmwrap nodes clear 'n[01-04]' --note "bad driver, rolled back"
+    """,
+)
+
+Name = Annotated[str, typer.Argument(metavar="NODE", help="A node, or a host list: 'n[01-04]'.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+Note = Annotated[str, typer.Option(help="Why; it is kept and shown.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Lift our drain too; a drain of anybody else stays.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What the asking user may know. `scores` is empty for those who see only what is published."""
+
+    standings: tuple[Standing, ...] = ()
+    scores: tuple[NodeScore, ...] = ()
+    nodes: tuple[Node, ...] = ()
+
+
+@app.command("list")
+def list_nodes(
+    everything: Annotated[bool, typer.Option("--all", help="Nodes that are ok too, where anything was seen.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List doubted nodes, worst first; nodes alike share a line."""
+    view = _view(_place(), load(os.environ))
+    rows = [_row(one.health.status, one) for one in view.standings]
+    doubted = {one.health.node for one in view.standings}
+    if everything:
+        rows += [_row("ok", None, score) for score in view.scores if score.node not in doubted]
+    typer.echo(json.dumps(rows, indent=2) if as_json else table(rows))
+
+
+@app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show the sum of a node term by term: weights, jobs, dates and the lines behind them."""
+    config = load(os.environ)
+    view = _view(_place(), config)
+    told = [_told(node, view, config) for node in _names(name)]
+    if as_json:
+        typer.echo(json.dumps([row for row, _ in told], indent=2))
+        return
+    typer.echo("\n\n".join(story for _, story in told))
+
+
+@app.command()
+def clear(name: Name, note: Note = "", resume: Resume = False) -> None:
+    """Say that what stands against a node is void. Nothing is deleted; who said so is kept.
+
+    For root and SlurmUser.
+    """
+    _mark(name, CLEARED, note, resume)
+
+
+@app.command()
+def repaired(name: Name, note: Note = "", resume: Resume = False) -> None:
+    """Record that a node was repaired: earlier faults weigh less, new ones more.
+
+    For root and SlurmUser.
+    """
+    _mark(name, REPAIRED, note, resume)
+
+
+# --- what people say about nodes -----------------------------------------------------------------------------------
+
+
+def _mark(name: str, kind: str, note: str, resume: bool) -> None:
+    place, config = _place(), load(os.environ)
+    if not place.site:
+        raise RefusedError(
+            "only root and SlurmUser may judge nodes, and only where site.state_dir is configured",
+            hint="ask your administrator; 'slurmwrap nodes list' shows what is published",
+        )
+    names = _names(name)
+    with Database.open(place.database) as database:
+        history = _history(database, config)
+        nodes = _nodes(config)
+        _refuse_unknown(names, history, nodes, kind)
+        for node in names:
+            if resume:
+                _resume(node, database, config)
+            now = time.time()
+            count = database.clear_strikes(node, _me(), now) if kind == CLEARED else 0
+            database.add_repair(Repair(node=node, at=now, who=_me(), kind=kind, note=note))
+            strikes = f", {words.count(count, 'strike')} void" if kind == CLEARED else ""
+            typer.echo(f"{node}: {kind}{strikes}{', resumed' if resume else ''}")
+    typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
+
+
+def _resume(node: str, database: Database, config: Config) -> None:
+    """Through the edge, which looks at the node as it is now and lifts only a drain whose Reason is ours."""
+    now = time.time()
+    because = f"slurmwrap nodes, by {_me()}"
+    action = SlurmAction(verb=Verb.RESUME, target=node, because=because)
+    number = database.intend(None, Ruled(rule="drain", action=action), "act", now)
+    try:
+        SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).apply(action)
+    except SlurmError as error:
+        database.done(number, time.time(), str(error))
+        raise
+    database.done(number, time.time())
+
+
+def _refuse_unknown(names: Sequence[str], history: NodeHistory, nodes: Sequence[Node], kind: str) -> None:
+    known = {node.name for node in nodes}
+    seen = {s.node for s in history.strikes} | {f.node for f in history.gpu_faults} | {r.node for r in history.removals}
+    seen |= {node for failure in history.failures for node in failure.nodes}
+    seen |= {one.node for one in history.exposure}
+    unknown = [name for name in names if name not in known | seen]
+    if unknown:
+        raise UsageError(f"there is no node '{unknown[0]}'", hint="slurmwrap nodes list --all", exit_code=1)
+
+
+def _me() -> str:
+    uid = os.getuid()
+    name = _user(uid)
+    sudo = os.environ.get("SUDO_USER", "") if uid == 0 else ""
+    return f"{name} (sudo {words.fit(sudo, 40)})" if sudo else name
+
+
+# --- what is known -------------------------------------------------------------------------------------------------
+
+
+def _place() -> Place:
+    return place_of(load(os.environ), os.environ, os.geteuid())
+
+
+def _view(place: Place, config: Config) -> View:
+    if not place.site and not place.alone:
+        published = read_published(place.published, place.trusted) if place.published else None
+        found = published.health if published else ()
+        return View(standings=tuple(Standing(health=one, published=True) for one in found))
+    if not place.database.exists():
+        return View()
+    with Database.open(place.database, readonly=True) as database:
+        history = _history(database, config)
+    now, nodes = time.time(), _nodes(config)
+    return View(
+        standings=standings(history, nodes, config, now=now),
+        scores=scores(history, config.nodes, now=now),
+        nodes=nodes,
+    )
+
+
+def _history(database: Database, config: Config) -> NodeHistory:
+    return database.node_history(time.time() - config.nodes.window_days * 86400)
+
+
+def _nodes(config: Config) -> tuple[Node, ...]:
+    try:
+        return SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).snapshot().nodes
+    except SlurmError as error:
+        typer.echo(f"slurmwrap: drains and the cap are not known: {error}", err=True)
+        return ()
+
+
+def _names(hostlist: str) -> tuple[str, ...]:
+    try:
+        names = expand(hostlist)
+    except ValueError as error:
+        raise UsageError(f"'{words.fit(hostlist, 60)}' names no node: {error}") from error
+    if not names or len(names) > _MOST:
+        raise UsageError(f"'{words.fit(hostlist, 60)}' names {len(names)} nodes; 1 to {_MOST} can be asked for")
+    return tuple(dict.fromkeys(names))
+
+
+# --- shown ---------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """One line per group of nodes that are alike."""
+    if not rows:
+        return "No node is doubted."
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        groups.setdefault(_cells(row), []).append(row["node"])
+    head = ("~node", "status", "since", ">times", ">jobs", ">users", "~why")
+    lines = [[fold(words.in_order(names)), *cells] for cells, names in groups.items()]
+    return words.table(head, lines, indent=0, columns=words.WIDTH + 20)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    since = words.moment(row["since"], terminal.local_zone())[5:11] if row["since"] else ""
+    counted = ("", "", "") if row["ratio"] is None else (f"{row['ratio']:.1f}", str(row["jobs"]), str(row["users"]))
+    return (row["shown"], since, *counted, row["reason"])
+
+
+def _row(status: str, standing: Standing | None, score: NodeScore | None = None) -> dict[str, Any]:
+    """One node for programs. `shown`: the status that gsub acts on."""
+    score = score or (standing.score if standing else None)
+    published = standing is not None and standing.published
+    doubted = standing is not None
+    withheld = f"would be {status}: cap used up (placement.exclude_cap)" if doubted and not published else ""
+    health = standing.health if standing else None
+    return {
+        "node": health.node if health else score.node if score else "",
+        "status": status,
+        "shown": status if published or not doubted else "ok",
+        "published": published,
+        "since": health.since if health else score.since if score else 0.0,
+        "ratio": round(score.ratio, 3) if score else None,
+        "weight": round(score.weight, 3) if score else None,
+        "expected": round(score.expected, 3) if score else None,
+        "jobs": score.jobs if score else None,
+        "users": score.users if score else None,
+        "reason": withheld or (_reason(health, score)),
+    }
+
+
+def _reason(health: NodeHealth | None, score: NodeScore | None) -> str:
+    if health is not None and (health.status == "drained" or score is None):
+        return health.reason
+    return score.why if score is not None else ""
+
+
+def _told(node: str, view: View, config: Config) -> tuple[dict[str, Any], str]:
+    standing = next((one for one in view.standings if one.health.node == node), None)
+    score = next((one for one in view.scores if one.node == node), None)
+    slurm = next((one for one in view.nodes if one.name == node), None)
+    if standing is None and score is None:
+        row = {**_row("ok", None), "node": node, "reason": "nothing is known against it", "terms": []}
+        return row, f"{words.visible(node)}: nothing is known against it"
+    row = _row(standing.health.status if standing else "ok", standing, score)
+    terms = [asdict(term) for term in score.terms] if score else []
+    row |= {"terms": terms, "repairs": [asdict(repair) for repair in score.repairs] if score else []}
+    lines = [f"{words.visible(node)}: {row['shown']}", f"  why      {words.visible(row['reason'])}"]
+    if slurm is not None and slurm.reason:
+        lines.append(f"  Slurm    {slurm.state} {words.visible(slurm.reason)}")
+    return row, "\n".join([*lines, *(_sum(score, config) if score else [])])
+
+
+def _sum(score: NodeScore, config: Config) -> Iterable[str]:
+    zone = terminal.local_zone()
+    yield f"  ran      {words.count(score.runs, 'run')}, {score.hours:,.1f} h in {config.nodes.window_days:g} days"
+    yield "  sum"
+    yield from (_line(term, f"{term.weight:+6.2f}") for term in score.terms if term.weight)
+    yield f"    {score.weight:6.2f}  against {score.expected:.2f} that the rest of the fleet would have shown"
+    yield (
+        f"    ({score.prior:.1f} + {score.weight:.2f}) / ({score.prior:.1f} + {score.expected:.2f})"
+        f" = {score.ratio:.1f} times the fleet's rate"
+    )
+    nodes = config.nodes
+    yield f"    suspect from {nodes.suspect_ratio:g}, lemon from {nodes.lemon_ratio:g}; {score.why}"
+    void = [term for term in score.terms if not term.weight]
+    if void:
+        yield "  does not count"
+        yield from (_line(term, "     -") for term in void)
+    if score.repairs:
+        yield "  marks"
+    for mark in score.repairs:
+        note = f": {words.visible(mark.note)}" if mark.note else ""
+        yield f"    {words.moment(mark.at, zone)}  {mark.kind} by {words.visible(mark.who)}{note}"
+
+
+def _line(term: Term, weight: str) -> str:
+    job = f"job {term.job_id} of {_user(term.uid)}" if term.job_id else ""
+    kind = ", ".join(dict.fromkeys((term.kind.replace("_", " "), _GRADES.get(term.grade, term.grade))))
+    why = "; ".join(part for part in (term.note, term.why_not) if part)
+    parts = [words.moment(term.at, terminal.local_zone()), kind, job, f"({words.visible(why)})" if why else ""]
+    text = f"\n            {words.fit(term.text, words.WIDTH + 20)}" if term.text else ""
+    return f"    {weight}  {'  '.join(part for part in parts if part)}{text}"
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name if uid >= 0 else "an unknown user"
+    except (KeyError, OverflowError):
+        return str(uid)

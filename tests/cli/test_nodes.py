@@ -1,0 +1,238 @@
+"""slurmwrap nodes: who sees what, how nodes alike are folded, the sum of one node, and what people may say of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from slurmwrap.cluster.node import NodeHealth
+from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Observation
+from slurmwrap.edges import Published
+from slurmwrap.errors import RefusedError, SlurmError, UsageError
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.decision import Strike
+from slurmwrap.store.database import Database
+from slurmwrap.store.published import FilePublisher
+
+Run = Callable[..., Result]
+NOW = time.time()
+SCONTROL = """#!/bin/sh
+case "$*" in
+"update"*) echo "$*" >> "$FAKE/asked"; exit 0 ;;
+"show node n1 -d -o") cat "$FAKE/nodes" ;;
+"show node -d -o") cat "$FAKE/nodes" ;;
+"-o") echo "PartitionName=gpu Default=YES" ;;
+esac
+"""
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is root's here")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The site's database: n1 is a lemon, n2 to n4 are suspect alike, n5 was struck once; all of them ran."""
+    (tmp_path / "site").mkdir()
+    path = tmp_path / "site" / "site.db"
+    with Database.open(path) as store, store.transaction():
+        for number in range(1, 41):
+            store.save_attempt(ran(number, f"n{number}"))
+        for job in range(101, 107):
+            store.add_strike(struck("n1"), NOW - 3600, job, 1000 + job)
+        for name in ("n2", "n3", "n4"):
+            for job in (201, 202):
+                store.add_strike(struck(name), NOW - 3600, job, 1000 + job)
+        store.add_strike(struck("n5"), NOW - 3600, 301, 1301)
+        store.ingest(epilog("n1"))
+    return path
+
+
+def struck(node: str) -> Strike:
+    return Strike(node=node, cause="gpu_hardware", conclusive=False, text="GPU needs help")
+
+
+def epilog(node: str) -> Observation:
+    lines = [{"text": "NVRM: Xid (PCI:0000:05:00): 79, name=\x1b[31m", "at": NOW}]
+    facts = {"uid": 1400, "kernel": lines}
+    return Observation(
+        nonce="x", cluster="lab", job_id=400, context=Context.EPILOG, at=NOW - 60, node=node, facts=facts
+    )
+
+
+def ran(job_id: int, *nodes: str, **changes: Any) -> AttemptRecord:
+    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=int(NOW) - 90000)
+    done = Diagnosis(category="success", domain="", decision="none", confidence=1, signature="slurm.completed")
+    times = {"start_time": int(NOW) - 80000, "end_time": int(NOW) - 8000}
+    return AttemptRecord(attempt=attempt, nodes=nodes, state="COMPLETED", diagnosis=done, **times, **changes)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A controller with n1 to n40; what it is asked lies in `asked`."""
+    (tmp_path / "scontrol").write_text(SCONTROL)
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "slurm.conf").write_text("ClusterName=lab\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("FAKE", str(tmp_path))
+    shown(tmp_path)
+    return tmp_path
+
+
+def shown(place: Path, **reasons: str) -> None:
+    lines = []
+    for name in (f"n{i}" for i in range(1, 41)):
+        state, reason = ("IDLE+DRAIN", f" Reason={reasons[name]}") if name in reasons else ("IDLE", "")
+        lines.append(f"NodeName={name} CPUTot=8 RealMemory=1000 State={state} Partitions=gpu{reason}")
+    (place / "nodes").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no.conf"))
+
+
+@root_only
+def test_nodes_alike_share_a_line_and_the_worst_comes_first(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    result = slurmwrap("nodes", "list", site=True)
+    assert result.exit_code == 0, result.exception
+    head, first, second = result.stdout.splitlines()
+    assert head.split() == ["node", "status", "since", "times", "jobs", "users", "why"]
+    assert first.split()[:2] == ["n1", "lemon"]
+    assert second.split()[:2] == ["n[2-4]", "suspect"]
+
+
+@root_only
+def test_what_the_cap_leaves_out_is_shown_as_such(
+    slurmwrap: Run, site: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMWRAP_PLACEMENT_EXCLUDE_CAP", "0.05")
+    rows = {row["node"]: row for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)}
+    assert [(name, row["shown"], row["published"]) for name, row in rows.items()] == [
+        ("n1", "lemon", True),
+        ("n2", "suspect", True),
+        ("n3", "ok", False),
+        ("n4", "ok", False),
+    ]
+    assert rows["n3"]["reason"] == "would be suspect: cap used up (placement.exclude_cap)"
+
+
+@root_only
+def test_all_shows_nodes_that_are_ok_too(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    rows = json.loads(slurmwrap("nodes", "list", "--all", "--json", site=True).stdout)
+    assert [(row["node"], row["status"]) for row in rows if row["node"] == "n5"] == [("n5", "ok")]
+
+
+@root_only
+def test_the_sum_of_a_node_is_shown_term_by_term(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    shown(slurm, n1="bad fan [root@2026-11-20]")
+    story = slurmwrap("nodes", "show", "n1", site=True).stdout
+    lines = story.splitlines()
+    assert lines[0] == "n1: lemon"
+    assert "  Slurm    IDLE bad fan" in story
+    assert "  ran      1 run, 20.0 h in 28 days" in lines
+    assert sum("strike, suspect  job 10" in line for line in lines) == 6
+    assert "xid, conclusive  job 400 of 1400" in story
+    assert "NVRM: Xid (PCI:0000:05:00): 79, name=\\x1b[31m" in story and "\x1b" not in story
+    (told,) = json.loads(slurmwrap("nodes", "show", "n1", "--json", site=True).stdout)
+    assert told["weight"] == sum(term["weight"] for term in told["terms"]) == 9.0
+    assert slurmwrap("nodes", "show", "n9", site=True).stdout == "n9: nothing is known against it\n"
+
+
+@root_only
+def test_clearing_deletes_nothing_and_says_who_did_it(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    result = slurmwrap("nodes", "clear", "n1", "--note", "driver rolled back", site=True)
+    assert (result.exit_code, result.stdout) == (0, "n1: cleared, 6 strikes void\n")
+    with Database.open(site, readonly=True) as store:
+        assert [s.node for s in store.strikes(since=0)].count("n1") == 0
+        kept = [s for s in store.node_history(0).strikes if s.node == "n1"]
+        (mark,) = store.repairs(since=0)
+    assert len(kept) == 6 and all(s.cleared_at and s.cleared_by == mark.who for s in kept)
+    assert (mark.node, mark.kind, mark.note) == ("n1", "cleared", "driver rolled back")
+    assert "n1" not in [row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)]
+    story = slurmwrap("nodes", "show", "n1", site=True).stdout
+    assert "n1: ok" in story and "driver rolled back" in story and f"cleared by {mark.who}" in story
+
+
+@root_only
+def test_a_repair_is_recorded_for_a_whole_host_list(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    result = slurmwrap("nodes", "repaired", "n[1-3]", site=True)
+    assert result.stdout == "n1: repaired\nn2: repaired\nn3: repaired\n"
+    left = [row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)]
+    assert left == ["n4"]
+
+
+@root_only
+def test_our_own_drain_is_lifted_and_recorded(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    shown(slurm, n1="slurmwrap: gpu_hardware, seen by job 400 [slurm@2026-11-20]")
+    result = slurmwrap("nodes", "clear", "n1", "--resume", site=True)
+    assert (result.exit_code, result.stdout) == (0, "n1: cleared, 6 strikes void, resumed\n")
+    assert (slurm / "asked").read_text() == "update NodeName=n1 State=RESUME\n"
+    with Database.open(site, readonly=True) as store:
+        (action,) = store.actions()
+    assert (action.verb, action.target, action.error, action.done_at is not None) == ("resume", "n1", "", True)
+
+
+@root_only
+def test_a_drain_of_a_person_is_never_lifted_and_nothing_is_marked(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    shown(slurm, n1="bad fan [bob@2026-11-20]")
+    result = slurmwrap("nodes", "clear", "n1", "--resume", site=True)
+    assert isinstance(result.exception, SlurmError)
+    assert "not drained by us" in str(result.exception) and "bad fan" in str(result.exception)
+    assert not (slurm / "asked").exists()
+    with Database.open(site, readonly=True) as store:
+        assert store.repairs(since=0) == () and len([s for s in store.strikes(since=0) if s.node == "n1"]) == 6
+
+
+@root_only
+def test_without_slurm_the_history_is_shown_all_the_same(slurmwrap: Run, site: Path, away: None) -> None:
+    result = slurmwrap("nodes", "list", "--json", site=True)
+    assert json.loads(result.stdout)[0]["node"] == "n1"
+    assert "drains and the cap are not known" in result.stderr
+
+
+@root_only
+@pytest.mark.parametrize("name", ["n77", "all", "$(reboot)", "n1;n2"])
+def test_an_unknown_node_is_named_and_nothing_is_marked(slurmwrap: Run, site: Path, slurm: Path, name: str) -> None:
+    result = slurmwrap("nodes", "repaired", name, site=True)
+    assert isinstance(result.exception, UsageError)
+    with Database.open(site, readonly=True) as store:
+        assert store.repairs(since=0) == ()
+
+
+@pytest.mark.parametrize("verb", ["clear", "repaired"])
+def test_an_ordinary_user_may_not_judge_nodes(slurmwrap: Run, verb: str) -> None:
+    result = slurmwrap("nodes", verb, "n1")
+    assert isinstance(result.exception, RefusedError)
+    assert result.exception.exit_code == 5
+
+
+def test_an_ordinary_user_sees_what_is_published(
+    slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health = tuple(
+        NodeHealth(node=f"node{i:02d}", status="suspect", since=NOW, reason="faults of 2 jobs") for i in range(1, 41)
+    )
+    (tmp_path / "published").mkdir(mode=0o755)
+    monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(tmp_path / "published"))
+    FilePublisher(tmp_path / "published", "", seal=lambda payload, **_: payload).publish(Published(health=health))
+    if os.geteuid():
+        return
+    _, line = slurmwrap("nodes", "list").stdout.splitlines()
+    assert line.split()[:2] == ["node[01-40]", "suspect"] and line.endswith("faults of 2 jobs")
+    assert slurmwrap("nodes", "show", "node07").stdout == "node07: suspect\n  why      faults of 2 jobs\n"
+
+
+def test_nothing_known_is_said(slurmwrap: Run) -> None:
+    assert slurmwrap("nodes", "list").stdout == "No node is doubted.\n"
+    assert slurmwrap("nodes", "show", "n1").stdout == "n1: nothing is known against it\n"
+    assert isinstance(slurmwrap("nodes", "show", "n[1-").exception, UsageError)
+
+
+def test_the_help_gives_examples(slurmwrap: Run) -> None:
+    assert "slurmwrap nodes repaired n17" in slurmwrap("nodes", "--help").stdout

@@ -1,0 +1,47 @@
+"""Which mount point a path lies on, by a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.host.mounts import TABLE, mount_of
+
+LINES = r"""/dev/sda1 / ext4 rw 0 0
+fs1:/export /gpfs/fs1 nfs4 rw,hard 0 0
+fs1:/deep /gpfs/fs1/deep nfs4 rw,hard 0 0
+fs2 /with\040blank lustre rw 0 0
+broken
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "mounts"
+    path.write_text(LINES)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("path", "point"),
+    [
+        ("/gpfs/fs1/ada/x.pt", "/gpfs/fs1"),
+        ("/gpfs/fs1", "/gpfs/fs1"),
+        ("/gpfs/fs1/deep/x", "/gpfs/fs1/deep"),
+        ("/gpfs/fs10/x", ""),
+        ("/with blank/x", "/with blank"),
+        ("/home/ada", ""),
+        ("", ""),
+    ],
+)
+def test_the_longest_mount_point_below_the_root(table: Path, path: str, point: str) -> None:
+    assert mount_of(path, table) == point
+
+
+def test_without_a_table_none_is_known(tmp_path: Path) -> None:
+    assert mount_of("/gpfs/fs1", tmp_path / "none") == ""
+
+
+def test_this_machine_has_a_table() -> None:
+    assert mount_of("/proc/self", TABLE) == "/proc"

@@ -1,0 +1,88 @@
+"""The Prolog gate on a real Slurm: a node with a standing fault is refused, and the job that met it runs elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, started, wait_for
+from test_reconcile_lab import site_rows
+
+from slurmwrap.host import hookfiles
+from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.machine import program
+
+pytestmark = pytest.mark.lab
+ALICE, _ = USERS
+
+
+@pytest.fixture(scope="module")
+def gated(lab_scratch: Path) -> Iterator[Lab]:
+    """Two nodes whose Prolog has the gate, and whose site lets it act."""
+    with started(lab_scratch / "gated", "--nodes", "2") as lab:
+        layout = Layout(lab.dir)
+        hookfiles.install(
+            hookfiles.HookSettings(
+                directory=layout.hooks,
+                python=str(Path(sys.executable).resolve()),
+                spool=layout.spool,
+                controller_dir=layout.state / "controller",
+                node_state_dir=layout.node("%n") / "state",
+                cluster="lab",
+                munge=program("munge"),
+                munge_socket=str(layout.munge_socket),
+                kernel_log=f"file:{layout.kernel_log('%n')}",
+                nvidia_proc=str(layout.node("%n") / "nvidia"),
+                gate="on",
+                published=str(layout.published),
+            )
+        )
+        yield lab
+
+
+def _stands(lab: Lab, node: str) -> None:
+    now = time.time()
+    fault = {"node": node, "cause": "gpu_lost", "since": now, "text": "the GPU is lost"}
+    state = Layout(lab.dir).node(node) / "state"
+    state.mkdir(mode=0o700, exist_ok=True)
+    (state / "faults.json").write_text(json.dumps({"version": 1, "at": now, "faults": [fault]}))
+
+
+def _submit(lab: Lab) -> str:
+    options = ("--mem=100", "--gres=gpu:1", f"--output=/var/tmp/{ALICE}/gate-%j.out")
+    return lab.submit(*options, "--nodelist=n0", user=ALICE, script="#!/bin/sh\nhostname\n")
+
+
+def test_without_a_permit_the_job_starts_in_spite_of_the_fault(gated: Lab) -> None:
+    _stands(gated, "n0")
+    job = _submit(gated)
+    gated.wait_job(job, ("COMPLETED",))
+    assert "Prolog error" not in gated.run(["sinfo", "-h", "-R"]).stdout
+
+
+def test_with_a_permit_the_node_is_refused_and_the_job_let_go_elsewhere(gated: Lab) -> None:
+    gated.reconcile_once()
+    _stands(gated, "n0")
+    job = _submit(gated)
+
+    def look() -> list[str]:
+        gated.reconcile_once()
+        return gated.states(job)
+
+    if wait_for(look, lambda states: states == ["COMPLETED"], 40, pause=0.5) != ["COMPLETED"]:
+        pytest.fail(
+            gated.run(["scontrol", "show", "job", job]).stdout
+            + gated.slurmwrap("why", job).stdout
+            + str(site_rows(gated, "SELECT * FROM actions WHERE job_id = ?", int(job)))
+        )
+    shown = gated.run(["scontrol", "show", "job", job]).stdout
+    assert "NodeList=n1" in shown and "Restarts=1" in shown
+    assert f"slurmwrap: gate: gpu_lost, before job {job}" in gated.run(["sinfo", "-h", "-R", "-o", "%E %N"]).stdout
+    errors = site_rows(gated, "SELECT DISTINCT error FROM actions WHERE job_id = ?", int(job))
+    assert errors == [{"error": ""}]
+    permit = json.loads((Layout(gated.dir).published / "gate-permit.json").read_text())
+    assert (permit["allowed"], permit["until"] > time.time()) == (False, True)  # one of two nodes is the whole cap

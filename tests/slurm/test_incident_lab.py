@@ -1,0 +1,88 @@
+"""An incident on a real Slurm: two users' jobs on several nodes lose their file system within a minute."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, started
+from test_reconcile_lab import consent, site, site_rows, submit
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
+ALICE, BOB = USERS
+ENDED = ("FAILED",)
+JOB = "#!/bin/bash\n#SBATCH --gres=gpu:1 --mem=200 --time=1 --partition=gpu\ntrue\n"
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A file system of its own, as a shared one is: the controller has it in its table of mounts."""
+    place = Path("/swtest-scratch")
+    place.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "swtest", str(place)], capture_output=True, text=True
+    )
+    if done.returncode:
+        place.rmdir()
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    place.chmod(0o1777)
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True, capture_output=True)
+    place.rmdir()
+
+
+@pytest.fixture
+def own_lab(lab_scratch: Path) -> Iterator[Lab]:
+    """A lab whose history no other test has written: what failed there would be looked at too."""
+    with started(lab_scratch / "lab-incident") as running:
+        yield running
+
+
+def test_a_file_system_that_is_away_is_one_incident(own_lab: Lab, scratch: Path) -> None:
+    lab = own_lab
+    jobs = []
+    for number, user in enumerate((ALICE, BOB, ALICE, BOB, ALICE)):
+        error = f"OSError: [Errno 5] Input/output error: '{scratch}/{user}/data.pt'"
+        body = f'echo "{error}" >&2; exit 1'
+        job = submit(lab, body, "--requeue", "--open-mode=append", f"--nodelist=n{number + 1}", user=user)
+        consent(lab, job, user)
+        jobs.append(job)
+    for job in jobs:
+        lab.wait_job(job, ENDED)
+    lab.reconcile_once()
+    lab.reconcile_once()
+
+    (incident,) = site_rows(lab, "SELECT * FROM incidents")
+    assert (incident["category"], incident["scope"], incident["over_at"]) == ("storage_io", f"path {scratch}", None)
+    assert len(json.loads(str(incident["jobs"]))) == 5 and len(json.loads(str(incident["uids"]))) == 2
+    runs = site_rows(lab, "SELECT * FROM attempts ORDER BY end_time")
+    assert {(run["diagnosis_category"], run["decision"], run["incident"]) for run in runs} == {
+        ("storage_io", "retry", incident["incident_id"])
+    }
+    waits = [json.loads(str(run["more"]))["retry_at"] - float(str(incident["last"])) for run in runs]
+    assert sum(wait >= 590 for wait in waits) == 3 and len({round(wait) for wait in waits}) > 2
+    assert site_rows(lab, "SELECT * FROM strikes") == []
+    assert "DRAIN" not in lab.run(["sinfo", "-h", "-o", "%T"]).stdout.upper()
+
+    told = json.loads((Path(site(lab)["published"]) / "published.json").read_text(encoding="ascii"))["incidents"]
+    assert [(one["category"], one["scope"], one["jobs"], one["users"]) for one in told] == [
+        ("storage_io", f"path {scratch}", 5, 2)
+    ]
+    work = scratch / "work"
+    lab.run(["mkdir", work], BOB)
+    script = work / "train.sbatch"
+    script.write_text(JOB)
+    script.chmod(0o755)
+    there = lab.run(["gsub", "--prerun=off", "--hold", script], BOB, cwd=work)
+    assert there.returncode == 0, there.stderr
+    (warning,) = [line for line in there.stderr.splitlines() if "storage_io" in line]
+    assert warning.startswith(f"gsub: warning: storage_io on {scratch} since ")
+    assert warning.endswith("(5 jobs of 2 users): the job may fail the same way; it is submitted all the same")
+    elsewhere = lab.run(["gsub", "--prerun=off", "--hold", "--wrap=true", "--gres=gpu:1", "--mem=200"], BOB)
+    assert elsewhere.returncode == 0 and "storage_io" not in elsewhere.stderr, elsewhere.stderr
+    report = lab.slurmwrap("report").stdout
+    assert len([line for line in report.splitlines() if "storage_io" in line]) == 1, report
+    assert "Part of an incident" in lab.run(["slurmwrap", "why", jobs[4]], ALICE).stdout

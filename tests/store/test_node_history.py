@@ -1,0 +1,136 @@
+"""What the database tells about nodes: faults, failures, what ran where, and what people said."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import START
+
+from slurmwrap.diagnosis.evidence import Attempt, Citation, Context, Diagnosis, Observation
+from slurmwrap.errors import StoreError
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.decision import Strike
+from slurmwrap.retry.history import CLEARED, Exposure, GpuFault, NodeFailure, Removal, Repair
+from slurmwrap.store.database import Database
+
+XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=7"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "site.db") as opened:
+        yield opened
+
+
+def run(job_id: int, *nodes: str, hours: float = 1.0, ended: int = START, **changes: Any) -> AttemptRecord:
+    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=START - 9000)
+    record = AttemptRecord(
+        attempt=attempt, nodes=nodes, uid=1001, start_time=ended - int(hours * 3600), end_time=ended, diagnosis=lost()
+    )
+    return replace(record, **changes)
+
+
+def lost(category: str = "node_failure", **changes: Any) -> Diagnosis:
+    cited = (Citation(source="slurm", line=0, text="State NODE_FAIL"),)
+    base = Diagnosis(
+        category=category, domain="IF", decision="retry_elsewhere", confidence=1, signature="slurm.state_node_fail",
+        evidence=cited,
+    )  # fmt: skip
+    return replace(base, **changes)
+
+
+def epilog(nonce: str, job_id: int = 81, **changes: Any) -> Observation:
+    facts = {"uid": 1001, "kernel": [{"text": XID, "at": START}]}
+    base = Observation(
+        nonce=nonce, cluster="lab", job_id=job_id, context=Context.EPILOG, at=START, node="n1", facts=facts
+    )
+    return replace(base, **changes)
+
+
+def test_what_ran_on_each_node_is_summed(store: Database) -> None:
+    fine = lost("success")
+    for record in (
+        run(1, "n1", "n2", hours=2, diagnosis=fine),
+        run(2, "n1", hours=0.5, diagnosis=fine),
+        run(3, "n1", ended=START - 99999, diagnosis=fine),
+        run(4, "n3", start_time=None, diagnosis=fine),
+        run(5, "n3", end_time=None, diagnosis=fine),
+    ):
+        store.save_attempt(record)
+    found = store.node_history(START - 100)
+    assert found.exposure == (Exposure(node="n1", runs=2, hours=2.5), Exposure(node="n2", runs=1, hours=2.0))
+    assert found.failures == ()
+
+
+def test_node_failures_come_with_the_node_that_is_named_and_the_incident(store: Database) -> None:
+    store.save_attempt(run(1, "n1", "n2", diagnosis=lost(node="n2")))
+    store.save_attempt(run(2, "n1", incident="i1"))
+    store.save_attempt(run(3, "n1", diagnosis=lost(signature="hook.refused")))
+    plain = NodeFailure(nodes=("n1",), at=START, job_id=2, uid=1001, text="slurm: State NODE_FAIL", incident="i1")
+    named = replace(plain, nodes=("n1", "n2"), job_id=1, named="n2", incident="")
+    assert sorted(store.node_history(0).failures, key=lambda f: f.job_id) == [named, plain]
+
+
+def test_an_epilogs_xids_are_kept_once_with_the_incident_of_their_job(store: Database) -> None:
+    store.save_attempt(run(81, "n1", incident="i1"))
+    assert [store.ingest(epilog("a")), store.ingest(epilog("a")), store.ingest(epilog("b", 82))] == [True, False, True]
+    store.ingest(epilog("c", 83, context=Context.SUBMIT))
+    plain = GpuFault(node="n1", at=START, job_id=82, uid=1001, text=XID)
+    assert store.node_history(0).gpu_faults == (replace(plain, job_id=81, incident="i1"), plain)
+    assert store.node_history(START + 1).gpu_faults == ()
+
+
+def test_cleared_strikes_are_kept_and_count_no_more(store: Database) -> None:
+    strike = Strike(node="n1", cause="gpu_hardware", conclusive=True, text="Xid 79")
+    for at, node in ((START, "n1"), (START + 5, "n1"), (START, "n2")):
+        store.add_strike(replace(strike, node=node), at, 81, 1001)
+    assert store.clear_strikes("n1", "eve", START + 1) == 1
+    assert store.clear_strikes("n1", "bob", START + 1) == 0
+    assert [(s.node, s.at) for s in store.strikes(since=0)] == [("n2", START), ("n1", START + 5)]
+    kept = [(s.node, s.at, s.cleared_at, s.cleared_by) for s in store.node_history(0).strikes if s.cleared_by]
+    assert kept == [("n1", START, START + 1, "eve")]
+
+
+def test_removals_are_open_until_they_end_and_marks_stay(store: Database) -> None:
+    out = Removal(node="n1", began=START, reason="slurmwrap: x", ours=True)
+    store.save_removal(out)
+    assert store.removals() == (out,)
+    store.save_removal(replace(out, ended=START + 9.0))
+    assert store.removals() == ()
+    mark = Repair(node="n1", at=START, who="eve", kind=CLEARED, note="it was the driver")
+    store.add_repair(mark)
+    store.add_repair(mark)
+    found = store.node_history(0)
+    assert (found.removals, found.repairs) == ((replace(out, ended=START + 9.0),), (mark,))
+    assert store.repairs(since=START + 1) == ()
+
+
+def test_a_database_from_before_keeps_the_xids_that_its_epilogs_saw(tmp_path: Path) -> None:
+    from slurmwrap.store.migrations import MIGRATIONS
+
+    path = tmp_path / "site.db"
+    with Database.open(path) as store:
+        store.ingest(epilog("a"))
+        store.ingest(epilog("b", facts={"kernel": ["odd", 7], "uid": 5}))
+        store.ingest(epilog("c", facts={}))
+    before = next(at for at, step in enumerate(MIGRATIONS) if any("TABLE gpu_faults" in sql for sql in step))
+    with sqlite3.connect(path) as connection:
+        for sql in ("DROP TABLE gpu_faults", "DROP TABLE removals", "DROP TABLE repairs"):
+            connection.execute(sql)
+        for index in ("attempts_exposure", "attempts_node_failures"):
+            connection.execute(f"DROP INDEX {index}")
+        for column in ("cleared_at", "cleared_by"):
+            connection.execute(f"ALTER TABLE strikes DROP COLUMN {column}")
+        connection.execute(f"PRAGMA user_version = {before}")
+    connection.close()
+    if before + 1 != len(MIGRATIONS):
+        pytest.skip("later steps cannot be done twice on this file")
+    with Database.open(path, readonly=True) as store, pytest.raises(StoreError, match="of an older version"):
+        store.node_history(0)
+    with Database.open(path) as store:
+        assert [(f.node, f.job_id, f.text) for f in store.node_history(0).gpu_faults] == [("n1", 81, XID)]

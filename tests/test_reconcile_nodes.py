@@ -1,0 +1,68 @@
+"""What passes learn about nodes: who took them out, who put them back, and what is published of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import job
+from test_reconcile import XID_79, World, hooks
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.retry.decision import Ruled
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def health(world: World) -> list[tuple[str, str]]:
+    assert world.publisher.published is not None
+    return [(entry.node, entry.status) for entry in world.publisher.published.health]
+
+
+def struck(world: World, job_id: int) -> None:
+    failed = job(job_id)
+    world.add(failed)
+    world.hear(*hooks(failed, kernel=[XID_79]))
+
+
+def test_a_drain_of_ours_that_a_person_lifts_is_a_repair(world: World) -> None:
+    struck(world, 81)
+    world.run()
+    assert health(world) == [("n1", "drained")]
+    assert [(r.node, r.ours) for r in world.store.removals()] == [("n1", True)]
+    world.clock.sleep(600)
+    world.slurm.apply(SlurmAction(verb=Verb.RESUME, target="n1"))
+    world.run()
+    assert health(world) == []
+    assert [(r.node, r.kind) for r in world.store.repairs(since=0)] == [("n1", "lifted")]
+    assert world.store.removals() == ()
+
+
+def test_an_open_drain_is_noted_once_and_other_peoples_is_no_repair(world: World) -> None:
+    drained = replace(world.slurm.nodes["n3"], flags=frozenset({"DRAIN"}), reason="bad fan")
+    world.slurm.nodes["n3"] = drained
+    world.run()
+    world.clock.sleep(600)
+    world.run()
+    assert [(r.node, r.reason, r.ours) for r in world.store.node_history(0).removals] == [("n3", "bad fan", False)]
+    world.slurm.nodes["n3"] = replace(drained, flags=frozenset(), reason="")
+    world.clock.sleep(600)
+    world.run()
+    assert world.store.removals() == () and world.store.repairs(since=0) == ()
+
+
+def test_a_drain_of_ours_that_we_lift_ourselves_is_no_repair(world: World) -> None:
+    struck(world, 81)
+    world.run()
+    lift = SlurmAction(verb=Verb.RESUME, target="n1")
+    world.clock.sleep(600)
+    number = world.store.intend(None, Ruled(rule="drain", action=lift), "act", world.clock.now())
+    world.slurm.apply(lift)
+    world.store.done(number, world.clock.now())
+    world.run()
+    assert world.store.removals() == () and world.store.repairs(since=0) == ()
+    assert health(world) == [("n1", "suspect")]
