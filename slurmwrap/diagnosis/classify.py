@@ -17,14 +17,14 @@ from slurmwrap.diagnosis.advise import specific
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
 from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
 from slurmwrap.diagnosis.lines import Log, read_log
-from slurmwrap.diagnosis.marks import DECISIVE, ORDINARY, Mark, find_marks
+from slurmwrap.diagnosis.marks import DECISIVE, ORDINARY, STRONG, Mark, find_marks
 from slurmwrap.diagnosis.progress import find_progress
 from slurmwrap.diagnosis.roots import SPEAKS_OF_PEERS, View, find_root
 from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures, signatures_with
 from slurmwrap.diagnosis.steps import last_progress
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE, SUCCESS
 
-STRONG = 70
+_SUMMARY = 30  # below are hints
 _SAYS = {"kernel": "kernel reports", "nvml": "GPU needs help"}
 _END_ROWS = 200  # rows at the end that are looked at for progress when nothing failed visibly
 _CITED = 4  # citations of a diagnosis at most
@@ -108,9 +108,15 @@ def _judge(evidence: Evidence, views: tuple[View, ...], kernel: KernelWord | Non
         return _plain("cpu_oom", "cgroup.oom_kill", 0.95, (_cite("slurm", 0, _memory_text(evidence)),))
     if root is not None and (diverged := _diverged(root, views)):
         return diverged
-    if root is not None:
+    if root is not None and not (root.weight < _SUMMARY and _died_of_signal(evidence)):
         return _of_mark(root, views)
     return _without_root(evidence, views)
+
+
+def _died_of_signal(evidence: Evidence) -> bool:
+    """Whether the exit code tells of a crash: more than a line that is only a hint does."""
+    word = slurm_word.exit_word(evidence)
+    return word is not None and word.category in ("core_dump", "invalid_memory_access")
 
 
 def _confirming(views: tuple[View, ...], category: str) -> Mark | None:

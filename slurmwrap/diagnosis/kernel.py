@@ -102,10 +102,9 @@ def _word_of(event: XidEvent, category: str, node: str) -> KernelWord:
 def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> Iterable[KernelWord]:
     needles = signatures.needles["kernel"]
     for number, line in enumerate(lines, 1):
-        wanted = sorted({pair for needle in needles if needle.literal in line.text for pair in needle.wanted_by})
-        for index, pattern in wanted:
-            signature = signatures.signatures[index]
-            if signature.role == "root" and compiled(signature.patterns[pattern]).search(line.text[:2000]):
+        wanted = sorted({place for needle in needles if needle.literal in line.text for place in needle.wanted_by})
+        for signature, pattern in (signatures.ranked[place] for place in wanted):
+            if signature.role == "root" and compiled(pattern).search(line.text[:2000]):
                 infrastructure = CATEGORIES[signature.category].domain == "IF"
                 yield KernelWord(
                     category=signature.category,

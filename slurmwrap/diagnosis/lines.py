@@ -37,6 +37,7 @@ _RANK = re.compile(
     r"|(\d{1,5}): |\[[Rr]ank (\d{1,5})\])"
 )
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]+\))?(?::\s?(.*))?$")
+_BARE_ROW = re.compile(r"(?:[a-z_]\w{0,60}\.){0,8}([A-Z][A-Za-z0-9]{1,60}(?:Error|Exception))(?:: \S|$)")
 _BARE = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Iteration|Closed|Abort(?:ed)?)$")
 _FRAME = re.compile(r'^\s*[│|]?\s*(?:> ?)?File "([^"\n]{1,400})", line \d+')
 _RICH_FRAME = re.compile(r"^│ (/[^\s:]{1,300}):\d+ in ")
@@ -184,6 +185,13 @@ def _is_frame(body: str) -> bool:
     return not body.strip() or body[0] in " \t│╭╰┃>❱" or body.startswith(("File ", "[Previous line repeated"))
 
 
+def bare_exceptions(log: Log) -> Iterator[tuple[int, str]]:
+    """Rows that look like the last line of a traceback, `module.SomeError: message`, with the name, `SomeError`."""
+    for index, row in enumerate(log.rows):
+        if ("Error" in row or "Exception" in row) and (found := _BARE_ROW.match(strip_prefix(row))):
+            yield index, found[1]
+
+
 def _exception(body: str) -> tuple[str, str] | None:
     """Type and message of the line that ends a traceback, None if it is no such line."""
     found = _EXCEPTION.match(body)
@@ -207,10 +215,16 @@ def _made(log: Log, start: int, end: int, named: tuple[str, str], frames: list[s
         exception=named[0],
         message=named[1],
         frames="\n".join(frames),
-        in_library=bool(paths) and bool(_LIBRARY.search(paths[-1])),
+        in_library=(bool(paths) and bool(_LIBRARY.search(paths[-1]))) or _frames_left_out(log, end, frames),
         ignored=bool(_IGNORED.search(before)) or bool(frames and _AT_EXIT.search(frames[0])),
         followed=any("he above exception" in row for row in log.rows[end + 1 : end + 4]),
     )
+
+
+def _frames_left_out(log: Log, end: int, frames: list[str]) -> bool:
+    """Whether the exception came out of JAX, that leaves its own frames out and says so below (traceback_util.py)."""
+    told = any("JAX has removed its internal frames" in row for row in log.rows[end + 1 : end + 4])
+    return told and bool(frames) and not frames[-1].lstrip().startswith(("raise", "assert"))
 
 
 def _path_match(frame: str) -> re.Match[str] | None:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from slurmwrap.diagnosis.advise import filled
-from slurmwrap.diagnosis.lines import Log, Traceback, strip_prefix, tracebacks
+from slurmwrap.diagnosis.lines import Log, Traceback, bare_exceptions, strip_prefix, tracebacks
 from slurmwrap.diagnosis.signatures import WORD, Probe, Signature, SignatureSet, bared, compiled
 
 DECISIVE = 90
+STRONG = 70
 ORDINARY = 40
+BARE = 35
 HINT = 20
 _CONTEXT_ROWS = 60
 _REPEATS = 4
@@ -59,6 +61,8 @@ _QUIET = re.compile(
     r"|\b[Ff]alling back\b|\bcontinuing\b|\b[Ii]gnor(?:ed|ing)\b|\bskipping\b|\bnot a failure\b"
 )
 _LOUD = re.compile(r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |\bERROR\b|\bFATAL\b|\bCRITICAL\b|slurmstepd: error|srun: error")
+# A line of a program's help: "  --abort-on-nan   abort the run when the loss is not finite".
+_HELP = re.compile(r"\s{1,12}-{1,2}[A-Za-z][\w-]{0,40}(?:[, =]|$)")
 # Where CPython says that text which is no file does not parse: ast.literal_eval, and eval or exec.
 _UNKNOWN = re.compile(r'File "<unknown>", line \d+$', re.MULTILINE)
 _STRING = re.compile(r'File "<string>", line \d+$', re.MULTILINE)
@@ -89,12 +93,27 @@ def find_marks(log: Log, index: int, signatures: SignatureSet) -> tuple[Mark, ..
     by_end = {block.end: block for block in blocks}
     inside = _rows_inside(blocks)
     marks: list[Mark] = []
-    for row, candidates in _matches(log, signatures).items():
-        if row not in inside and (found := _best(log, row, candidates, by_end.get(row))):
+    for row, wanted in _matches(log, signatures).items():
+        if row in inside:
+            continue
+        candidates = (signatures.ranked[place] for place in wanted)
+        if found := _best(log, row, candidates, by_end.get(row)):
             marks.append(_mark(log, index, row, *found))
     taken = {mark.row for mark in marks}
+    consequences = {mark.row for mark in marks if mark.role == "cascade"}
     marks += [_generic(log, index, block) for block in blocks if block.end not in taken and not block.ignored]
+    marks += [_alone(log, index, block.end) for block in blocks if _may_stand_alone(block, consequences)]
+    known = (taken - consequences) | inside | by_end.keys()
+    marks += [
+        _bare(log, index, row, weak=row in taken)
+        for row, name in bare_exceptions(log)
+        if row not in known and name not in _WRAPPERS
+    ]
     return tuple(sorted(marks, key=lambda mark: mark.row))
+
+
+def _may_stand_alone(block: Traceback, consequences: set[int]) -> bool:
+    return block.end in consequences and block.exception not in _WRAPPERS and not block.ignored
 
 
 def _rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
@@ -104,8 +123,8 @@ def _rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
     return frozenset(rows)
 
 
-def _matches(log: Log, signatures: SignatureSet) -> dict[int, tuple[tuple[Signature, str], ...]]:
-    """Rows that hold a literal, with the (signature, expression) pairs that want it.
+def _matches(log: Log, signatures: SignatureSet) -> dict[int, list[int]]:
+    """Rows that hold a literal, with the expressions that want it, the heaviest first (places in `ranked`).
 
     Cheap for logs that repeat themselves: rows that differ only in digits are searched once. Cheap for many signatures:
     a literal is searched for only where the log has its words.
@@ -113,16 +132,16 @@ def _matches(log: Log, signatures: SignatureSet) -> dict[int, tuple[tuple[Signat
     shapes = _shapes(log)
     rows_of = tuple(shapes.values())
     text = _Text(tuple(shapes))
-    found: dict[int, set[tuple[int, int]]] = {}
+    found: dict[int, set[int]] = {}
     for word in ("", *(text.places.keys() & signatures.probes.keys())):
         for probe in signatures.probes.get(word, ()):
-            if text.may_hold(probe):
-                _seek(log, [row for place in text.find(probe, word) for row in rows_of[place]], probe, found)
-    return {row: tuple(_pair(signatures, *wanted) for wanted in sorted(users)) for row, users in found.items()}
+            if places := text.find(probe, word):
+                _seek(log, [row for place in places for row in rows_of[place]], probe, found)
+    return {row: sorted(users) for row, users in found.items()}
 
 
 class _Text:
-    """Pieces of text by the words in them, for telling quickly that a literal is in none of them."""
+    """Pieces of text by the words in them: where a literal is, told from its words."""
 
     def __init__(self, pieces: tuple[str, ...]) -> None:
         self.pieces = pieces
@@ -130,31 +149,53 @@ class _Text:
         for place, piece in enumerate(pieces):
             for word in WORD.findall(piece):
                 self.places.setdefault(word, []).append(place)
-        self._joined = "\n".join(pieces)
-        self._starts = tuple(accumulate((len(piece) + 1 for piece in pieces), initial=0))
         self._words = sorted(self.places)
         self._backwards = sorted(word[::-1] for word in self._words)
-        self._vocabulary = "\n".join(self._words)
+        self._vocabulary = "\n".join(self._words) + "\n"
+        self._starts = tuple(accumulate((len(word) + 1 for word in self._words), initial=0))
 
-    def may_hold(self, probe: Probe) -> bool:
-        return (
-            self.places.keys() >= probe.words
-            and _begins_one(self._words, probe.tail)
-            and _begins_one(self._backwards, probe.head[::-1])
-            and probe.part in self._vocabulary
-        )
-
-    def find(self, probe: Probe, word: str) -> Iterable[int]:
+    def find(self, probe: Probe, word: str) -> list[int]:
         """The pieces that hold `probe.bare`. `word` stands whole in it, or is ""."""
-        if not word:
-            return _places(self._joined, self._starts, probe.bare)
-        return (place for place in dict.fromkeys(self.places[word]) if probe.bare in self.pieces[place])
+        places = self.places
+        if probe.part not in self._vocabulary:
+            return []
+        for whole in probe.words:
+            if whole not in places:
+                return []
+        if probe.tail and not _begins_one(self._words, probe.tail):
+            return []
+        if probe.head and not _begins_one(self._backwards, probe.head[::-1]):
+            return []
+        near = places[word] if word else self._near(probe)
+        bare, pieces = probe.bare, self.pieces
+        return [place for place in dict.fromkeys(near) if bare in pieces[place]]
+
+    def _near(self, probe: Probe) -> Iterable[int]:
+        if not (probe.head or probe.tail or probe.part):
+            return range(len(self.pieces))
+        return [place for name in self._names(probe) for place in self.places[name]]
+
+    def _names(self, probe: Probe) -> list[str]:
+        """Words that may be the one at the start or the end of a literal, or the one around all of it."""
+        if probe.tail:
+            return _beginning(self._words, probe.tail)
+        if probe.head:
+            return [name[::-1] for name in _beginning(self._backwards, probe.head[::-1])]
+        return [self._words[place] for place in _places(self._vocabulary, self._starts, probe.part)]
 
 
 def _begins_one(ordered: list[str], piece: str) -> bool:
     """Whether one of `ordered` begins with `piece`."""
     at = bisect_left(ordered, piece)
-    return not piece or (at < len(ordered) and ordered[at].startswith(piece))
+    return at < len(ordered) and ordered[at].startswith(piece)
+
+
+def _beginning(ordered: list[str], piece: str) -> list[str]:
+    """Those of `ordered` that begin with `piece`."""
+    at = end = bisect_left(ordered, piece)
+    while end < len(ordered) and ordered[end].startswith(piece):
+        end += 1
+    return ordered[at:end]
 
 
 def _shapes(log: Log) -> dict[str, list[int]]:
@@ -180,35 +221,37 @@ def _places(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
     return places
 
 
-def _seek(log: Log, rows: list[int], probe: Probe, found: dict[int, set[tuple[int, int]]]) -> None:
+def _seek(log: Log, rows: list[int], probe: Probe, found: dict[int, set[int]]) -> None:
     for row in rows:
         for needle in probe.needles:
             if needle.literal in log.rows[row]:
                 found.setdefault(row, set()).update(needle.wanted_by)
 
 
-def _pair(signatures: SignatureSet, signature: int, pattern: int) -> tuple[Signature, str]:
-    chosen = signatures.signatures[signature]
-    return chosen, chosen.patterns[pattern]
-
-
 def _best(
     log: Log, row: int, candidates: Iterable[tuple[Signature, str]], block: Traceback | None
 ) -> tuple[Signature, re.Match[str]] | None:
-    """The heaviest signature whose conditions hold; the first of the file among equals."""
-    best: tuple[Signature, re.Match[str]] | None = None
+    """The first signature whose conditions hold; `candidates` are ordered by weight.
+
+    Advice that only follows on the line, after a cause, is no reason to leave the cause out.
+    """
+    advice: tuple[Signature, re.Match[str]] | None = None
     of_data = block is not None and _parses_data(block)
     text = log.rows[row]
     bare = strip_prefix(text)
+    if _HELP.match(text) and block is None:
+        return None
     for signature, pattern in candidates:
-        if of_data and signature.category == "syntax_error":
-            continue
-        if best is not None and signature.weight <= best[0].weight:
+        if (signature.frame and block is None) or (of_data and signature.category == "syntax_error"):
             continue
         match = compiled(pattern).search(text) or (compiled(pattern).search(bare) if bare is not text else None)
-        if match and _holds(signature, log, row, block):
-            best = signature, match
-    return best
+        if not match or not _holds(signature, log, row, block):
+            continue
+        if signature.role != "advice":
+            return advice if advice and advice[1].start() <= match.start() else (signature, match)
+        if advice is None or match.start() < advice[1].start():
+            advice = signature, match
+    return advice
 
 
 def _parses_data(block: Traceback) -> bool:
@@ -250,6 +293,30 @@ def _mark(log: Log, index: int, row: int, signature: Signature, match: re.Match[
 def is_quiet(text: str) -> bool:
     """Whether the line itself says that it is a warning, or that the program goes on."""
     return bool(_QUIET.search(text) or _QUIET.search(strip_prefix(text))) and not _LOUD.search(text)
+
+
+def _exception_mark(log: Log, index: int, row: int, signature: str, weight: int) -> Mark:
+    return Mark(
+        log=index,
+        row=row,
+        number=log.numbers[row],
+        text=log.rows[row],
+        signature=signature,
+        category="traceback_from_crash",
+        role="root",
+        weight=weight,
+    )
+
+
+def _alone(log: Log, index: int, row: int) -> Mark:
+    """An exception that mostly follows from another failure, for a log that shows no other."""
+    return _exception_mark(log, index, row, "python.consequence_alone", HINT)
+
+
+def _bare(log: Log, index: int, row: int, *, weak: bool) -> Mark:
+    """An exception that was printed without its traceback."""
+    weak = weak or is_quiet(log.rows[row])
+    return _exception_mark(log, index, row, "python.exception_bare", HINT if weak else BARE)
 
 
 def _generic(log: Log, index: int, block: Traceback) -> Mark:

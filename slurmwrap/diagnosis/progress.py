@@ -98,6 +98,11 @@ def find_progress(log: Log, *, after: int = 0) -> Progress:
     )
 
 
+def first_progress(log: Log) -> int | None:
+    """The first row that shows progress, None when none does."""
+    return next((row for row, text in enumerate(log.rows) if _kind(text[:_CAP]) == "progress"), None)
+
+
 def _kind(row: str) -> str:
     """What a row tells about training: progress, finished, restart, or nothing."""
     if any(hint in row for hint in _HINTS) and _PROGRESS.search(row):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurmwrap.diagnosis.clock import Stamp, comparable, last_stamp
+from slurmwrap.diagnosis.clock import Stamp, comparable, last_stamp, stamp_of
 from slurmwrap.diagnosis.lines import Log, rank_of
-from slurmwrap.diagnosis.marks import HINT, Mark
-from slurmwrap.diagnosis.progress import Progress
+from slurmwrap.diagnosis.marks import DECISIVE, HINT, ORDINARY, STRONG, Mark
+from slurmwrap.diagnosis.progress import SURVIVED_BY, Progress, first_progress
 
 _AT_MOST = 64  # candidates whose times are read
 # What a rank prints because another one is gone.
@@ -40,6 +40,24 @@ _TEARDOWN = re.compile(
     r"|exited unexpectedly|[Cc]onnection (?:timed|reset|refused|closed)|NCCL|nccl|[Gg]loo|TCPStore"
     r"|[Dd]efault process group|process group .{0,40}destroy"
 )
+# A shell's or a tool's complaint; scripts that watch or copy print them beside training.
+_TOOL = re.compile(
+    r"(?:\S{1,200}: line \d{1,6}: |(?:\S{0,80}/)?(?:-?bash|sh|zsh|cp|mv|mkdir|rm|tar|touch|rsync|ln|chmod|chown|ls|cat"
+    r"|tee|scp|du|df|find|grep|stat|head|tail|nvidia-smi|curl|wget|git|ssh): )"
+)
+# A process that ended itself: why, it may have said before.
+_ABORTS = frozenset(("mpi.abort", "cxx.terminate", "process.sigabrt", "mpi.other_error"))
+_NO_REASON = frozenset(
+    (
+        *("nccl_error", "mpi_runtime_failure", "mpi_error", "network_error", "node_failure"),
+        *("core_dump", "invalid_memory_access", "traceback_from_crash", "cancelled"),
+    )
+)
+_OF_THE_FABRIC = frozenset((*SPEAKS_OF_PEERS, "mpi_error", "network_error", "node_failure"))
+_SAID_WITHIN = 40  # rows
+_NAMED = 50  # a summary of what peers saw weighs less
+_ERROR_FILE = re.compile(r"stderr|\berr\b")
+_OF_TOOLS = frozenset(("permission_error", "incorrect_inputs", "syntax_error"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,25 +69,79 @@ class View:
     progress: Progress
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """Per log, the first row of each kind."""
+
+    lost: dict[int, int]  # that speaks of lost peers
+    own: dict[int, int]  # that is a failure of the program itself
+    trained: dict[int, int]  # that shows training, where it matters
+
+
 def find_root(views: Sequence[View]) -> Mark | None:
     """The mark that the others follow from; None when nothing that was not survived is a cause."""
-    alive = [mark for view in views for mark in view.marks if mark.role == "root" and not _survived(view, mark)]
+    until = [_shown_until(view, views) for view in views]
+    alive = [mark for view, end in zip(views, until, strict=True) for mark in view.marks if _is_alive(view, mark, end)]
     if not alive:
         return None
-    lost: dict[int, int] = {}  # per log, the first row that speaks of lost peers
-    for mark in alive:
-        if mark.category in SPEAKS_OF_PEERS:
-            lost[mark.log] = min(mark.row, lost.get(mark.log, mark.row))
-    strengths = [_strength_after(mark, lost.get(mark.log)) for mark in alive]
+    scene = _scene(alive, views)
+    strengths = [_strength_in(scene, mark) for mark in alive]
     best = max(strengths)
-    return _first([mark for mark, found in zip(alive, strengths, strict=True) if found == best], views)
+    root = _first([mark for mark, found in zip(alive, strengths, strict=True) if found == best], views)
+    return _said_before(root, alive) or root
 
 
-def _strength_after(mark: Mark, lost: int | None) -> int:
-    """A connection that breaks once peers are lost is a hint only, whatever its signature makes of it."""
-    if lost is not None and lost < mark.row and mark.category in _BREAKS and _TEARDOWN.search(mark.text):
+def _scene(alive: Sequence[Mark], views: Sequence[View]) -> _Scene:
+    tools = {mark.log for mark in alive if _is_of_tool(mark)}
+    return _Scene(
+        lost=_first_rows(mark for mark in alive if mark.category in SPEAKS_OF_PEERS),
+        own=_first_rows(mark for mark in alive if _is_own(mark)),
+        trained={log: row for log in tools if (row := first_progress(views[log].log)) is not None},
+    )
+
+
+def _first_rows(marks: Iterable[Mark]) -> dict[int, int]:
+    rows: dict[int, int] = {}
+    for mark in marks:
+        rows[mark.log] = min(mark.row, rows.get(mark.log, mark.row))
+    return rows
+
+
+def _is_of_tool(mark: Mark) -> bool:
+    return mark.category in _OF_TOOLS and bool(_TOOL.match(mark.text))
+
+
+def _is_own(mark: Mark) -> bool:
+    return mark.category not in _OF_THE_FABRIC and mark.weight >= ORDINARY and not _TEARDOWN.search(mark.text)
+
+
+def _said_before(root: Mark, alive: Sequence[Mark]) -> Mark | None:
+    """What a program said in words of its own right before it aborted."""
+    if root.signature not in _ABORTS and not (root.category in SPEAKS_OF_PEERS and root.weight < _NAMED):
+        return None
+    near = (mark for mark in alive if mark.log == root.log and 0 < root.row - mark.row <= _SAID_WITHIN)
+    return next((mark for mark in near if HINT < mark.weight < ORDINARY and mark.category not in _NO_REASON), None)
+
+
+def _strength_in(scene: _Scene, mark: Mark) -> int:
+    """A connection that breaks once peers are lost is a hint only, whatever its signature makes of it.
+
+    So is what a side script complained of while training ran. What the fabric tells after a failure of the program's
+    own is no more than that failure.
+    """
+    if _is_of_tool(mark) and scene.trained.get(mark.log, mark.row) < mark.row:
         return strength(HINT)
+    if scene.lost.get(mark.log, mark.row) < mark.row and mark.category in _BREAKS and _TEARDOWN.search(mark.text):
+        return strength(HINT)
+    named = mark.category in SPEAKS_OF_PEERS and STRONG <= mark.weight < DECISIVE
+    if named and scene.own.get(mark.log, mark.row) < mark.row:
+        return strength(ORDINARY)
     return strength(mark.weight)
+
+
+def _is_alive(view: View, mark: Mark, until: Stamp | None) -> bool:
+    """Whether the mark is a cause's that the program did not get over."""
+    return mark.role == "root" and not (_survived(view, mark) or _survived_elsewhere(view, mark, until))
 
 
 def _survived(view: View, mark: Mark) -> bool:
@@ -79,6 +151,23 @@ def _survived(view: View, mark: Mark) -> bool:
     rank = rank_of(mark.text)
     later = view.progress.rows[bisect_right(view.progress.rows, mark.row) :]
     return rank is None or any(rank_of(view.log.rows[row]) in (None, rank) for row in later)
+
+
+def _survived_elsewhere(view: View, mark: Mark, until: Stamp | None) -> bool:
+    """Whether progress went on after the mark's time in the program's other file, that shows it until `until`."""
+    at = last_stamp(view.log.rows, mark.row) if until is not None else None
+    return at is not None and until is not None and at.utc == until.utc and at.seconds < until.seconds
+
+
+def _shown_until(view: View, views: Sequence[View]) -> Stamp | None:
+    """The time of the last but one line of progress in the other file of the same program, stdout for stderr."""
+    for other in views:
+        if other is view or _ERROR_FILE.sub("out", view.log.name) != _ERROR_FILE.sub("out", other.log.name):
+            continue
+        stamps = [stamp for row in other.progress.rows if (stamp := stamp_of(other.log.rows[row]))]
+        if len(stamps) >= SURVIVED_BY:
+            return stamps[-SURVIVED_BY]
+    return None
 
 
 def strength(weight: int) -> int:

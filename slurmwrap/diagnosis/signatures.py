@@ -47,6 +47,7 @@ _FILES = (
     "network",
     "apps",
     "kernel",
+    "generic",
 )
 SHIPPED = tuple(_FOLDER / f"{name}.toml" for name in _FILES)
 _KEYS = frozenset(
@@ -94,10 +95,10 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needle:
-    """A literal and the expressions (signature index, pattern index) that need one such line."""
+    """A literal and the expressions (places in SignatureSet.ranked) that need one such line."""
 
     literal: str
-    wanted_by: tuple[tuple[int, int], ...]
+    wanted_by: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,7 @@ class SignatureSet:
 
     version: str
     signatures: tuple[Signature, ...]
+    ranked: tuple[tuple[Signature, str], ...]  # all expressions, the heaviest first, then in the order of the files
     needles: Mapping[str, tuple[Needle, ...]]
     probes: Mapping[str, tuple[Probe, ...]]  # of the needles for the log, by a word that must stand whole; "" for none
 
@@ -159,10 +161,12 @@ def load_signatures(*paths: Path) -> SignatureSet:
         versions.extend(_texts(tables.get("version", ())))
         found.update({signature.id: signature for signature in (_signature(t, path) for t in tables["signature"])})
     ordered = tuple(found.values())
-    needles = _needles(ordered)
+    ranked = tuple(sorted(((s, p) for s in ordered for p in s.patterns), key=lambda pair: -pair[0].weight))
+    needles = _needles(ranked)
     return SignatureSet(
         version="+".join(versions),
         signatures=ordered,
+        ranked=ranked,
         needles=needles,
         probes=_probes(needles["log"]),
     )
@@ -263,12 +267,11 @@ def _check(signature: Signature, where: str) -> None:
             raise ConfigError(f"{where} has {problem}", hint="see docs/diagnosis.md")
 
 
-def _needles(signatures: tuple[Signature, ...]) -> dict[str, tuple[Needle, ...]]:
-    wanted: dict[str, dict[str, list[tuple[int, int]]]] = {place: {} for place in PLACES}
-    for index, signature in enumerate(signatures):
-        for number, pattern in enumerate(signature.patterns):
-            for literal in _literals_of(signature, pattern):
-                wanted[signature.where].setdefault(literal, []).append((index, number))
+def _needles(ranked: tuple[tuple[Signature, str], ...]) -> dict[str, tuple[Needle, ...]]:
+    wanted: dict[str, dict[str, list[int]]] = {place: {} for place in PLACES}
+    for index, (signature, pattern) in enumerate(ranked):
+        for literal in _literals_of(signature, pattern):
+            wanted[signature.where].setdefault(literal, []).append(index)
     return {
         place: tuple(Needle(literal=literal, wanted_by=tuple(users)) for literal, users in table.items())
         for place, table in wanted.items()

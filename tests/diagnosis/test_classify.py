@@ -16,11 +16,13 @@ from slurmwrap.diagnosis.score import evidence_of
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, decisions_of
 
 CASES: list[dict[str, Any]] = [
-    json.loads(line) for line in (Path(__file__).parents[1] / "data/diagnosis/cases.jsonl").read_text().splitlines()
+    json.loads(line)
+    for name in ("cases.jsonl", "cases_engine.jsonl")
+    for line in (Path(__file__).parents[1] / "data/diagnosis" / name).read_text().splitlines()
 ]
 MESSAGES: list[tuple[str, str]] = [
     (row["category"], row["log"])
-    for name in ("messages.jsonl", "messages_a.jsonl", "messages_b.jsonl", "messages_d.jsonl")
+    for name in ("messages.jsonl", "messages_a.jsonl", "messages_b.jsonl", "messages_d.jsonl", "messages_e.jsonl")
     for line in (Path(__file__).parents[1] / "data/diagnosis" / name).read_text().splitlines()
     for row in [json.loads(line)]
 ]

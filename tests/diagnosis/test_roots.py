@@ -179,3 +179,53 @@ def test_other_ranks_that_go_on_for_a_while_do_not_excuse_the_one_that_died() ->
     others = "".join(f"[rank0]: {row}\n" for row in LATER.splitlines())
     assert root_of(PROGRESS + error + others)[0] == "traceback_from_crash"
     assert root_of(PROGRESS + error + others.replace("[rank0]", "[rank3]"))[0] == "no_signature"
+
+
+STAMPED = "2026-11-20 12:00:{:02d} step {}/900 loss=2.{}\n"
+
+
+def files(**texts: str) -> Diagnosis:
+    logs = tuple(LogTail(name=f"job-7.{name}", text=text) for name, text in texts.items())
+    return classify(Evidence(state="FAILED", exit_code=1, logs=logs))
+
+
+def test_an_error_of_stderr_is_survived_by_later_progress_in_stdout() -> None:
+    error = "2026-11-20 12:00:05 ERROR batch left out\n" + KEY_ERROR
+    later = "".join(STAMPED.format(second, second, second) for second in range(1, 30))
+    assert files(out=later, err=error).category == "no_signature"
+
+
+def test_an_error_of_stderr_is_not_survived_by_earlier_progress_in_stdout() -> None:
+    error = "2026-11-20 12:00:45 ERROR batch left out\n" + KEY_ERROR
+    earlier = "".join(STAMPED.format(second, second, second) for second in range(1, 30))
+    assert files(out=earlier, err=error).category == "traceback_from_crash"
+
+
+def test_another_ranks_progress_survives_nothing() -> None:
+    error = "2026-11-20 12:00:05 ERROR batch left out\n" + KEY_ERROR
+    later = "".join(STAMPED.format(second, second, second) for second in range(1, 30))
+    assert files(out0=later, err1=error).category == "traceback_from_crash"
+
+
+def test_a_side_scripts_complaint_during_training_hides_no_cause_but_stands_alone() -> None:
+    complaint = "/home/ann/watch.sh: line 3: /sys/class/infiniband: Permission denied\n"
+    assert diagnose(PROGRESS + complaint + KEY_ERROR).category == "traceback_from_crash"
+    assert diagnose(PROGRESS + complaint).category == "permission_error"
+    assert diagnose(complaint + KEY_ERROR).category == "permission_error"
+
+
+def test_what_was_said_before_an_abort_is_its_cause() -> None:
+    abort = "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n"
+    said = "ERROR on GPU 3: failed to allocate 4096 MiB of device memory\n"
+    assert (diagnose(said + abort).category, diagnose(abort).category) == ("gpu_oom", "mpi_error")
+
+
+def test_a_fabrics_error_after_a_crash_is_a_peers() -> None:
+    fabric = "[n4:99 :0] ib_mlx5_log.c:171  UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB\n"
+    assert diagnose(KEY_ERROR + fabric).category == "traceback_from_crash"
+    assert diagnose(fabric + KEY_ERROR).category == "mpi_runtime_failure"
+
+
+def test_an_exit_by_signal_says_more_than_a_hint() -> None:
+    hint = LogTail(name="out", text="2026-11-20 12:00:01 WARNING: cannot open shared object file: libfoo.so\n")
+    assert classify(Evidence(state="FAILED", exit_code=139, logs=(hint,))).category == "invalid_memory_access"
