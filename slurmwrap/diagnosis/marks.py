@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from slurmwrap.diagnosis.advise import filled
 from slurmwrap.diagnosis.lines import Log, Traceback, bare_exceptions, strip_prefix, tracebacks
-from slurmwrap.diagnosis.signatures import WORD, Probe, Signature, SignatureSet, bared, compiled
+from slurmwrap.diagnosis.signatures import GRAM, WORD, Probe, Signature, SignatureSet, bared, compiled
 
 DECISIVE = 90
 STRONG = 70
@@ -133,9 +133,13 @@ def _matches(log: Log, signatures: SignatureSet) -> dict[int, list[int]]:
     rows_of = tuple(shapes.values())
     text = _Text(tuple(shapes))
     found: dict[int, set[int]] = {}
-    for word in ("", *(text.places.keys() & signatures.probes.keys())):
-        for probe in signatures.probes.get(word, ()):
+    for word in text.places.keys() & signatures.probes.keys():
+        for probe in signatures.probes[word]:
             if places := text.find(probe, word):
+                _seek(log, [row for place in places for row in rows_of[place]], probe, found)
+    for gram in ("", *(text.grams & signatures.partial.keys())):
+        for probe in signatures.partial.get(gram, ()):
+            if places := text.find(probe, ""):
                 _seek(log, [row for place in places for row in rows_of[place]], probe, found)
     return {row: sorted(users) for row, users in found.items()}
 
@@ -152,6 +156,8 @@ class _Text:
         self._words = sorted(self.places)
         self._backwards = sorted(word[::-1] for word in self._words)
         self._vocabulary = "\n".join(self._words) + "\n"
+        known = self._vocabulary
+        self.grams = {known[at : at + GRAM] for at in range(len(known))}
         self._starts = tuple(accumulate((len(word) + 1 for word in self._words), initial=0))
 
     def find(self, probe: Probe, word: str) -> list[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ _ROLE_WEIGHTS = {"advice": 95, "background": 95, "cascade": 55}  # on one line t
 WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 _OVERLAP = re.compile(r"(\\[Sw])([*+])((?:\\\(\)\?)?[\])]?(?: |:|\[: \])?\??(?:\(\?:)?\.\{0,)")
 WORD = re.compile(r"[A-Za-z_]+")
+GRAM = 4
 _FOLDER = Path(__file__).with_name("messages")
 # By who prints them. Of two that match one line with the same weight, the one that is named first here wins.
 _FILES = (
@@ -121,7 +123,8 @@ class SignatureSet:
     signatures: tuple[Signature, ...]
     ranked: tuple[tuple[Signature, str], ...]  # all expressions, the heaviest first, then in the order of the files
     needles: Mapping[str, tuple[Needle, ...]]
-    probes: Mapping[str, tuple[Probe, ...]]  # of the needles for the log, by a word that must stand whole; "" for none
+    probes: Mapping[str, tuple[Probe, ...]]  # of the needles for the log, by a word that must stand whole
+    partial: Mapping[str, tuple[Probe, ...]]  # the others, by GRAM characters of a word; "" for those with less
 
 
 @cache
@@ -163,12 +166,14 @@ def load_signatures(*paths: Path) -> SignatureSet:
     ordered = tuple(found.values())
     ranked = tuple(sorted(((s, p) for s in ordered for p in s.patterns), key=lambda pair: -pair[0].weight))
     needles = _needles(ranked)
+    probes, partial = _probes(needles["log"])
     return SignatureSet(
         version="+".join(versions),
         signatures=ordered,
         ranked=ranked,
         needles=needles,
-        probes=_probes(needles["log"]),
+        probes=probes,
+        partial=partial,
     )
 
 
@@ -180,15 +185,31 @@ def bared(text: str) -> str:
     return text.encode("ascii", "replace").decode("ascii").translate(WITHOUT_DIGITS)
 
 
-def _probes(needles: tuple[Needle, ...]) -> dict[str, tuple[Probe, ...]]:
+def _probes(needles: tuple[Needle, ...]) -> tuple[dict[str, tuple[Probe, ...]], dict[str, tuple[Probe, ...]]]:
+    """By a whole word, and by a piece of a word, the rarest one among all of them."""
     table: dict[str, list[Needle]] = {}
     for needle in needles:
         table.setdefault(bared(needle.literal), []).append(needle)
+    probes = [_probe(bare, tuple(users)) for bare, users in table.items()]
     by_word: dict[str, list[Probe]] = {}
-    for bare, users in table.items():
-        probe = _probe(bare, tuple(users))
-        by_word.setdefault(max(probe.words, key=len, default=""), []).append(probe)
-    return {word: tuple(probes) for word, probes in by_word.items()}
+    for probe in probes:
+        if probe.words:
+            by_word.setdefault(max(probe.words, key=len), []).append(probe)
+    others = [probe for probe in probes if not probe.words]
+    common = Counter(gram for probe in others for gram in _grams(probe))
+    by_gram: dict[str, list[Probe]] = {}
+    for probe in others:
+        by_gram.setdefault(min(_grams(probe), key=lambda gram: (common[gram], gram), default=""), []).append(probe)
+    return _frozen(by_word), _frozen(by_gram)
+
+
+def _frozen(table: Mapping[str, list[Probe]]) -> dict[str, tuple[Probe, ...]]:
+    return {key: tuple(probes) for key, probes in table.items()}
+
+
+def _grams(probe: Probe) -> set[str]:
+    words = (probe.head, probe.tail, probe.part)
+    return {word[at : at + GRAM] for word in words for at in range(len(word) - GRAM + 1)}
 
 
 def _probe(bare: str, needles: tuple[Needle, ...]) -> Probe:
