@@ -52,7 +52,9 @@ def hook_lines(hook: Observation) -> list[str]:
 
 
 def _gate_lines(node: str, gate: Mapping[str, Any]) -> list[str]:
-    cause = f"{_words(gate.get('cause'))}: {_words(gate.get('text'))}" if gate.get("cause") else "no cause"
+    """A kernel line stays with the administrator: it may name the program of the user who was there before."""
+    text = f": {_words(gate['text'])}" if gate.get("source") == "nvml" and gate.get("text") else ""
+    cause = f"{_words(gate.get('cause'))}{text}" if gate.get("cause") else "no cause"
     if gate.get("refused"):
         return [f"prolog on {node}: refused: {cause}"]
     return [f"gate on {node}: let the job start ({_words(gate.get('why_not'))}) in spite of {cause}"]

@@ -32,6 +32,9 @@ _NAN = re.compile(
     r"\b\w{0,20}(?:[lL]oss|LOSS|ppl|perplexity|grad[_ ]?norm|gnorm)\w{0,12}['\"]?\)?\s{0,4}"
     r"(?:[=:]|\bis\b|became)?\s{0,4}"
     r"(?:tensor\()?\[?-?(?:nan|NaN|NAN|inf|Inf|INF)\b"
+    # a row of measurements that counts steps, whatever they are called: "iter 4200 | gen nan | disc nan"
+    r"|^\W{0,3}(?:\S{1,40} ){0,3}(?:[Ii]ter(?:ation)?|[Ss]tep|[Ee]poch|batch)\b\W{0,3}\d"
+    r".{0,200}[\w)] ?[=:|]? ?(?:nan|NaN)(?=[ |,;)\]]|$)"
 )
 _FINISHED = re.compile(
     r"(?:[Tt]raining|[Ff]ine-?tuning|[Rr]un|[Jj]ob|[Ee]valuation|[Pp]rocess) (?:is |has |was )?"

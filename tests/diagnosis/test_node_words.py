@@ -84,12 +84,18 @@ def test_what_a_hook_could_not_do() -> None:
 
 
 def test_what_the_gate_decided() -> None:
-    gate = {"refused": True, "cause": "gpu_lost", "text": "the GPU is lost"}
+    gate = {"refused": True, "cause": "gpu_lost", "text": "the GPU is lost", "source": "nvml"}
     assert hook_lines(seen(Context.PROLOG, gate=gate)) == ["prolog on n3: refused: gpu_lost: the GPU is lost"]
     held = {**gate, "refused": False, "why_not": "no permit"}
     assert hook_lines(seen(Context.PROLOG, gate=held)) == [
         "gate on n3: let the job start (no permit) in spite of gpu_lost: the GPU is lost"
     ]
+
+
+def test_the_kernel_line_that_the_gate_saw_is_not_told_to_the_next_user() -> None:
+    line = "NVRM: Xid (PCI:0000:05:00): 48, pid=7, name=secret_project"
+    gate = {"refused": True, "cause": "xid_48", "text": line, "source": "kernel"}
+    assert hook_lines(seen(Context.PROLOG, gate=gate)) == ["prolog on n3: refused: xid_48"]
 
 
 def test_other_observations_are_no_hooks() -> None:
