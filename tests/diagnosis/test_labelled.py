@@ -1,4 +1,4 @@
-"""490 whole logs with their labels, written for examinations by people who did not know the signatures.
+"""490 whole logs with their labels, written for examinations without sight of the signatures.
 
 Each of the four parts (x, y, z, w) was scored once before its misses were read: 90.0, 87.7, 82.2 (its first 45) and
 96.4 % of the categories were right. Since then they guard against steps back and say nothing about unseen logs.
