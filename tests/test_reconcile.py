@@ -183,7 +183,7 @@ def test_a_gpu_fallen_off_the_bus_drains_the_node_and_runs_the_job_elsewhere(wor
         ("requeuehold", "81", "", ""),
         ("update job", "81", "ExcNodeList", "n1"),
         ("release", "81", "", ""),
-        ("update job", "81", "StartTime", "now"),
+        ("update job", "81", "StartTime", "now+3"),
     ]
     assert [strike.node for strike in world.store.strikes(since=0)] == ["n1"]
     assert world.publisher.published is not None
@@ -326,7 +326,7 @@ def test_a_job_held_since_its_launch_failed_is_let_go_once_with_consent(world: W
     (record,) = world.store.attempts(job_id=91)
     assert record.diagnosis is not None
     assert (record.diagnosis.category, record.decision, record.restarts) == ("node_failure", "retry_elsewhere", 0)
-    assert world.asked() == [("release", "91", "", ""), ("update job", "91", "StartTime", "now")]
+    assert world.asked() == [("release", "91", "", ""), ("update job", "91", "StartTime", "now+3")]
     world.run()
     assert len(world.asked()) == 2
 
@@ -355,7 +355,23 @@ def test_what_the_gate_refused_runs_elsewhere_without_consent_and_the_drain_beco
         ("drain", "n1", "", "slurmwrap: gate: gpu_lost, before job 93"),
         ("update job", "93", "ExcNodeList", "n1"),
         ("release", "93", "", ""),
-        ("update job", "93", "StartTime", "now"),
+        ("update job", "93", "StartTime", "now+3"),
+    ]
+
+
+def test_of_several_nodes_the_one_that_the_gate_refused_is_excluded_and_no_other(world: World) -> None:
+    held = held_since_its_launch(job(94, nodes=("n1", "n2")), world.clock)
+    world.add(held)
+    world.slurm.nodes["n2"] = replace(world.slurm.nodes["n2"], flags=frozenset({"DRAIN"}), reason="Prolog error")
+    at, gate = held.submit_time - 1.0, {"refused": True, "cause": "gpu_lost", "text": "", "source": "nvml"}
+    world.hear(seen(Context.PROLOG, 94, at=at, node="n1", restarts=0))
+    world.hear(seen(Context.PROLOG, 94, at=at, node="n2", restarts=0, gate=gate))
+    world.run()
+    world.clock.sleep(30)
+    world.run()
+    assert world.asked()[:2] == [
+        ("drain", "n2", "", "slurmwrap: gate: gpu_lost, before job 94"),
+        ("update job", "94", "ExcNodeList", "n2"),
     ]
 
 
@@ -368,11 +384,24 @@ def test_the_gate_is_permitted_while_the_cap_lasts_and_told_conclusive_faults(wo
     world.run()
     gate = world.publisher.gate
     assert gate is not None
-    assert (gate.allowed, gate.until, [fault.node for fault in gate.faults]) == (True, world.clock.now() + 300, ["n3"])
+    assert (gate.allowed, gate.until) == (True, world.clock.now() + 300)
+    assert [(fault.node, fault.cause, fault.text) for fault in gate.faults] == [("n3", "gpu_hardware", "")]
     world.slurm.nodes["n5"] = replace(world.slurm.nodes["n5"], flags=frozenset({"DRAIN"}), reason="slurmwrap: x")
     world.clock.sleep(250)
     world.run()
     assert world.publisher.gate is not None and not world.publisher.gate.allowed
+
+
+def test_a_clock_that_is_put_back_neither_closes_the_gates_eyes_nor_keeps_health_from_being_published(
+    world: World,
+) -> None:
+    book = Notebook()
+    reconcile_once(world.edges(), book)
+    world.clock.time -= 86400
+    reconcile_once(world.edges(), book)
+    gate, published = world.publisher.gate, world.publisher.published
+    assert gate is not None and published is not None
+    assert (gate.until, published.at) == (world.clock.now() + 300, world.clock.now())
 
 
 def test_in_advise_mode_the_gate_is_told_faults_and_gets_no_permit(tmp_path: Path) -> None:
@@ -548,7 +577,8 @@ def test_an_input_that_only_the_log_blames_is_confirmed_elsewhere_and_then_block
 
 def test_a_broken_input_that_the_log_does_not_name_is_found_by_our_own_read_and_blocked_at_once(world: World) -> None:
     log = "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n"
-    world.files[(1001, "/data/bad.pt")] = InputRead(path="/data/bad.pt", digest="d3", fault="it is truncated")
+    bad = InputRead(path="/data/bad.pt", digest="d3", fault="it is truncated", theirs=True)
+    world.files[(1001, "/data/bad.pt")] = bad
     failed = job(107)
     world.add(failed)
     world.hear(submitted(submission(107, inputs=("/data/good.pt", "/data/bad.pt"))), *hooks(failed, log=log))
@@ -561,6 +591,17 @@ def test_a_broken_input_that_the_log_does_not_name_is_found_by_our_own_read_and_
         ("d3", -1, "our own read of it: it is truncated"),
         ("d3", 1001, "/data/bad.pt: it is truncated"),
     ]
+
+
+def test_a_file_of_the_users_own_binds_him_alone_whatever_our_read_says(world: World) -> None:
+    """Its digest is that of another's sound file, when he copied that one under a name of another format."""
+    log = "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n"
+    world.files[(1001, "/home/eve/x.npy")] = InputRead(path="/home/eve/x.npy", digest="d5", fault="is no NumPy file")
+    failed = job(110)
+    world.add(failed)
+    world.hear(submitted(submission(110, inputs=("/home/eve/x.npy",))), *hooks(failed, log=log))
+    world.run()
+    assert [(b.digest, b.uid) for b in world.store.blocked_inputs()] == [("d5", 1001)]
 
 
 def test_what_torch_calls_a_damaged_checkpoint_is_an_input_when_our_own_read_finds_it_so(world: World) -> None:
@@ -652,7 +693,7 @@ def test_a_refused_resize_is_put_back_and_not_asked_for_again(world: World) -> N
     world.hear(submitted(submission(152)), *hooks(failed))
     world.run()
     keys = [(call[2], call[3]) for call in world.asked() if call[0] == "update job"]
-    assert keys == [("MinMemoryNode", "6000"), ("MinMemoryNode", "4000"), ("StartTime", "now")]
+    assert keys == [("MinMemoryNode", "6000"), ("MinMemoryNode", "4000"), ("StartTime", "now+3")]
     assert world.slurm.records[152].mem_mib_per_node == 4000
     again = replace(failed, restarts=1, submit_time=START + 50, start_time=START + 60, end_time=START + 90)
     world.clock.sleep(200)
@@ -676,7 +717,7 @@ def test_beyond_the_brake_retries_start_later_and_none_is_lost(tmp_path: Path) -
     world.hear(submitted(submission(170)), *hooks(late, log=NCCL))
     world.run()
     starts = [call[3] for call in world.asked() if call[2] == "StartTime"]
-    assert starts == ["now", "now", "now+3600", "now+3600", "now+7200", "now+7200"]
+    assert starts == ["now+3", "now+3", "now+3600", "now+3600", "now+7200", "now+7200"]
     assert "2 retries an hour are the limit" in world.attempt(late).decision_reason
     assert all(record.pending for record in world.slurm.records.values())
 
@@ -984,6 +1025,25 @@ def test_a_wake_ends_the_waiting(world: World) -> None:
     )
     assert len(summaries) == 2
     assert category_of(world, failed)[0] == "traceback_from_crash"
+
+
+def test_a_clock_that_is_put_back_during_the_wait_ends_it(world: World) -> None:
+    passes: list[float] = []
+    back = count(1)
+
+    def stopped() -> bool:
+        if len(passes) == 1 and next(back) == 10:
+            world.clock.time -= 86400
+        return len(passes) == 2 or world.clock.now() > START + 60
+
+    watch(
+        world.edges(),
+        poll_s=30,
+        woken=lambda: 0,
+        stopped=stopped,
+        report=lambda _: passes.append(world.clock.now()),
+    )
+    assert [at > START - 3600 for at in passes] == [True, False]
 
 
 def test_a_second_pass_does_not_read_settled_runs_again(world: World) -> None:

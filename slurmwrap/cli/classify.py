@@ -26,7 +26,7 @@ Classify = Callable[[Evidence], Diagnosis]
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""
-    app.command("classify")(classify_command)
+    app.command("classify", short_help="Say why a job failed, from its output and its exit.")(classify_command)
 
 
 def classify_command(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,9 +175,12 @@ def _now(blocked: BlockedInput, place: Place) -> str:
 
 
 def _digest_of(path: Path) -> str:
-    """Of a file as it is now; UsageError where it cannot be read."""
+    """Of a file as it is now; UsageError where it cannot be read.
+
+    Root reads as the file's owner; what is root's own, as nobody where the path may be a user's link to it.
+    """
     try:
-        owner = path.stat().st_uid
+        owner = path.stat().st_uid or (0 if _roots_alone(path) else _nobody())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", exit_code=1) from error
     ours = os.geteuid()
@@ -185,6 +189,21 @@ def _digest_of(path: Path) -> str:
         fault = found[0].fault if found and found[0].fault else "it is no regular file, or may not be read"
         raise UsageError(f"cannot read {path}: {fault}", exit_code=1)
     return found[0].digest
+
+
+def _roots_alone(path: Path) -> bool:
+    """Whether nobody but root decides what lies there: no links, no directory of anybody else's on the way."""
+    if os.path.realpath(path) != str(path):
+        return False
+    found = [one.lstat() for one in (path, *path.parents)]
+    return all(one.st_uid == 0 and (not one.st_mode & 0o022 or one.st_mode & stat.S_ISVTX) for one in found)
+
+
+def _nobody() -> int:
+    try:
+        return pwd.getpwnam("nobody").pw_uid
+    except KeyError:
+        return -1
 
 
 def _evidence(blocked: BlockedInput, place: Place) -> tuple[Citation, ...]:
@@ -223,7 +242,7 @@ def _story(row: Row, cited: tuple[Citation, ...]) -> str:
     state = {"changed": "The file has changed: it is free.", "gone": "There is no such file any more."}.get(row.now, "")
     by = f"by job {blocked.job_id}" if blocked.job_id else "by hand"
     lines = [
-        words.visible(_named(blocked)),
+        _named(blocked),
         f"  digest  {blocked.digest}",
         f"  binds   {_binds(blocked.uid)}",
         f"  since   {words.moment(blocked.at, terminal.local_zone())}, {by}",
@@ -260,4 +279,5 @@ def _binds(uid: int) -> str:
 
 
 def _named(blocked: BlockedInput) -> str:
-    return blocked.path or f"the file of digest {blocked.digest[:_DIGEST]}"
+    """Fit for a terminal: a path is its user's text."""
+    return words.visible(blocked.path) or f"the file of digest {blocked.digest[:_DIGEST]}"

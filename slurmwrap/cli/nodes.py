@@ -77,12 +77,14 @@ def list_nodes(
     typer.echo(json.dumps(rows, indent=2) if as_json else table(rows))
 
 
-@app.command()
+@app.command(short_help="Show the sum of a node term by term.")
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show the sum of a node term by term: weights, jobs, dates and the lines behind them."""
     config = load(os.environ)
     view = _view(_place(), config)
-    told = [_told(node, view, config) for node in _names(name)]
+    names = _names(name)
+    _refuse_strangers(names, view, _place(), config)
+    told = [_told(node, view, config) for node in names]
     if as_json:
         typer.echo(json.dumps([row for row, _ in told], indent=2))
         return
@@ -98,7 +100,7 @@ def clear(name: Name, note: Note = "", resume: Resume = False) -> None:
     _mark(name, CLEARED, note, resume)
 
 
-@app.command()
+@app.command(short_help="Record a repair: earlier faults weigh less, new ones more.")
 def repaired(name: Name, note: Note = "", resume: Resume = False) -> None:
     """Record that a node was repaired: earlier faults weigh less, new ones more.
 
@@ -259,6 +261,16 @@ def _reason(health: NodeHealth | None, score: NodeScore | None) -> str:
     return score.why if score is not None else ""
 
 
+def _refuse_strangers(names: Sequence[str], view: View, place: Place, config: Config) -> None:
+    """A name that neither Slurm nor the history knows; where Slurm does not answer, nobody can say."""
+    heard = {one.health.node for one in view.standings} | {one.node for one in view.scores}
+    strangers = [name for name in names if name not in heard]
+    slurm = view.nodes or (_nodes(config) if strangers and not place.site else ())
+    unknown = [name for name in strangers if name not in {node.name for node in slurm}]
+    if slurm and unknown:
+        raise UsageError(f"there is no node '{unknown[0]}'", hint="slurmwrap nodes list --all", exit_code=1)
+
+
 def _told(node: str, view: View, config: Config) -> tuple[dict[str, Any], str]:
     standing = next((one for one in view.standings if one.health.node == node), None)
     score = next((one for one in view.scores if one.node == node), None)
@@ -271,7 +283,8 @@ def _told(node: str, view: View, config: Config) -> tuple[dict[str, Any], str]:
     row |= {"terms": terms, "repairs": [asdict(repair) for repair in score.repairs] if score else []}
     lines = [f"{words.visible(node)}: {row['shown']}", f"  why      {words.visible(row['reason'])}"]
     if slurm is not None and slurm.reason:
-        lines.append(f"  Slurm    {slurm.state} {words.visible(slurm.reason)}")
+        state = "+".join((slurm.state, *sorted(slurm.flags)))
+        lines.append(f"  Slurm    {state}: {words.visible(slurm.reason)}")
     return row, "\n".join([*lines, *(_sum(score, config) if score else [])])
 
 

@@ -41,7 +41,7 @@ SITE_POLL_S, USER_POLL_S = 15.0, 60.0
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `slurmwrap`."""
-    app.command("reconcile")(reconcile)
+    app.command("reconcile", short_help="Find out why jobs ended, and act by the rules.")(reconcile)
 
 
 def reconcile(

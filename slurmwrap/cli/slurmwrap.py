@@ -61,10 +61,10 @@ app.command()(report)
 
 classify.register(app)
 reconcile.register(app)
-app.add_typer(lab.app, name="lab")
+app.add_typer(lab.app, name="lab", short_help="A real Slurm of many nodes on this machine.")
 app.add_typer(hooks.app, name="hooks")
-app.add_typer(inputs.app, name="inputs")
-app.add_typer(nodes.app, name="nodes")
+app.add_typer(inputs.app, name="inputs", short_help="Input files that are refused until they change.")
+app.add_typer(nodes.app, name="nodes", short_help="Suspects, lemons and our drains, with their sums.")
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import time
 from collections.abc import Callable, Sequence
 
 from slurmwrap.config import Config
@@ -13,6 +14,8 @@ from slurmwrap.report.story import Story, failed
 from slurmwrap.report.tell import tell
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.store.published import WHY, FilePublisher
+
+SLOW_S, SILENT_S = 1.0, 300.0  # no mail is tried for so long after one that failed so slowly
 
 
 def why_text(record: AttemptRecord, actions: Sequence[ActionRecord]) -> str:
@@ -31,6 +34,7 @@ class MailingPublisher:
         self._inner = inner
         self._mail = config.mail
         self._say = say
+        self._silent_until = 0.0  # of time.monotonic()
 
     def publish(self, published: Published) -> None:
         """As the inner one."""
@@ -43,10 +47,11 @@ class MailingPublisher:
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         """As the inner one, then by mail. A mail that cannot be sent is said and given up: the sealed word stands."""
         name = f"{record.attempt.job_id}-{record.attempt.submit_time}.munge"
-        told = (self._inner.directory / WHY / name).exists()
+        silent = (self._inner.directory / WHY / name).exists() or time.monotonic() < self._silent_until
         self._inner.tell_owner(record, actions)
-        if told or not self._mail.server or not failed(record) or record.decision not in ("stop", "blacklist_input"):
+        if silent or not failed(record) or record.decision not in ("stop", "blacklist_input"):
             return
+        began = time.monotonic()
         try:
             to = self._mail.to.replace("{user}", pwd.getpwuid(record.uid).pw_name)
             category = record.diagnosis.category if record.diagnosis else "unknown"
@@ -54,6 +59,8 @@ class MailingPublisher:
             Mailer(server=self._mail.server, sender=self._mail.sender).send(to, subject, why_text(record, actions))
         except (StoreError, KeyError) as error:
             self._say(f"not mailed: {error}")
+            if time.monotonic() - began > SLOW_S:  # all wait for it: the next one would take the whole time-out again
+                self._silent_until = time.monotonic() + SILENT_S
 
 
 def site_publisher(inner: FilePublisher, config: Config, say: Callable[[str], None]) -> Publisher:

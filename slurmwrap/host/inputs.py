@@ -35,13 +35,18 @@ def read_inputs_as(uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
     def read(send: Any) -> None:
         if uid != ours:
             userfile.become(owner.pw_name, uid, owner.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
-        send(json.dumps([(_digest(path), inputs.inspect(path) or "") for path in paths]).encode("ascii"))
+        send(json.dumps([_read(path, uid) for path in paths]).encode("ascii"))
 
     answer = child.call(read, time.monotonic() + _DEADLINE_S, _ANSWER_BYTES)  # type: ignore[no-untyped-call]
     if not answer.complete:
         return ()
     found = zip(paths, json.loads(answer.data), strict=True)
-    return tuple(InputRead(path=path, digest=digest, fault=fault) for path, (digest, fault) in found)
+    return tuple(InputRead(path=path, digest=one, fault=fault, theirs=theirs) for path, (one, fault, theirs) in found)
+
+
+def _read(path: str, uid: int) -> tuple[str, str, bool]:
+    digest = _digest(path)
+    return digest, inputs.inspect(path) or "", bool(digest) and _of_another(path, uid)
 
 
 def _digest(path: str) -> str:
@@ -50,3 +55,17 @@ def _digest(path: str) -> str:
         return inputs.digest(path) if os.path.isfile(path) else ""  # noqa: PTH113 - takes any text
     except (OSError, ValueError):
         return ""
+
+
+def _of_another(path: str, uid: int) -> bool:
+    """Whether content and name are another user's: not `uid`'s to write, to link or to rename. An empty file is
+    nobody's, for all empty files have one digest."""
+    try:
+        real = os.path.realpath(path)
+        found = os.stat(real)  # noqa: PTH116 - takes any text
+    except (OSError, ValueError):
+        return False
+    if found.st_uid == uid or found.st_nlink != 1 or not found.st_size:
+        return False
+    changeable = os.access(real, os.W_OK) or os.access(os.path.dirname(real), os.W_OK)  # noqa: PTH120
+    return not changeable and os.path.splitext(real)[1] == os.path.splitext(path)[1]  # noqa: PTH122

@@ -90,11 +90,11 @@ def _written_by(path, uid, since):
 
 def tail(path, uid, size):
     """(the last `size` bytes, whether there is more before them) of a regular file that `uid` owns."""
-    found = span(path, uid, size, None)
+    found = span(path, uid, size, None, counted=0)
     return found["data"], found["start"] > 0
 
 
-def span(path, uid, size, begin):
+def span(path, uid, size, begin, counted=COUNTED):
     """The last `size` bytes of what was added since `begin` to a regular file that `uid` owns.
 
     `begin`: [bytes, mark] as an earlier call gave them, or None. Where the mark is not found there the file was begun
@@ -111,7 +111,7 @@ def span(path, uid, size, begin):
         total = found.st_size
         first = begin[0] if begin and begin[0] <= total and _mark(descriptor, begin[0]) == begin[1] else 0
         start = max(first, total - size)
-        line = os.pread(descriptor, start, 0).count(b"\n") + 1 if start <= COUNTED else 1
+        line = os.pread(descriptor, start, 0).count(b"\n") + 1 if start <= counted else 1
         data = os.pread(descriptor, total - start, start)
         mark = _mark(descriptor, total)
         return {"data": data, "start": start, "first": first, "line": line, "total": total, "mark": mark}

@@ -20,7 +20,8 @@ def tell_gate(run: Pass) -> None:
     publisher, mode = run.edges.publisher, run.edges.config.mode_of("gate")
     if publisher is None or run.edges.scope.user is not None or mode == "observe":
         return
-    if run.now < run.book.gate_until - _RENEW_S and not run.dirty:
+    left = run.book.gate_until - run.now
+    if _RENEW_S < left <= PERMIT_S and not run.dirty:  # more is left only where the clock was put back
         return
     fleet = Fleet(nodes=run.snapshot().nodes)
     out = sum(drained_by_us(node) for node in fleet.nodes)
@@ -33,6 +34,6 @@ def tell_gate(run: Pass) -> None:
 
 
 def _faults(strikes: Iterable[StrikeRecord]) -> tuple[Fault, ...]:
-    """The newest conclusive fault of each node."""
+    """Of each node the newest conclusive fault, for all to read: a kernel line would name the user's program."""
     latest = {strike.node: strike for strike in strikes if strike.conclusive}
-    return tuple(Fault(node=s.node, cause=s.cause, since=s.at, text=s.text) for _, s in sorted(latest.items()))
+    return tuple(Fault(node=s.node, cause=s.cause, since=s.at) for _, s in sorted(latest.items()))

@@ -60,8 +60,10 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     blamed = _blamed_input(diagnosis, submission, record, word, run)
     diagnosis = _blaming(diagnosis, blamed)
     case = case_of(record, diagnosis, submission, job, others, run)
-    case = replace(case, gate=_refused_by_gate(seen))
-    case = replace(case, digest=blamed.digest, fault=blamed.fault, also_failed=_also_failed(blamed.digest, record, run))
+    refused = _refused_by_gate(seen)
+    case = replace(case, gate=next(iter(refused.values()), ""), gate_nodes=tuple(refused))
+    case = replace(case, digest=blamed.digest, fault=blamed.fault, theirs=blamed.theirs)
+    case = replace(case, also_failed=_also_failed(blamed.digest, record, run))
     decision = decide(case, run.edges.config)
     record = _decided(case.record, case, decision)
     with store.transaction():
@@ -137,13 +139,15 @@ def _output_ends(before: Sequence[AttemptRecord]) -> Mapping[str, Any]:
     return max(known, key=lambda other: other.attempt.submit_time).output_ends if known else {}
 
 
-def _refused_by_gate(seen: Sequence[Observation]) -> str:
-    """The cause, where our own Prolog refused the node; a word, for it goes into the node's Reason."""
+def _refused_by_gate(seen: Sequence[Observation]) -> dict[str, str]:
+    """Nodes that our own Prolog refused, with the cause; a word, for it goes into the node's Reason."""
+    found: dict[str, str] = {}
     for observation in seen:
         gate = observation.facts.get("gate")
         if observation.context is Context.PROLOG and isinstance(gate, Mapping) and gate.get("refused") is True:
-            return "".join(c for c in str(gate.get("cause", "")) if c.isalnum() or c in "_-")[:40] or "fault"
-    return ""
+            word = "".join(c for c in str(gate.get("cause", "")) if c.isalnum() or c in "_-")[:40]
+            found[observation.node] = word or "fault"
+    return found
 
 
 def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> Diagnosis:

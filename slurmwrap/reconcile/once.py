@@ -14,6 +14,7 @@ from slurmwrap.reconcile.gate import tell_gate
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.judge import judge
 from slurmwrap.reconcile.nodes import health_now
+from slurmwrap.retry import inputs
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.launch import held_launch
 from slurmwrap.retry.record import key_of, published_key_of, record_of, run_before
@@ -104,13 +105,12 @@ def _publish(run: Pass) -> None:
     """Replaces what everyone may see, when it changed and every five minutes."""
     publisher, store, now = run.edges.publisher, run.edges.store, run.edges.clock.now()
     changed = run.dirty or run.summary.ingested.profiles or run.summary.ingested.blocked
-    if publisher is None or (not changed and now < run.book.published_at + 300):
+    if publisher is None or (not changed and 0 <= now - run.book.published_at < 300):
         return
     published = Published(
         at=now,
         health=health_now(run),
-        # Paths and reasons are a user's; the digest tells only those who can read the file.
-        blocked=tuple(replace(b, path="", reason=f"it made job {b.job_id} fail") for b in store.blocked_inputs()),
+        blocked=tuple(inputs.published(block) for block in store.blocked_inputs()),
         profiles=tuple(replace(p, key=published_key_of(p.key)) for p in store.profiles()),
         incidents=incidents.published(run.incidents, run.edges.mounts),
     )

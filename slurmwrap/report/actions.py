@@ -100,7 +100,7 @@ def scontrol_line(action: ActionRecord) -> str:
         return _update_node((action.target,), action.verb.upper(), action.value)
     target = shlex.quote(action.target)
     if action.verb == Verb.BLOCK_INPUT.value:
-        return f"slurmwrap inputs block {target}"
+        return f"slurmwrap inputs block {target} --reason {shlex.quote(action.because or 'blocked')}"
     if action.verb == Verb.CANCEL.value:
         return f"scancel {target}"
     if action.verb == Verb.UPDATE_JOB.value:

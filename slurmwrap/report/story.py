@@ -117,18 +117,27 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     mine = [action for action in story.actions if action.attempt == last.attempt]
     if not failed(last):
         return Next(sentence="Nothing: it was cancelled." if last.diagnosis.category == "cancelled" else "Nothing.")
-    again = any(a.verb in REQUEUES and a.mode == "act" and not a.error for a in mine)
+    again = any(a.verb in _LETS_GO and a.mode == "act" and not a.error for a in mine)
     if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         return Next(sentence="Nothing: it runs again by itself.", command=f"squeue -j {shlex.quote(last.address)}")
     advised = [a for a in mine if a.mode == "advise" and a.verb not in _NOT_ABOUT_JOBS]
     if advised:
         return Next(sentence="It can be run again:", command=" && ".join(scontrol_line(action) for action in advised))
+    release = f"scontrol release {last.address}"
+    if last.decision == "stop" and f"'{release}'" in last.decision_reason:  # its launch failed, and Slurm holds it
+        return Next(sentence="Slurm holds it: let it start again, or cancel it.", command=release)
+    if last.decision == "blacklist_input" and last.decision_reason.endswith(": does not exist"):
+        return Next(sentence="Put the file there, or mend its path; then submit again.", command=_gsub(story, ""))
     if last.decision in _STEPS:
         sentence, option = _STEPS[last.decision]
         return Next(sentence=sentence, command=_gsub(story, option))
     return Next(sentence=last.diagnosis.advice or "Submit it again.", command=_gsub(story, ""))
 
 
+_LETS_GO = {
+    *REQUEUES,
+    Verb.RELEASE.value,
+}  # a release alone follows a launch that failed: Slurm requeued the job itself
 _NOT_ABOUT_JOBS = (Verb.DRAIN.value, Verb.RESUME.value, Verb.BLOCK_INPUT.value)
 _STEPS = {
     "stop": ("Mend it, try it on one GPU, then submit again.", "--prerun=only"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
 
+from slurmwrap.cluster.action import Verb
 from slurmwrap.cluster.hostlist import fold
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.diagnosis.taxonomy import DOMAINS, SUCCESS
@@ -185,7 +186,7 @@ def _run(
 def _exit(record: AttemptRecord) -> str:
     if record.exit_code is None or record.state == "COMPLETED":
         return ""
-    if record.signal:
+    if record.signal and record.state != "OUT_OF_MEMORY":  # Slurm says signal 125 then, which is none
         return f", signal {record.signal}"
     return f", exit code {record.exit_code}" if record.exit_code else ""
 
@@ -200,6 +201,9 @@ def _when_and_where(record: AttemptRecord, zone: tzinfo | None) -> str:
     return f"{moment(record.start_time, zone)} to {moment(record.end_time, zone)}{ran}{where}."
 
 
+_BOUND = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}
+
+
 def _action(action: ActionRecord) -> Iterable[str]:
     if action.mode == "observe":
         return
@@ -209,7 +213,8 @@ def _action(action: ActionRecord) -> Iterable[str]:
         status = "refused"
     else:
         status = "done" if action.done_at is not None else "to be done"
-    yield f"  {status}: {visible(scontrol_line(action))}"
+    bound = _BOUND.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
+    yield f"  {status}: {visible(scontrol_line(action))}{bound}"
     if action.error:
         yield wrapped(action.error, indent="    ", hanging="    ")
 

@@ -34,9 +34,11 @@ class Case:
     limits: tuple[Partition, ...] = ()  # of the job's partitions; () when unknown
     digest: str = ""  # of diagnosis.input_path, read as the user; "" when it could not be read
     fault: str = ""  # what our own read of the input said; "" when only the log names it
+    theirs: bool = False  # the file that we read is not the job's user's own (decision.InputRead)
     also_failed: tuple[InputFailure, ...] = ()  # of the same digest, before
     incident: Incident | None = None  # that this failure belongs to
     starts: tuple[float, ...] = ()  # of all our retries of the last hour and to come, Unix seconds
     gate: str = ""  # the cause for which our own Prolog gate refused a node, so that the launch failed; "" for none
+    gate_nodes: tuple[str, ...] = ()  # the nodes that it refused
     site: bool = True  # the site's reconciler; a user's own binds nobody else
     now: float = 0.0

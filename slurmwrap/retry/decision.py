@@ -44,6 +44,7 @@ class InputRead:
     path: str
     digest: str = ""
     fault: str = ""
+    theirs: bool = False  # it is another user's, who also gave it its name: its fault is not of this user's making
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

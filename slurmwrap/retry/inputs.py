@@ -1,7 +1,9 @@
 """Inputs that made jobs fail: whom a block binds, and how it is recorded and told. Pure.
 
 A log is its user's word and binds him alone. Everybody is bound only after two users failed of the same content on two
-nodes, or when our own read of the file found it broken. An administrator's block needs no job.
+nodes, or when our own read of a file that is not his found it broken: whoever copies a sound file under a name of
+another format, or spoils what the digest does not cover, would block the original. An administrator's block needs no
+job.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def _for_all(case: Case) -> str:
     """Why everybody is bound; "" when only the owner is. Without path or log line: everybody sees it."""
     if not case.site:
         return ""
-    if case.fault and not case.fault.startswith(_UNREAD):
+    if case.fault and case.theirs and not case.fault.startswith(_UNREAD):
         return f"our own read of it: {case.fault}"
     here = nodes_of(case)
     for other in case.also_failed:

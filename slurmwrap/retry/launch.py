@@ -49,7 +49,8 @@ def comment_of(case: Case) -> str:
 
 
 def _gate(case: Case) -> RetryDecision:
-    because = f"the Prolog gate refused {', '.join(case.record.nodes)}: {case.gate}"
+    nodes = case.gate_nodes or case.record.nodes[:1]  # of several nodes only one need have refused
+    because = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
     relabel = tuple(
         Ruled(
             rule="gate",
@@ -60,9 +61,9 @@ def _gate(case: Case) -> RetryDecision:
                 because="Slurm drained it for the Prolog's exit code",
             ),
         )
-        for node in case.record.nodes[:1]
+        for node in nodes
     )
-    found = _released(case, "gate", because, case.record.nodes[:1])
+    found = _released(case, "gate", because, nodes)
     return RetryDecision(decision="retry_elsewhere", reason=found.reason, actions=(*relabel, *found.actions))
 
 

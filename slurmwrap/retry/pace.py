@@ -42,6 +42,8 @@ def slot(starts: Iterable[float], earliest: float, per_hour: int) -> float:
 
 def _fits(known: Sequence[float], at: float, per_hour: int) -> bool:
     hour = HOUR_S - 0.001  # sums of seconds as floats are not exact
+    if bisect_right(known, at) - bisect_right(known, at - hour) >= per_hour:
+        return False  # at once, for most of the moments of a long queue
     near = known[bisect_right(known, at - hour) : bisect_left(known, at + hour)]
     together = sorted((*near, at))
     return all(last - first >= hour for first, last in zip(together, together[per_hour:], strict=False))

@@ -17,6 +17,10 @@ from slurmwrap.diagnosis.evidence import Diagnosis
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.decision import Ruled
 
+# slurmd refuses a credential made in the second in which the last run was killed ("Job 81 already killed, do not launch
+# batch job"; seen with 22.05): that run fails with exit code 1 before its first line. Clocks of nodes differ a little.
+SETTLE_S = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
@@ -41,7 +45,7 @@ def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
         *_output(again.std_out),
         *_comment(again.comment, job),
     )
-    start = f"now+{again.delay_s}" if again.delay_s else "now"
+    start = f"now+{max(again.delay_s, SETTLE_S)}"
     steps = (
         (Verb.REQUEUEHOLD, "", "", again.because),
         *((Verb.UPDATE_JOB, key, value, because) for key, value, because in updates),

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.edges import Gate, Published
-from slurmwrap.errors import StoreError
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 
 SUFFIX = ".why.txt"
@@ -35,20 +35,22 @@ class BesideOutput:
         """A user has no gate."""
 
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
-        """Writes the file, or takes an old one away when the job went well. StoreError when it cannot."""
+        """Writes the file, or takes an old one away when the job went well. Where that is refused it is given up:
+        `slurmwrap why` tells the same, and one full or odd directory must not keep other jobs waiting."""
         path = _place(record.std_out)
         if path is None:
             return
         if record.diagnosis is None or record.diagnosis.category in _KEPT:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             return
         aside = path.with_name(f".{uuid.uuid4().hex}{SUFFIX}")
         try:
             aside.write_text(self._text(record, actions), encoding="utf-8", errors="backslashreplace")
             aside.replace(path)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        except OSError:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
 
 
 def _place(std_out: str) -> Path | None:

@@ -129,3 +129,28 @@ def test_a_directory_or_a_fifo_cannot_be_blocked(slurmwrap: Run, tmp_path: Path)
     for path in (tmp_path, tmp_path / "fifo"):
         result = slurmwrap("inputs", "block", str(path), "--reason", "x")
         assert isinstance(result.exception, UsageError)
+
+
+@pytest.mark.skipif(UID != 0, reason="only root could open what a user cannot")
+def test_root_opens_nothing_of_its_own_behind_a_users_link(slurmwrap: Run, tmp_path: Path) -> None:
+    secret, home = tmp_path / "secret", tmp_path / "home"
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    link = home / "x.h5"
+    link.symlink_to(secret)
+    (tmp_path / "site").mkdir()
+    result = slurmwrap("inputs", "block", str(link), "--reason", "x", site=True)
+    assert isinstance(result.exception, UsageError)
+    assert "cannot read" in str(result.exception)
+    assert slurmwrap("inputs", "block", str(secret), "--reason", "x", site=True).exit_code == 0
+
+
+def test_a_path_with_escape_sequences_is_never_printed_raw(slurmwrap: Run, tmp_path: Path) -> None:
+    data = tmp_path / "x\x1b]0;evil\x07.h5"
+    data.write_bytes(b"1")
+    blocked = slurmwrap("inputs", "block", str(data), "--reason", "x")
+    freed = slurmwrap("inputs", "clear", str(data))
+    assert (blocked.exit_code, freed.exit_code) == (0, 0)
+    assert "\x1b" not in blocked.stdout + freed.stdout

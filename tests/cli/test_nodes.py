@@ -134,7 +134,7 @@ def test_the_sum_of_a_node_is_shown_term_by_term(slurmwrap: Run, site: Path, slu
     story = slurmwrap("nodes", "show", "n1", site=True).stdout
     lines = story.splitlines()
     assert lines[0] == "n1: lemon"
-    assert "  Slurm    IDLE bad fan" in story
+    assert "  Slurm    IDLE+DRAIN: bad fan" in story
     assert "  ran      1 run, 20.0 h in 28 days" in lines
     assert sum("strike, suspect  job 10" in line for line in lines) == 6
     assert "xid, conclusive  job 400 of 1400" in story
@@ -203,6 +203,16 @@ def test_an_unknown_node_is_named_and_nothing_is_marked(slurmwrap: Run, site: Pa
     assert isinstance(result.exception, UsageError)
     with Database.open(site, readonly=True) as store:
         assert store.repairs(since=0) == ()
+
+
+@root_only
+@pytest.mark.parametrize("asks_the_site", [True, False])
+def test_showing_a_node_that_nobody_knows_is_an_error(
+    slurmwrap: Run, site: Path, slurm: Path, asks_the_site: bool
+) -> None:
+    result = slurmwrap("nodes", "show", "n[40,77]", site=asks_the_site)
+    assert isinstance(result.exception, UsageError)
+    assert (str(result.exception), result.exception.exit_code) == ("there is no node 'n77'", 1)
 
 
 @pytest.mark.parametrize("verb", ["clear", "repaired"])

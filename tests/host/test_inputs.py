@@ -39,6 +39,29 @@ def test_root_reads_with_the_users_rights_and_nothing_he_could_not_read(open_dir
     )
 
 
+@ROOT
+def test_a_file_is_anothers_only_where_content_and_name_are_not_the_users(open_dir: Path) -> None:
+    nobody = pwd.getpwnam("nobody").pw_uid
+    data, home = open_dir / "data", open_dir / "home"
+    data.mkdir(mode=0o755)
+    home.mkdir(mode=0o755)
+    sound, empty, copy, link = data / "x.csv", data / "empty.npy", home / "x.npy", home / "y.npy"
+    for path, content in ((sound, b"1,2\n"), (empty, b""), (copy, b"1,2\n")):
+        path.write_bytes(content)
+        path.chmod(0o644)
+    link.symlink_to(sound)
+    for path in (home, copy):
+        os.chown(path, nobody, -1)
+    found = read_inputs_as(nobody, tuple(map(str, (sound, empty, copy, link))))
+    assert [(read.fault != "", read.theirs) for read in found] == [
+        (False, True),
+        (True, False),  # every empty file has this digest
+        (True, False),
+        (True, False),  # the other user's content under a name of this one's
+    ]
+    assert len({read.digest for read in (found[0], *found[2:])}) == 1
+
+
 def test_a_fifo_a_directory_and_a_hostile_path_are_no_files_and_hold_nobody_up(open_dir: Path) -> None:
     os.mkfifo(open_dir / "fifo")
     began = time.monotonic()

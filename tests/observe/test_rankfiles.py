@@ -129,3 +129,17 @@ def test_a_directory_of_too_many_files_is_not_searched(tmp_path: Path) -> None:
     assert sorted(userfile.listed(os.fsencode(tmp_path), 4)) == [b"0", b"1", b"2", b"3"]
     with pytest.raises(userfile.Unreadable, match="too many files beside it"):
         userfile.listed(os.fsencode(tmp_path), 3)
+
+
+def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
+    """There may be dozens of them, on a file system that many nodes read at the same moment."""
+    path = tmp_path / "41_0.err"
+    path.write_bytes(b"x\n" * (1 << 20))
+    before = bytes_read()
+    data, more = userfile.tail(os.fsencode(path), os.geteuid(), 1000)
+    assert (len(data), more) == (1000, True)
+    assert bytes_read() - before < 100_000
+
+
+def bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])

@@ -38,6 +38,10 @@ DRAIN = ActionRecord(
             {"verb": "update job", "target": "77", "key": "StdOut", "value": "/home/a b/$(x).out"},
             "scontrol update JobId=77 StdOut='/home/a b/$(x).out'",
         ),
+        (
+            {"verb": "block input", "target": "/data/a b.npz", "because": "it isn't a zip file"},
+            "slurmwrap inputs block '/data/a b.npz' --reason 'it isn'\"'\"'t a zip file'",
+        ),
     ],
 )
 def test_each_verb_has_its_command(changes: dict[str, str], line: str) -> None:

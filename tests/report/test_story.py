@@ -105,6 +105,10 @@ def test_the_last_failure_is_a_run_or_a_prerun_whichever_was_later() -> None:
 
 SCRIPT = "'/home/ada/my train.sbatch'"
 BLOCKED = run(category="incorrect_inputs", decision="blacklist_input")
+NOT_LAUNCHED = run(category="node_failure", decision="retry_elsewhere")
+HELD = (
+    "it could not be launched, and Slurm holds it; not released: no --retry ('scontrol release 81' lets it start again)"
+)
 WITH_REQUEUE = run(category="nccl_error", decision="retry")
 
 
@@ -152,6 +156,31 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
                 "(--force runs the job with it as it is).",
                 command=f"gsub {SCRIPT}",
             ),
+        ),
+        (
+            Story(
+                address="81",
+                submission=ASKED,
+                attempts=(replace(BLOCKED, decision_reason="/data/a.npz: does not exist"),),
+            ),
+            Next(sentence="Put the file there, or mend its path; then submit again.", command=f"gsub {SCRIPT}"),
+        ),
+        (
+            Story(
+                address="81",
+                submission=ASKED,
+                attempts=(replace(NOT_LAUNCHED, decision="stop", decision_reason=HELD),),
+            ),
+            Next(sentence="Slurm holds it: let it start again, or cancel it.", command="scontrol release 81"),
+        ),
+        (
+            Story(
+                address="81",
+                submission=ASKED,
+                attempts=(NOT_LAUNCHED,),
+                actions=(action(NOT_LAUNCHED, verb="release", done_at=2.0),),
+            ),
+            Next(sentence="Nothing: it runs again by itself.", command="squeue -j 81"),
         ),
         (
             Story(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, done_at=2.0),)),

@@ -59,6 +59,20 @@ def test_a_run_that_belonged_to_an_incident_says_so(day: dict[str, Any]) -> None
     assert (tell(plain).count(sentence), tell(struck).count(sentence)) == (0, 1)
 
 
+def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dict[str, Any]) -> None:
+    story = retried(day)
+    killed = replace(story.attempts[0], state="OUT_OF_MEMORY", exit_code=0, signal=125)
+    block = replace(story.actions[0], mode="act", verb="block input", target="/d/a.npz", key="user", because="cut")
+    blocks = (replace(block, done_at=1.0), replace(block, done_at=1.0, key="site", attempt=killed.attempt))
+    told = tell(replace(story, attempts=(killed,), actions=tuple(replace(b, attempt=killed.attempt) for b in blocks)))
+    assert ("RUN 1 OUT_OF_MEMORY\n" in told, "125" in told) == (True, False)
+    line = "  done: slurmwrap inputs block /d/a.npz --reason cut"
+    assert [row for row in told.splitlines() if "inputs block" in row] == [
+        f"{line}  # for its owner's jobs",
+        f"{line}  # for everybody's jobs",
+    ]
+
+
 def stopped(day: dict[str, Any]) -> Story:
     """Fay's job 170, which its pre-run stopped."""
     story = story_of("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])

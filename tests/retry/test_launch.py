@@ -19,7 +19,7 @@ ON_N1 = record_of(job(81, nodes=("n1",)), "lab")
 def test_with_consent_it_is_released_once_and_away_from_the_node() -> None:
     found = decide(case(FAILED, record=ON_N1, job=HELD), ACT)
     assert found.decision == "retry_elsewhere"
-    assert steps(found) == ["update job ExcNodeList=n1", "release", "update job StartTime=now"]
+    assert steps(found) == ["update job ExcNodeList=n1", "release", "update job StartTime=now+3"]
     assert found.reason == "it could not be launched on n1, and Slurm holds it; released once, to start elsewhere"
 
 
@@ -45,7 +45,7 @@ def test_what_our_own_gate_refused_is_always_released_and_the_drain_becomes_ours
             "drain =slurmwrap: gate: gpu_lost, before job 81",
             "update job ExcNodeList=n1",
             "release",
-            "update job StartTime=now",
+            "update job StartTime=now+3",
         ]
         assert {ruled.rule for ruled in found.actions} == {"gate"}
 

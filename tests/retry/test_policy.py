@@ -127,7 +127,7 @@ def test_a_conclusive_fault_strikes_and_drains_and_the_job_goes_elsewhere() -> N
         "requeuehold",
         "update job ExcNodeList=n1",
         "release",
-        "update job StartTime=now",
+        "update job StartTime=now+3",
     ]
     assert found.strikes == (
         Strike(node="n1", cause="gpu_hardware", conclusive=True, text="NVRM: Xid (PCI:0000:05:00): 79"),
@@ -205,7 +205,7 @@ def test_time_is_not_given_without_a_sign_of_resuming(found: Diagnosis) -> None:
 def test_a_job_that_resumes_gets_more_time_between_hold_and_release() -> None:
     found = decide(case(RESUMES), ACT)
     assert found.reason == "time_limit, retry 1 of 3; with 90 minutes, for it resumes from its checkpoint"
-    assert steps(found) == ["requeuehold", "update job TimeLimit=90", "release", "update job StartTime=now"]
+    assert steps(found) == ["requeuehold", "update job TimeLimit=90", "release", "update job StartTime=now+3"]
 
 
 def test_a_job_that_resumes_at_its_partitions_limit_goes_on_with_the_same_time() -> None:
@@ -271,10 +271,11 @@ BOB_ELSEWHERE = InputFailure(uid=1002, nodes=("n5",))
         ({"also_failed": (replace(BOB_ELSEWHERE, nodes=()),)}, [1001]),  # of several nodes nobody knows which
         ({"also_failed": (replace(BOB_ELSEWHERE, uid=1001),)}, [1001]),  # twice the same user's word
         ({"also_failed": (BOB_ELSEWHERE,), "site": False}, [1001]),
-        ({"fault": "it is truncated"}, [1001, -1]),
-        ({"fault": "it is truncated", "site": False}, [1001]),
-        ({"fault": "cannot be read: Input/output error"}, [1001]),  # our own mount may be at fault
-        ({"fault": "it is truncated", "digest": ""}, []),
+        ({"fault": "it is truncated", "theirs": True}, [1001, -1]),
+        ({"fault": "it is truncated"}, [1001]),  # a file of his own, which he could make to have any digest
+        ({"fault": "it is truncated", "theirs": True, "site": False}, [1001]),
+        ({"fault": "cannot be read: Input/output error", "theirs": True}, [1001]),  # our own mount may be at fault
+        ({"fault": "it is truncated", "theirs": True, "digest": ""}, []),
     ],
 )
 def test_everybody_is_bound_by_more_than_one_users_word_only(changes: dict[str, object], uids: list[int]) -> None:
@@ -420,7 +421,7 @@ def test_the_restart_delay_is_skipped_and_the_order_is_the_one_that_works() -> N
         "update job MinMemoryNode=6000",
         "update job StdOut=/home/alice/slurm-81.retry1.out",
         "release",
-        "update job StartTime=now",
+        "update job StartTime=now+3",
     ]
 
 

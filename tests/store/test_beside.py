@@ -45,3 +45,11 @@ def test_where_no_file_can_stand_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     BESIDE.tell_owner(record(std_out), ())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("category", ["gpu_oom", "success"])
+def test_what_cannot_be_written_or_removed_keeps_nobody_waiting(category: str, tmp_path: Path) -> None:
+    (tmp_path / "slurm-81.out.why.txt").mkdir()
+    for name in ("slurm-81.out", "x" * 250):  # a directory in its place; a name that has no room for the ending
+        BESIDE.tell_owner(record(str(tmp_path / name), replace(DIAGNOSIS, category=category)), ())
+    assert [path.name for path in tmp_path.iterdir()] == ["slurm-81.out.why.txt"]
