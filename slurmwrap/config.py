@@ -17,6 +17,7 @@ from slurmwrap.errors import ConfigError
 
 RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate")
 MODES = ("observe", "advise", "act")
+OVERLAYS = ("auto", "off")
 PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
 # The least and the greatest that makes sense; beyond it gsub would ask Slurm for nonsense, or tuning would harm.
 _BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -24,6 +25,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.time_limit_s": (1, 30 * 86400),
     "prerun.steps": (1, 1_000_000),
     "prerun.min_gpus": (0, 1_000_000),
+    "prerun.profile_s": (0, 86400),
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
     "tuning.memory_margin": (1, 100),
@@ -67,6 +69,8 @@ class Prerun:
     time_limit_s: int = 900
     steps: int = 3  # optimizer steps that count as a pass
     min_gpus: int = 1  # smaller jobs are not pre-run
+    profile_s: int = 0  # seconds that a pre-run may go on for the CPU curve of an unknown job; 0: only when asked
+    overlay: str = "auto"  # auto | off: a private overlay over the user's directories, where user namespaces allow it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +247,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         raise ConfigError(f"{origin}: {name} must be from {least:g} to {most:g}, not {value:g}")
     if name == "prerun.mode" and value not in PRERUN_MODES:
         raise ConfigError(f"{origin}: {name} must be one of {', '.join(PRERUN_MODES)}, not '{value}'")
+    if name == "prerun.overlay" and value not in OVERLAYS:
+        raise ConfigError(f"{origin}: {name} must be one of {', '.join(OVERLAYS)}, not '{value}'")
     return value
 
 

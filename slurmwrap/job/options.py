@@ -223,10 +223,14 @@ class OwnOption:
     argument: Argument = NONE
     flag: bool = True
     choices: tuple[str, ...] = ()
+    number: bool = False  # a whole number, at least 1
 
 
 OWN: tuple[OwnOption, ...] = (
-    OwnOption("prerun", "prerun", "GSUB_PRERUN", REQUIRED, choices=("auto", "wait", "gate", "off", "only")),
+    OwnOption("prerun", "prerun", "GSUB_PRERUN", REQUIRED, choices=("auto", "wait", "gate", "off", "only", "profile")),
+    OwnOption("prerun-gpus", "prerun_gpus", "GSUB_PRERUN_GPUS", REQUIRED, number=True),
+    OwnOption("prerun-command", "prerun_command", "GSUB_PRERUN_COMMAND", REQUIRED),
+    OwnOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
     OwnOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),
     OwnOption("retry", "retry", "GSUB_RETRY"),
     OwnOption("no-retry", "retry", "GSUB_RETRY", flag=False),

@@ -285,7 +285,11 @@ def _own_value(option: OwnOption, value: str | None, place: str) -> _OwnValue:
     if not value or (option.choices and value not in option.choices):
         allowed = f"one of {', '.join(option.choices)}" if option.choices else "a name"
         raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=f"It takes {allowed}.")
-    return option.field, value
+    if not option.number:
+        return option.field, value
+    if not (value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31):
+        raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint="It takes a number from 1.")
+    return option.field, int(value)
 
 
 def _own_in_environment(environ: Mapping[str, str]) -> Iterable[_OwnValue]:

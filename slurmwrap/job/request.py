@@ -42,7 +42,10 @@ class Script:
 class Own:
     """gsub's own options, after `#GSUB` lines < GSUB_* variables < flags."""
 
-    prerun: str = "auto"  # auto | wait | gate | off | only
+    prerun: str = "auto"  # auto | wait | gate | off | only | profile
+    prerun_gpus: int | None = None  # GPUs of the pre-run, for jobs that cannot shrink to one
+    prerun_command: str = ""  # shell command that the pre-run runs in the script's place
+    count_steps: bool = False  # the step counter also runs in the real job
     resource_profile: str | None = None
     retry: bool | None = None  # None: the site's default
     tune: bool = True

@@ -1,8 +1,8 @@
 """Measures a process tree while it runs: CPU time, memory, steps per second. Edge: /proc and the job's own cgroup.
 
 Sum of RSS counts shared pages once per loader worker, up to 7 times too much (facts: measured with 8 workers). So
-memory is the job cgroup's anonymous + shared memory where it can be read, else the sum of PSS, taken when RSS has
-grown and at the end, because reading PSS holds the target's memory map lock.
+memory is the job cgroup's anonymous + shared memory where it can be read, checked by the processes' own PSS, else the
+sum of PSS alone. PSS is taken when RSS has grown and at the end, because reading it holds the target's map lock.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ class Sampler:
         self._memory(processes, rss, last)
 
     def _memory(self, processes: Sequence[psutil.Process], rss: int, last: bool) -> None:
+        grown = last or rss > self._rss_at_pss * _RSS_GROWTH
+        self._rss_at_pss = max(self._rss_at_pss, rss) if grown else self._rss_at_pss
         if self._cgroup is not None and (held := cgroup_memory(_text(self._cgroup / "memory.stat"))) is not None:
             # The kernel's cgroup counters can lag: in 1 of 6 trials of three seconds they missed half (6.18, v1).
-            self._peak("cgroup", max(held, sum(map(_own_memory, processes)) if last else 0))
+            self._peak("cgroup", max(held, sum(map(_own_memory, processes)) if grown else 0))
             return
         self._peak("rss", rss)
-        if last or rss > self._rss_at_pss * _RSS_GROWTH:
-            self._rss_at_pss = max(self._rss_at_pss, rss)
+        if grown:
             pss = [_pss(process.pid) for process in processes]
             if any(value is not None for value in pss):
                 self._peak("pss", sum(value or 0 for value in pss))

@@ -54,6 +54,10 @@ class TrialSpec:
     mem_mib: int | None = None  # of the trial
     mem_shrunk: bool = False  # the trial has less memory than a node of the real job
     inputs: tuple[str, ...] = ()  # files the job names, absolute
+    trial_gpus: int = 1  # GPUs of the trial, --prerun-gpus
+    command: str = ""  # --prerun-command: runs in the script's place
+    profile_s: float = 0.0  # after the steps that count as a pass, so long for the CPU curve; 0: none
+    overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
 
     @property
     def step_dir(self) -> str:

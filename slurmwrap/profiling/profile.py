@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurmwrap.job.measurement import CurvePoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +24,14 @@ class ResourceProfile:
     confidence: float = 0.0  # 0..1
     source: str = ""  # "prerun" | "epilog" | "user"
     measured_at: float = 0.0  # Unix seconds, the newest
+    cpu_curve: tuple[CurvePoint, ...] = ()  # per GPU, by CPUs; () when it was never measured
+    cpu_curve_end: str = ""  # as in Measurement
+    loader_workers: int | None = None  # per GPU
+    read_mib_per_s: float | None = None  # per GPU, at full speed
+    dataset_mib: float | None = None  # size of what one epoch reads, where it is known
+    model_mib: float | None = None
+    skew: float | None = None  # largest tensor / model size, 0..1
+    gpu_mem_mib: int | None = None  # most that was reserved on one GPU
+    gpu_util: float | None = None  # 0..1
+    gpu_mem_util: float | None = None  # 0..1
+    sensitivity: Mapping[str, float] = field(default_factory=dict)  # resource -> slow-down under a stressor, >= 1
