@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from slurmwrap.config import Config, user_state_dir
 from slurmwrap.diagnosis.evidence import Context, Observation
 from slurmwrap.errors import StoreError
+from slurmwrap.host.munge import open_sealed
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.retry.incident import Incident
@@ -76,7 +78,7 @@ def place_of(config: Config, environ: Mapping[str, str], uid: int) -> Place:
         spool=own.spool,
         published=Path(config.site.published) if config.site.published else None,
         trusted=trusted,
-        unseal=_unsealer(config.site.munge_socket),
+        unseal=partial(open_sealed, socket=config.site.munge_socket),
     )
 
 
@@ -201,16 +203,3 @@ def _opened(place: Place, job_id: int | None) -> list[_Told]:
         with suppress(ValueError):
             found.append(told(plain))
     return found
-
-
-def _unsealer(socket: str) -> Unseal:
-    from slurmwrap.host import munge
-
-    def unseal(credential: bytes) -> tuple[bytes, int] | None:
-        try:
-            decoded = munge.decode(credential, socket=socket)
-        except munge.BadCredential:  # most of them: sealed for somebody else
-            return None
-        return decoded.payload, decoded.uid
-
-    return unseal

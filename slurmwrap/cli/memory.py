@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from time import localtime, strftime
@@ -62,14 +63,10 @@ class HomeMemory:
         from slurmwrap.store.past import told_ends
         from slurmwrap.store.published import trusted_uids
 
-        def unseal(credential: bytes) -> tuple[bytes, int] | None:
-            try:
-                decoded = munge.decode(credential, socket=self.config.site.munge_socket)
-            except StoreError:  # sealed for somebody else, or no munged: gsub goes on without
-                return None
-            return decoded.payload, decoded.uid
-
-        return told_ends(same, Path(self.config.site.published), unseal, trusted_uids(self.config))
+        unseal = partial(munge.open_sealed, socket=self.config.site.munge_socket)
+        with suppress(StoreError):  # no munged: gsub goes on without
+            return told_ends(same, Path(self.config.site.published), unseal, trusted_uids(self.config))
+        return ()
 
     def remember_submission(self, submission: Submission) -> None:
         """One file in the user's spool, one in the site's."""

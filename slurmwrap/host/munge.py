@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from slurmwrap.errors import BadCredential, StoreError
 from slurmwrap.host.command import CommandResult, run
 
-__all__ = ["GENUINE", "BadCredential", "Decoded", "decode", "encode"]
+__all__ = ["GENUINE", "BadCredential", "Decoded", "decode", "encode", "open_sealed"]
 
 SUCCESS, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
 GENUINE = (SUCCESS, EXPIRED, REWOUND, REPLAYED)
@@ -41,6 +41,15 @@ def encode(payload: bytes, *, socket: str, uid_restriction: int | None = None) -
     if not result.ok:
         raise StoreError(f"munge: {_said(result)}", hint="Is munged running? `munge -n` tells.")
     return result.stdout.strip()
+
+
+def open_sealed(credential: bytes, *, socket: str) -> tuple[bytes, int] | None:
+    """(payload, uid that sealed it); None: sealed for somebody else, or no credential. StoreError without munged."""
+    try:
+        decoded = decode(credential, socket=socket)
+    except BadCredential:
+        return None
+    return decoded.payload, decoded.uid
 
 
 def decode(credential: bytes, *, socket: str) -> Decoded:

@@ -2,7 +2,10 @@
 
 DIRECTORY/published.json                 for everyone: node health, blocked inputs, profiles
 DIRECTORY/faults.json, gate-permit.json  for the nodes' Prolog gate
-DIRECTORY/why/<job>-<submit_time>.munge  one judged attempt, sealed by MUNGE for its owner's uid alone
+DIRECTORY/why/<job / 1000>/<job>-<submit_time>.munge  one judged attempt, sealed by MUNGE for its owner's uid alone
+
+A thousand job ids share a folder of why/, so that gsub, which asks about a few jobs, lists a few folders; folders in
+which nothing was written for KEEP_S are removed when the next one is begun.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import pwd
 import stat
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +28,9 @@ from slurmwrap.store.plain import from_plain, to_plain
 FILE = "published.json"
 WHY = "why"
 PERMIT, FAULTS = "gate-permit.json", "faults.json"  # observe/gate.py reads them
+
+KEEP_S = 180 * 86400.0
+_PER_FOLDER = 1000  # job ids
 
 _LIMIT = 64 << 20
 _SEALED_LIMIT = 1 << 20  # MUNGE's own limit is 1 MiB for a whole credential
@@ -64,8 +71,25 @@ class FilePublisher:
             return
         told = {"version": 1, "attempt": to_plain(record), "actions": [to_plain(action) for action in actions]}
         sealed = self._seal(json.dumps(told).encode("ascii"), socket=self._socket, uid_restriction=record.uid)
-        name = f"{record.attempt.job_id}-{record.attempt.submit_time}.munge"
-        _replace(self.directory / WHY / name, sealed)
+        folder = self.directory / WHY / _folder(record.attempt.job_id)
+        begun = folder.is_dir()
+        _replace(folder / f"{record.attempt.job_id}-{record.attempt.submit_time}.munge", sealed)
+        if not begun:
+            _remove_old(self.directory / WHY, newest=folder.stat().st_mtime)
+
+
+def _folder(job_id: int) -> str:
+    return str(job_id // _PER_FOLDER)
+
+
+def _remove_old(why: Path, newest: float) -> None:
+    """Folders that were last written to KEEP_S before `newest`, a file's time, so that one clock rules."""
+    for folder in why.iterdir():
+        with suppress(OSError):
+            if newest - folder.stat().st_mtime > KEEP_S:
+                for file in folder.iterdir():
+                    file.unlink()
+                folder.rmdir()
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -120,7 +144,7 @@ def read_why(
 
     Dicts {"version", "attempt", "actions"}; `told` makes records of one. Files are tried newest first, at most `limit`.
     """
-    pattern = f"{job_id}-*.munge" if job_id is not None else "*.munge"
+    pattern = f"{_folder(job_id)}/{job_id}-*.munge" if job_id is not None else "*/*.munge"
     files = sorted((directory / WHY).glob(pattern), key=_sealed_order, reverse=True)[:limit]
     found = [_unsealed(file, decode, trusted_uids) for file in reversed(files)]
     return [told for told in found if told is not None]

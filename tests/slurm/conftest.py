@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, run_as, start_lab, started
+from realslurm import USERS, WORKER, Lab, run_as, start_lab, started
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
@@ -26,7 +26,7 @@ from slurmwrap.lab.layout import Layout
 from slurmwrap.lab.teardown import down
 
 _SCRATCH = Path("/var/tmp")  # not /tmp: pytest's own directories there are closed to other users
-_LOCK = Path("/run/slurmwrap-test.lock")
+_LOCK = Path(f"/run/slurmwrap-test{WORKER}.lock")
 
 
 @pytest.fixture(scope="session")

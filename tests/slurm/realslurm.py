@@ -24,7 +24,9 @@ from slurmwrap.lab.layout import Layout, exports
 from slurmwrap.lab.status import append_kernel_line
 from slurmwrap.lab.teardown import down
 
-USERS = ("swtest-alice", "swtest-bob")  # two ordinary accounts, made by the fixture lab_users
+# Two ordinary accounts, made by the fixture lab_users: of one pytest process each, since what gsub knows lies in a home.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+USERS = (f"swtest-alice{WORKER}", f"swtest-bob{WORKER}")
 T = TypeVar("T")
 _PATH = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

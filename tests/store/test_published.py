@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from slurmwrap.errors import StoreError
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.retry.decision import BlockedInput
-from slurmwrap.store.published import FilePublisher, read_published, read_why, told
+from slurmwrap.store.published import KEEP_S, FilePublisher, read_published, read_why, told
 
 PUBLISHED = Published(
     at=5.0,
@@ -138,13 +139,26 @@ def test_the_owner_alone_is_told_oldest_first(publisher: FilePublisher) -> None:
     publisher.tell_owner(first, (ACTION,))
     publisher.tell_owner(other, ())
     publisher.tell_owner(record(83, 30, uid=-1), ())
-    names = sorted(p.name for p in (publisher.directory / "why").iterdir())
+    names = sorted(p.name for p in (publisher.directory / "why" / "0").iterdir())
     assert names == ["81-10.munge", "81-900.munge", "82-20.munge"]
-    assert (publisher.directory / "why" / "81-10.munge").read_bytes().startswith(b"/run/munge.sock 1001 {")
+    assert (publisher.directory / "why" / "0" / "81-10.munge").read_bytes().startswith(b"/run/munge.sock 1001 {")
     mine = read_why(publisher.directory, 81, unseal_as(1001), {ME})
     assert [told(one) for one in mine] == [(first, (ACTION,)), (retried, ())]
     assert [told(one)[0] for one in read_why(publisher.directory, None, unseal_as(1002), {ME})] == [other]
     assert read_why(publisher.directory, 82, unseal_as(1001), {ME}) == []
+
+
+def test_a_thousand_jobs_share_a_folder_and_old_folders_go_when_a_new_one_is_begun(publisher: FilePublisher) -> None:
+    why = publisher.directory / "why"
+    for job in (81, 1081, 2081):
+        publisher.tell_owner(record(job, 10), ())
+    old = time.time() - KEEP_S - 60
+    os.utime(why / "0", (old, old))
+    publisher.tell_owner(record(1082, 10), ())
+    assert sorted(p.name for p in why.iterdir()) == ["0", "1", "2"]
+    publisher.tell_owner(record(3000, 10), ())
+    assert sorted(p.name for p in why.iterdir()) == ["1", "2", "3"]
+    assert len(read_why(publisher.directory, None, unseal_as(1001), {ME})) == 4
 
 
 def test_what_a_user_sealed_himself_is_not_believed(publisher: FilePublisher) -> None:
