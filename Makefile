@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast fuzz lint format bench clean
+.PHONY: help setup demo test test-fast scripts fuzz lint format bench clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -17,10 +17,14 @@ demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each
 	@$(ROOT) $(PY) .ci/demo.py
 
 test: setup ## every test, on a real Slurm as root and as two ordinary users (under 10 minutes)
-	@$(ROOT) $(PY) -m pytest -q -m "not slow"
+	@$(ROOT) $(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not frameworks"
 
 test-fast: setup ## what needs neither Slurm nor PyTorch
 	@$(PY) -m pytest -q -m "not slow and not lab and not torch"
+
+scripts: ## every training script and mutant of tests/scripts, with the frameworks they use (slow)
+	@.ci/setup dev,examples,frameworks
+	@$(ROOT) $(PY) -m pytest -q -m "slow or frameworks"
 
 fuzz: setup ## the property tests on new random examples, many more of them (slow)
 	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not slow and not lab" tests/job tests/diagnosis tests/report tests/store

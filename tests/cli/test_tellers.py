@@ -39,6 +39,6 @@ def test_a_server_that_never_speaks_is_waited_for_once(tmp_path: Path, monkeypat
         began = time.monotonic()
         for job_id in (81, 82, 83):
             publisher.tell_owner(failed(job_id), ())
-    assert 1 < time.monotonic() - began < 2.3
+    assert 1 < time.monotonic() - began < 3.5  # three waits would take 3.6 s at least
     assert len(said) == 1 and said[0].startswith("not mailed: mail to ")
-    assert len(list((tmp_path / WHY).iterdir())) == 3
+    assert len(list((tmp_path / WHY / "0").iterdir())) == 3

@@ -67,7 +67,7 @@ def test_a_fifo_a_directory_and_a_hostile_path_are_no_files_and_hold_nobody_up(o
     began = time.monotonic()
     paths = (str(open_dir / "fifo"), str(open_dir), "/x\ny' $(reboot)")
     assert [(read.digest, read.path) for read in read_inputs_as(os.geteuid(), paths)] == [("", path) for path in paths]
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
 
 
 def test_nobody_is_read_for_an_unknown_user() -> None:

@@ -259,13 +259,13 @@ class TestEnd:
         assert lab.states(jobs[0][1]) == ["RUNNING"]
         lab.run(["scancel", jobs[0][1]])
 
-    def test_eight_nodes_are_up_in_a_few_seconds_and_gone_in_fewer(self, lab_scratch: Path) -> None:
+    def test_eight_nodes_are_up_and_gone_within_a_minute_each(self, lab_scratch: Path) -> None:
         began = time.monotonic()
         with started(lab_scratch / "timed") as timed:
             up_s = time.monotonic() - began
             began = time.monotonic()
             assert lab_command("down", "--dir", timed.dir).returncode == 0
-            assert (up_s < 15, time.monotonic() - began < 10) == (True, True)
+            assert (up_s < 60, time.monotonic() - began < 60) == (True, True)
 
 
 class TestOtherAccounts:

