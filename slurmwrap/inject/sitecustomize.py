@@ -6,39 +6,54 @@ of ours ever leaves this file: the user's program must not notice it.
 
 import sys
 
+_HERE = __file__.rpartition("/")[0]
+
 
 def _inject():
     import os
 
-    if "SLURMWRAP_STEP_DIR" in os.environ:
-        import slurmwrap_step
-
-        slurmwrap_step.install()
+    if os.environ.get("SLURMWRAP_STEP_DIR"):
+        _load("slurmwrap_step", [_HERE]).install()
     if os.environ.get("SLURMWRAP_PRERUN") == "1":
-        import slurmwrap_launch
-
-        slurmwrap_launch.install()
+        _load("slurmwrap_launch", [_HERE]).install()
+        # The guard is kept compiled in the trial's own directory: else each Python start would compile it again.
+        kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+        try:
+            for name in ("slurmwrap_shadow", "slurmwrap_calls", "slurmwrap_children", "slurmwrap_guard", "slurmwrap_entries"):
+                module = _load(name, [_HERE])
+            sys.modules["slurmwrap_guard"].install(module)
+        finally:
+            sys.dont_write_bytecode = kept
 
 
 def _shadowed():
     """Runs the sitecustomize that ours hides (Debian ships one; so do some clusters' Python modules)."""
-    here = __file__.rpartition("/")[0]
-    path = [entry for entry in sys.path if entry.rstrip("/") != here]
+    loading = sys.modules.get("sitecustomize")
+    if getattr(loading, "__file__", "").rpartition("/")[0] != _HERE:
+        return  # another one has run us, as we run it
+    _load("sitecustomize", [entry for entry in sys.path if entry.rstrip("/") != _HERE])
+
+
+def _load(name, path):
+    """Imports `name` from `path`, whatever sys.path says; None where there is none."""
     for finder in sys.meta_path:
         if getattr(finder, "__name__", "") != "PathFinder":
             continue
-        spec = finder.find_spec("sitecustomize", path)
+        spec = finder.find_spec(name, path)
         if spec is None or spec.loader is None:
-            return
-        module = type(sys)("sitecustomize")
+            return None
+        module = type(sys)(name)
         module.__spec__, module.__file__, module.__loader__ = spec, spec.origin, spec.loader
-        sys.modules["sitecustomize"] = module
+        sys.modules[name] = module
         spec.loader.exec_module(module)
-        return
+        return module
+    return None
 
 
 try:
-    _inject()
+    if not hasattr(sys, "_slurmwrap"):  # one that runs the next sitecustomize finds us again
+        sys._slurmwrap = True
+        _inject()
 except Exception:
     pass
 _shadowed()  # what this raises, it raised without us, and site.py reports it as before

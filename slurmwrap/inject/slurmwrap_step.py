@@ -1,9 +1,8 @@
-"""Counts optimizer steps inside the user's Python; `step()` counts explicitly and beats every other signal.
+"""Counts training steps inside the user's Python; `step()` counts explicitly and beats every other signal.
 
-Writes one file per process in $SLURMWRAP_STEP_DIR, named by its pid: 69 bytes of text in fixed columns, so that one
-pwrite replaces all of it: count, source, first and last step (seconds of CLOCK_MONOTONIC), peak GPU memory (MiB) and
-`parked`. With $SLURMWRAP_PARK_AFTER=N the process sleeps for good inside step N: no later line runs, no checkpoint
-is written, and whoever supervises it ends it. Python 3.6 syntax, standard library; never raises.
+At a Python's start this is all that is loaded: a finder that waits for the frameworks. What they are hooked by
+(slurmwrap_torch, slurmwrap_frameworks) and what counts (slurmwrap_counter, which describes the files that are written)
+comes with the first of them. Python 3.6 syntax, standard library; never raises.
 """
 
 import os
@@ -13,179 +12,111 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-RECORD = "%10d %-10s %16.6f %16.6f %10d %1d\n"
-_TARGET = "torch.optim.optimizer"
-
-
-class _Counter(object):
-    """What this process has counted. After a fork the child starts from zero in a file of its own."""
-
-    def __init__(self) -> None:
-        self.pid = 0
-        self.descriptor = -1
-        self.count = 0
-        self.explicit = 0
-        self.first = 0.0
-        self.park_after = 0
-
-    def open(self) -> None:
-        import time
-
-        self.clock = time.monotonic
-        self.pid, self.count, self.explicit, self.first = os.getpid(), 0, 0, 0.0
-        self.park_after = int(os.environ.get("SLURMWRAP_PARK_AFTER") or 0)
-        path = os.path.join(os.environ["SLURMWRAP_STEP_DIR"], str(self.pid))
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def optimizer_step(self, optimizer: "Any") -> None:
-        """One step of one optimizer: the process's count is that of its busiest optimizer (two in a GAN)."""
-        if self.pid != os.getpid():
-            self.open()
-        own = getattr(optimizer, "_slurmwrap_steps", None)
-        own = own[1] + 1 if own is not None and own[0] == self.pid else 1
-        optimizer._slurmwrap_steps = (self.pid, own)
-        if own > self.count and not self.explicit:
-            self.reached(own, "optimizer")
-
-    def explicit_step(self) -> None:
-        if self.pid != os.getpid():
-            self.open()
-        self.explicit += 1
-        self.reached(self.explicit, "explicit")
-
-    def reached(self, count: int, source: str) -> None:
-        now = self.clock()
-        self.count, self.first = count, self.first or now
-        parks = 0 < self.park_after <= count
-        memory = _gpu_memory_mib() if parks else 0
-        try:
-            record = RECORD % (count, source, self.first, now, memory, parks)
-            os.pwrite(self.descriptor, record.encode("ascii"), 0)
-        finally:  # where nobody can see the count, the time limit ends the trial: better than training on
-            while parks:
-                _sleep_for_good()
-
-
-def _sleep_for_good() -> None:
-    import time
-
-    time.sleep(3600)
-
-
-def _gpu_memory_mib() -> int:
-    """Most GPU memory this process reserved, over its devices; 0 without CUDA."""
-    try:
-        cuda = sys.modules["torch"].cuda
-        if not cuda.is_initialized():
-            return 0
-        return sum(cuda.max_memory_reserved(i) for i in range(cuda.device_count())) >> 20
-    except Exception:
-        return 0
-
-
-_counter = _Counter()
+# module that is imported -> the layer that hooks it
+LAYERS = {
+    "torch.optim.optimizer": "slurmwrap_torch",
+    "torch.autograd": "slurmwrap_torch",
+    "torch.utils.data.dataloader": "slurmwrap_torch",
+    "keras.src.callbacks.callback_list": "slurmwrap_frameworks",  # Keras 3
+    "keras.src.callbacks": "slurmwrap_frameworks",  # 2.13 to 2.15
+    "keras.callbacks": "slurmwrap_frameworks",  # before
+    "tf_keras.src.callbacks": "slurmwrap_frameworks",
+    "tensorflow.python.keras.callbacks": "slurmwrap_frameworks",
+    "keras.src.models.model": "slurmwrap_frameworks",  # Model.train_on_batch: Keras 3
+    "keras.src.engine.training": "slurmwrap_frameworks",  # 2.13 to 2.15
+    "keras.engine.training": "slurmwrap_frameworks",  # before
+    "tf_keras.src.engine.training": "slurmwrap_frameworks",
+    "deepspeed.runtime.engine": "slurmwrap_frameworks",
+    "megatron.training.training": "slurmwrap_frameworks",
+    "megatron.training": "slurmwrap_frameworks",  # one file before 2024
+    "jax": "slurmwrap_frameworks",
+}
+OF_SLURMWRAP = True
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_step_dir = os.environ.get("SLURMWRAP_STEP_DIR", "")
 
 
 def step() -> None:
     """Counts one training step. Does nothing outside a job that slurmwrap counts."""
-    if "SLURMWRAP_STEP_DIR" in os.environ:
+    if _step_dir:
         try:
-            _counter.explicit_step()
+            _layer("slurmwrap_counter").counter.add("explicit")
         except Exception:
             pass
 
 
-def _after_step(optimizer: "Any", *_: "Any") -> None:
-    try:
-        _counter.optimizer_step(optimizer)
-    except Exception:
-        pass
-
-
-class _Finder(object):
-    """Waits on sys.meta_path for torch's optimizers and hooks them when their module has run."""
+class Finder(object):
+    """Waits on sys.meta_path for the modules of LAYERS and hooks each when it has run."""
 
     def __init__(self) -> None:
-        self.busy = False
+        self.busy = set()  # type: Any
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        if name != _TARGET or self.busy:
+        if name not in LAYERS or name in self.busy:
             return None
-        self.busy = True
+        self.busy.add(name)
         try:
             return self._hooked(name, path, target)
         except Exception:
             return None
         finally:
-            self.busy = False
+            self.busy.discard(name)
 
     def _hooked(self, name: str, path: "Any", target: "Any") -> "Any":
-        for finder in sys.meta_path:
+        for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
+            if finder is self:
+                continue
+            if find is None:
+                return None  # of an older kind (Python < 3.12 still asks it): nobody is overtaken
+            spec = find(name, path, target)
             if spec is not None:
-                spec.loader.exec_module = self._then_hook(spec.loader.exec_module)
+                if not isinstance(spec.loader, type):  # a class would be changed for every module
+                    _after_exec(spec.loader, name)
                 return spec
         return None
 
-    def _then_hook(self, execute: "Any") -> "Any":
-        def exec_module(module: "Any") -> None:
-            execute(module)
-            try:
-                sys.meta_path.remove(self)
-                hook(module)
-            except Exception:
-                pass
 
-        return exec_module
+def _after_exec(loader: "Any", name: str) -> None:
+    execute = loader.exec_module
 
+    def exec_module(module: "Any") -> None:
+        if loader.__dict__.get("exec_module") is exec_module:
+            del loader.exec_module  # as it was; what hooked it after us stays
+        execute(module)
+        if module.__name__ == name:
+            hook(name, module)
 
-def hook(module: "Any") -> None:
-    """Counts the steps of every optimizer of `module` (torch.optim.optimizer)."""
-    register = getattr(module, "register_optimizer_step_post_hook", None)
-    if register is None:
-        _hook_by_class(module.Optimizer)
-        return
-    torch = sys.modules["torch"]
-    # Dynamo would trace the hook and warn about os.getpid; this only marks it, torch._dynamo is not imported here.
-    disable = getattr(torch, "_disable_dynamo", None)
-    register(disable(_after_step) if disable is not None else _after_step)
+    loader.exec_module = exec_module
 
 
-def _hook_by_class(base: "Any") -> None:
-    """torch < 2 has no hook for all optimizers: wraps `step` of each class when one is made."""
-    init = base.__init__
-
-    def __init__(self, *args: "Any", **kwargs: "Any") -> None:
-        init(self, *args, **kwargs)
-        try:
-            _wrap_step(type(self))
-        except Exception:
-            pass
-
-    __init__.__wrapped__ = init
-    base.__init__ = __init__
+def hook(name: str, module: "Any") -> None:
+    """Lets `module`, just imported as `name`, be counted."""
+    try:
+        _layer(LAYERS[name]).hook(name, module, _layer("slurmwrap_counter").counter)
+    except Exception:
+        pass
 
 
-def _wrap_step(kind: "Any") -> None:
-    plain = kind.step
-    if getattr(plain, "_slurmwrap", False):
-        return
+def _layer(name: str) -> "Any":
+    """A file beside this one, whatever stands first on sys.path. One of each in a process, so there is one count."""
+    known = sys.modules.get(name)
+    if known is not None and hasattr(known, "OF_SLURMWRAP"):
+        return known
+    from importlib.machinery import PathFinder
 
-    def step(self, *args: "Any", **kwargs: "Any") -> "Any":
-        result = plain(self, *args, **kwargs)
-        _after_step(self)
-        return result
-
-    step.__dict__.update(plain.__dict__)
-    step.__wrapped__, step.__doc__, step._slurmwrap = plain, plain.__doc__, True
-    kind.step = step
+    spec = PathFinder.find_spec(name, [_HERE])  # type: Any
+    module = type(sys)(name)
+    module.__spec__, module.__file__, module.__loader__ = spec, spec.origin, spec.loader
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _note(text: str) -> None:
     """One line in the trial's journal: which Python started and which died of an exception, in order."""
     try:
-        path = os.path.join(os.environ["SLURMWRAP_STEP_DIR"], "journal")
+        path = os.path.join(_step_dir, "journal")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, ("%s %d\n" % (text, os.getpid())).encode("ascii"))
@@ -197,7 +128,10 @@ def _note(text: str) -> None:
 
 def install() -> None:
     """Called once per process by sitecustomize."""
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, Finder())
+    for name in LAYERS:
+        if name in sys.modules:  # a .pth file was quicker
+            hook(name, sys.modules[name])
     if os.environ.get("SLURMWRAP_PRERUN") == "1":
         _note("start")
         before = sys.excepthook

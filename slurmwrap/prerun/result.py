@@ -7,17 +7,33 @@ from dataclasses import dataclass, field
 from slurmwrap.diagnosis.evidence import LogTail
 from slurmwrap.prerun.verdict import Measurement
 
+# Sources of something else than training steps: backward passes, batches, printed numbers, busy samples of the GPU.
+SIGNS = frozenset({"backward", "dataloader", "text", "gpu"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReading:
     """What the injected counter wrote, of the busiest process. Times in seconds of CLOCK_MONOTONIC."""
 
     count: int = 0
-    source: str = ""  # "optimizer" | "explicit"; "" when nothing was counted
+    source: str = ""  # of inject/slurmwrap_counter.py's RANKS, "text" or "gpu"; "" when nothing was counted
     first: float = 0.0
     last: float = 0.0
     gpu_mem_mib: int = 0
     parked: bool = False
+    model_mib: float | None = None  # the optimizers' parameters, as far as this process holds them
+    largest_tensor_mib: float | None = None  # the largest of them
+    world: int = 1  # processes of torch.distributed
+
+    @property
+    def exact(self) -> bool:
+        """`count` is of training steps; the other sources only show that something like training goes on."""
+        return self.source not in SIGNS and self.source != ""
+
+    @property
+    def steps(self) -> int:
+        """Training steps that were counted; 0 where there are only signs of them."""
+        return self.count if self.exact else 0
 
     @property
     def per_s(self) -> float | None:
@@ -33,6 +49,8 @@ class Progress:
     seconds: float
     steps: int
     last_line: str = ""
+    stage: str = ""  # "profiles" while the CPU curve is measured
+    gpu_percent: float | None = None  # of the trial's GPUs, where NVML says it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +68,7 @@ class TrialResult:
     crashed: bool = False  # the last Python that started died of an exception, whatever the script's exit code says
     oom_kills: int | None = None  # of the job's cgroup; None when it cannot be read
     refused: tuple[str, ...] = ()  # Slurm commands of the script that were left out
+    touched: tuple[str, ...] = ()  # files of the user's that the script would have changed; it was stopped before
     error: str = ""  # why the trial could not be run at all, "" when it could
 
     @property

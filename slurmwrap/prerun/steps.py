@@ -1,27 +1,53 @@
-"""Reads what inject/slurmwrap_step.py writes. Edge: files of the trial, which the user's program could have changed."""
+"""Reads what inject/slurmwrap_counter.py writes. Edge: the trial's files, which the user's program can change."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+from slurmwrap.inject.slurmwrap_counter import RANKS
 from slurmwrap.prerun.result import StepReading
 
+_MIB = 1 << 20
 _CAP = 1 << 20  # bytes of the journal and of the list of refused commands that are read
 
 
 def read_steps(step_dir: str) -> StepReading:
-    """The reading of the process that counted most; of two, the one that parked."""
-    best = StepReading()
+    """The reading of the process that counted most by the best source; before all others, one that parked."""
+    return _best(step_dir, [name for name in _names(step_dir) if name.isdigit()])
+
+
+def read_job_steps(step_dir: str, job_id: str, restarts: int = 0) -> StepReading:
+    """The same of one attempt of one job in a directory that many share (files <job>.<restarts>.<node>.<pid>)."""
+    ours = f"{job_id}.{restarts}."
+    return _best(step_dir, [n for n in _names(step_dir) if n.startswith(ours) and n.rpartition(".")[2].isdigit()])
+
+
+def _names(step_dir: str) -> list[str]:
     try:
-        names = [entry.name for entry in os.scandir(step_dir) if entry.name.isdigit()]
+        return [entry.name for entry in os.scandir(step_dir)]
     except OSError:
-        return best
-    for name in names:
-        found = parse_record(_read(Path(step_dir, name), 128))
-        if found is not None and (found.parked, found.count) > (best.parked, best.count):
-            best = found
-    return best
+        return []
+
+
+def _best(step_dir: str, names: Iterable[str]) -> StepReading:
+    found = {name: record for name in names if (record := parse_record(_read(Path(step_dir, name), 128)))}
+    if not found:
+        return StepReading()
+    name, best = max(found.items(), key=lambda item: (item[1].parked, RANKS.get(item[1].source, 0), item[1].count))
+    return _with_model(best, _read(Path(step_dir, f"{name}.model"), 128))
+
+
+def _with_model(reading: StepReading, text: str) -> StepReading:
+    try:
+        whole, largest, world = map(int, text.split())
+    except ValueError:
+        return reading
+    return dataclasses.replace(
+        reading, model_mib=round(whole / _MIB, 6), largest_tensor_mib=round(largest / _MIB, 6), world=world
+    )
 
 
 def parse_record(text: str) -> StepReading | None:

@@ -4,68 +4,23 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slurmwrap.inject import slurmwrap_step
-from slurmwrap.prerun import steps
 from slurmwrap.prerun.result import StepReading
 
 INJECT = Path(slurmwrap_step.__file__).parent
-OPTIMIZER = """
-hooks = []
-def register_optimizer_step_post_hook(hook):
-    hooks.append(hook)
-class Optimizer:
-    def step(self, closure=None):
-        'Steps.'
-        for hook in hooks:
-            hook(self, (), {})
-        return 'loss'
-"""
 OLD_OPTIMIZER = "class Optimizer:\n    def __init__(self): pass\n"
 OLD_SGD = "class SGD(Optimizer):\n    def step(self, closure=None):\n        'Steps.'\n        return 'loss'\n"
 
+
 Counted = Callable[..., tuple[str, StepReading]]
-
-
-@pytest.fixture
-def counted(tmp_path: Path) -> Counted:
-    """Runs Python code under the counter; returns what it printed and what was counted."""
-
-    def run(
-        code: str,
-        *,
-        python: str = sys.executable,
-        optimizer: str = OPTIMIZER,
-        flags: tuple[str, ...] = (),
-        **environ: str,
-    ) -> tuple[str, StepReading]:
-        package = tmp_path / "lib" / "torch" / "optim"
-        package.mkdir(parents=True, exist_ok=True)
-        (package.parent / "__init__.py").write_text("")
-        (package / "__init__.py").write_text("from .optimizer import Optimizer\n")
-        (package / "optimizer.py").write_text(optimizer)
-        folder = tmp_path / "steps"
-        folder.mkdir(exist_ok=True)
-        own = {"PYTHONPATH": f"{INJECT}:{package.parent.parent}", "SLURMWRAP_STEP_DIR": str(folder)}
-        said = subprocess.run(
-            [python, *flags, "-c", textwrap.dedent(code)],
-            env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **own, **environ},
-            capture_output=True,
-            text=True,
-            timeout=20,
-        )
-        return said.stdout + said.stderr, steps.read_steps(str(folder))
-
-    return run
 
 
 def count(code: str, counted: Counted, **more: str) -> int:
@@ -135,10 +90,10 @@ def test_explicit_steps_beat_the_optimizers(counted: Counted) -> None:
 
 
 def test_outside_a_counted_job_step_does_nothing() -> None:
-    code = "import slurmwrap_step; slurmwrap_step.step(); print(slurmwrap_step._counter.count)"
+    code = "import sys, slurmwrap_step; slurmwrap_step.step(); print('slurmwrap_counter' in sys.modules)"
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INJECT), "PYTHONDONTWRITEBYTECODE": "1"}
     said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
-    assert (said.stdout, said.stderr) == ("0\n", "")
+    assert (said.stdout, said.stderr) == ("False\n", "")
 
 
 @pytest.mark.parametrize(
@@ -166,9 +121,9 @@ def test_the_importer_of_the_module_stays_what_it_was(counted: Counted) -> None:
     code = """
     import torch.optim.optimizer as m, inspect, sys
     print(type(m.__loader__).__name__, m.__file__.endswith('optimizer.py'), len(inspect.getsource(m)) > 10)
-    print([f for f in sys.meta_path if 'slurmwrap' in repr(f)])
+    print(vars(m.__loader__) == {'name': m.__name__, 'path': m.__file__})
     """
-    assert counted(code)[0] == "SourceFileLoader True True\n[]\n"
+    assert counted(code)[0] == "SourceFileLoader True True\nTrue\n"
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
@@ -214,95 +169,3 @@ def test_other_pythons_are_counted_and_their_launchers_changed(tmp_path: Path, p
     argv = [python, str(launcher), "--nnodes", "4", "a.py"]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=20)
     assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "--standalone")
-
-
-CASES = """
-import os, sys, torch
-from torch import nn
-
-def run(make, body=None):
-    torch.manual_seed(0)
-    model = nn.Linear(4, 1)
-    optimizer = make(model.parameters())
-    body = body or (lambda m, o, i: (m(torch.randn(2, 4)).sum().backward(), o.step(), o.zero_grad()))
-    for i in range(12):
-        body(model, optimizer, i)
-
-def accumulation(model, optimizer, i):
-    model(torch.randn(2, 4)).sum().backward()
-    if i % 4 == 3:
-        optimizer.step(); optimizer.zero_grad()
-
-def scaled():
-    scaler = torch.amp.GradScaler("cpu")
-    def body(model, optimizer, i):
-        scaler.scale(model(torch.randn(2, 4)).sum()).backward()
-        scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
-    run(torch.optim.SGD, body)
-
-def two():
-    a, b = nn.Linear(2, 1), nn.Linear(2, 1)
-    first, second = torch.optim.Adam(a.parameters()), torch.optim.SGD(b.parameters())
-    for i in range(12):
-        (a(torch.randn(1, 2)) + b(torch.randn(1, 2))).sum().backward()
-        first.step()
-        if i % 3 == 0: second.step()
-
-def scheduled():
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
-    for i in range(12):
-        model(torch.randn(2, 4)).sum().backward(); optimizer.step(); scheduler.step()
-
-def lbfgs():
-    def body(model, optimizer, i):
-        def closure():
-            optimizer.zero_grad(); loss = (model(torch.ones(2, 4)) ** 2).sum(); loss.backward(); return loss
-        optimizer.step(closure)
-    run(torch.optim.LBFGS, body)
-
-def compiled():
-    def body(model, optimizer, i):
-        model(torch.randn(2, 4)).sum().backward()
-        torch.compile(lambda: optimizer.step(), backend="eager")()
-        optimizer.zero_grad()
-    run(torch.optim.AdamW, body)
-
-class Own(torch.optim.SGD):
-    def step(self, closure=None):
-        return super().step(closure)
-
-cases = {
-    "adamw": lambda: run(torch.optim.AdamW),
-    "fused": lambda: run(lambda p: torch.optim.AdamW(p, fused=True)),
-    "sgd": lambda: run(torch.optim.SGD),
-    "own": lambda: run(Own),
-    "accumulation": lambda: run(torch.optim.SGD, accumulation),
-    "scaled": scaled, "two": two, "scheduled": scheduled, "lbfgs": lbfgs,
-    "compiled": compiled,
-}
-for name, case in cases.items():
-    pid = os.fork()
-    if pid == 0:
-        case(); sys.stdout.flush(); os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0, name
-    print(name, pid, flush=True)
-"""
-
-
-@pytest.mark.torch
-def test_real_optimizers_are_counted_exactly(tmp_path: Path) -> None:
-    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INJECT), "SLURMWRAP_STEP_DIR": str(tmp_path)}
-    said = subprocess.run([sys.executable, "-c", CASES], env=environ, capture_output=True, text=True, timeout=120)
-    assert said.returncode == 0, said.stderr
-    assert not re.search("slurmwrap|getpid", said.stderr)  # Dynamo names what it could not trace
-    found = {}
-    for line in said.stdout.splitlines():
-        name, pid = line.split()
-        record = steps.parse_record((tmp_path / pid).read_text())
-        found[name] = record.count if record else None
-    assert found == {
-        **dict.fromkeys(("adamw", "fused", "sgd", "own", "scaled", "two", "scheduled", "lbfgs", "compiled"), 12),
-        "accumulation": 3,
-    }

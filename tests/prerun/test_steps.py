@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.inject.slurmwrap_step import RECORD
+from slurmwrap.inject.slurmwrap_counter import RECORD
 from slurmwrap.prerun import steps
 from slurmwrap.prerun.result import StepReading
 
@@ -38,3 +38,23 @@ def test_the_last_python_that_started_decides_whether_it_crashed(tmp_path: Path)
     assert steps.last_python_crashed(str(tmp_path))
     (tmp_path / "journal").write_text("start 1\ncrash 1\nstart 2\n")
     assert not steps.last_python_crashed(str(tmp_path))
+
+
+def test_a_better_source_counts_before_a_larger_number(tmp_path: Path) -> None:
+    (tmp_path / "1").write_text(RECORD % (900, "dataloader", 1, 2, 0, False))
+    (tmp_path / "2").write_text(RECORD % (2, "optimizer", 1, 2, 0, False))
+    found = steps.read_steps(str(tmp_path))
+    assert (found.source, found.steps, found.exact) == ("optimizer", 2, True)
+    (tmp_path / "2").unlink()
+    found = steps.read_steps(str(tmp_path))
+    assert (found.source, found.count, found.steps, found.exact) == ("dataloader", 900, 0, False)
+
+
+def test_the_model_of_the_process_that_counts_is_read_with_it(tmp_path: Path) -> None:
+    for name, count, model in (("1", 5, "bad"), ("2", 9, f"{3 << 20} {1 << 20} 8")):
+        (tmp_path / name).write_text(RECORD % (count, "optimizer", 1, 2, 0, False))
+        (tmp_path / f"{name}.model").write_text(model)
+    found = steps.read_steps(str(tmp_path))
+    assert (found.model_mib, found.largest_tensor_mib, found.world) == (3.0, 1.0, 8)
+    (tmp_path / "2").unlink()
+    assert steps.read_steps(str(tmp_path)).model_mib is None

@@ -1,0 +1,113 @@
+"""What counting costs: each step of torch's smallest optimizer with and without the hook, and each start of Python.
+
+Both are measured in turn, so that they see the same machine: rounds of SGD.step() in two processes that take turns, and
+starts of `python -c pass`. All figures are CPU time, which other programs on the machine stretch least. Prints minima,
+medians and ratios of one run; only figures of one run may be compared. Budgets: 10 µs per step, 20 ms per start. Needs
+torch. make bench runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+INJECT = Path(__file__).resolve().parents[1] / "slurmwrap" / "inject"
+STEPPER = """
+import sys, time, torch
+torch.set_num_threads(1)
+parameter = torch.zeros(1, requires_grad=True)
+parameter.grad = torch.ones(1)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for line in sys.stdin:
+    began = time.thread_time()
+    for _ in range(int(line)):
+        optimizer.step()
+    print((time.thread_time() - began) / int(line) * 1e6, flush=True)
+"""
+BUDGET_US, BUDGET_MS = 10.0, 20.0
+
+
+def environment(step_dir: str | None, prerun: bool = False) -> dict[str, str]:
+    """With the counter when there is a directory for it; `prerun`: as in a trial, with all else that is injected."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURMWRAP_", "PYTHON"))}
+    if step_dir is None:
+        return plain
+    trial = {"SLURMWRAP_PRERUN": "1", "SLURMWRAP_PARK_AFTER": "0"} if prerun else {}
+    return {**plain, "PYTHONPATH": str(INJECT), "SLURMWRAP_STEP_DIR": step_dir, **trial}
+
+
+def steps(step_dir: str, rounds: int, length: int) -> tuple[list[float], list[float]]:
+    """Microseconds per step (without, with), one figure per round."""
+    pair = [
+        subprocess.Popen(
+            [sys.executable, "-c", STEPPER],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        for env in (environment(None), environment(step_dir))
+    ]
+    found: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds + 1):
+        for process, took in zip(pair, found, strict=True):
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{length}\n")
+            figure = float(process.stdout.readline())
+            if number:  # the first round warms up
+                took.append(figure)
+    for process in pair:
+        process.communicate()
+    return found
+
+
+def starts(step_dir: str, rounds: int, prerun: bool) -> tuple[list[float], list[float]]:
+    """Milliseconds per start of Python (without, with)."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds + 2):
+        for env, took in zip((environment(None), environment(step_dir, prerun)), found, strict=True):
+            began = children_s()
+            subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
+            if number > 1:
+                took.append(1000 * (children_s() - began))
+    return found
+
+
+def children_s() -> float:
+    """CPU seconds of the children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def report(what: str, unit: str, budget: float, without: list[float], with_: list[float]) -> None:
+    """One line. What counts is the minima: what else runs on the machine only ever adds."""
+    least, median = min(with_) - min(without), statistics.median(with_) - statistics.median(without)
+    print(
+        f"{what:24} without {min(without):7.2f} / {statistics.median(without):7.2f} {unit}   "
+        f"with {min(with_):7.2f} / {statistics.median(with_):7.2f} {unit} (minimum / median)   "
+        f"adds {least:.2f} / {median:.2f} {unit} of {budget:.0f}   with / without: {min(with_) / min(without):.3f}, "
+        f"n = {len(with_)}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="of steps; starts are four times as many")
+    parser.add_argument("--steps", type=int, default=2000, help="per round")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as step_dir:
+        report("SGD.step()", "µs", BUDGET_US, *steps(step_dir, options.rounds, options.steps))
+        for what, prerun in (("python start, counted", False), ("python start, in a trial", True)):
+            report(what, "ms", BUDGET_MS, *starts(step_dir, 4 * options.rounds, prerun))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""Counts what does not go through torch's optimizers one to one: Keras, DeepSpeed, Megatron, and JAX where asked for.
+
+Loaded by slurmwrap_step when one of them is imported. Python 3.6 syntax, standard library; never raises into the
+program. Sources: keras/src/callbacks/callback_list.py, deepspeed/runtime/engine.py, megatron/training/training.py.
+"""
+
+import functools
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+OF_SLURMWRAP = True
+_WRAPPED = "_slurmwrap"
+_BYTES = {"64": 8, "32": 4, "16": 2, "8": 1}  # of a type by the digits at its name's end
+
+
+def hook(name: str, module: "Any", counter: "Any") -> None:
+    """Lets `module`, just imported as `name`, be counted by `counter`."""
+    if name == "jax":
+        if os.environ.get("SLURMWRAP_COUNT_JAX") == "1":
+            _hook_jax(module, counter)
+    elif name.startswith("deepspeed"):
+        _hook_deepspeed(module.DeepSpeedEngine, counter)
+    elif name.startswith("megatron"):
+        if hasattr(module, "train_step"):
+            _hook_megatron(module, counter)
+    elif hasattr(module, "CallbackList"):
+        _hook_keras(module.CallbackList, counter)
+    elif hasattr(module, "Model"):
+        _hook_keras_model(module.Model, counter)
+
+
+def _marked(wrapper: "Any", plain: "Any") -> "Any":
+    functools.update_wrapper(wrapper, plain)
+    setattr(wrapper, _WRAPPED, True)
+    return wrapper
+
+
+def _quietly(action: "Any", *arguments: "Any") -> "Any":
+    try:
+        return action(*arguments)
+    except Exception:
+        return None
+
+
+def _hook_keras(kind: "Any", counter: "Any") -> None:
+    """One call after each batch, or after each group of `steps_per_execution` batches with the last one's index."""
+    plain = kind.on_train_batch_end
+    if getattr(plain, _WRAPPED, False):
+        return
+
+    def on_train_batch_end(self, batch: "Any" = 0, *args: "Any", **kwargs: "Any") -> "Any":
+        result = plain(self, batch, *args, **kwargs)
+        _quietly(_keras_batch, counter, self, batch)
+        return result
+
+    kind.on_train_batch_end = _marked(on_train_batch_end, plain)
+
+
+def _hook_keras_model(kind: "Any", counter: "Any") -> None:
+    """train_on_batch, which no callback hears of: loops over batches of one's own, GANs of two models."""
+    plain = kind.train_on_batch
+    if getattr(plain, _WRAPPED, False):
+        return
+
+    def train_on_batch(self, *args: "Any", **kwargs: "Any") -> "Any":
+        result = plain(self, *args, **kwargs)
+        _quietly(counter.add_of, self, "keras")
+        return result
+
+    kind.train_on_batch = _marked(train_on_batch, plain)
+
+
+def _keras_batch(counter: "Any", callbacks: "Any", batch: "Any") -> None:
+    before = callbacks.__dict__.get("_slurmwrap_batch", -1)
+    steps = (getattr(callbacks, "params", None) or {}).get("steps")
+    batch = min(int(batch), steps - 1) if steps else int(batch)  # a group may be longer than what is left of the epoch
+    callbacks.__dict__["_slurmwrap_batch"] = batch
+    if before < 0 and "keras" not in counter.added:
+        _quietly(_keras_model, counter, callbacks)
+    counter.add("keras", batch - before if batch > before else batch + 1)  # smaller: the next epoch
+
+
+def _keras_model(counter: "Any", callbacks: "Any") -> None:
+    model = getattr(callbacks, "model", None)
+    if model is None:  # tf.keras hands it on and keeps it to itself
+        model = callbacks.callbacks[0].model
+    counter.model_of([_keras_bytes(variable) for variable in model.trainable_variables])
+
+
+def _keras_bytes(variable: "Any") -> int:
+    name = getattr(variable.dtype, "name", variable.dtype)
+    size = next((size for digits, size in _BYTES.items() if str(name).endswith(digits)), 4)
+    for length in variable.shape:
+        size *= int(length)
+    return size
+
+
+def _hook_deepspeed(kind: "Any", counter: "Any") -> None:
+    """_take_model_step is one step of the model, whatever it makes of the optimizer; with an overflow it is none."""
+    plain = kind._take_model_step
+    if getattr(plain, _WRAPPED, False):
+        return
+
+    def _take_model_step(self, *args: "Any", **kwargs: "Any") -> "Any":
+        _quietly(counter.enter, "deepspeed")
+        skipped = getattr(self, "skipped_steps", None)
+        result = plain(self, *args, **kwargs)
+        if getattr(self, "skipped_steps", None) == skipped:
+            _quietly(_engine_step, counter, self)
+        return result
+
+    kind._take_model_step = _marked(_take_model_step, plain)
+
+
+def _engine_step(counter: "Any", engine: "Any") -> None:
+    if not counter.of(engine):
+        _quietly(_model_of, counter, [engine.module])
+    counter.add_of(engine, "deepspeed")
+
+
+def _hook_megatron(module: "Any", counter: "Any") -> None:
+    """train_step(forward_step_func, data_iterator, model, ...) returns (losses, skipped, ...)."""
+    plain = module.train_step
+    if getattr(plain, _WRAPPED, False):
+        return
+
+    def train_step(*args: "Any", **kwargs: "Any") -> "Any":
+        _quietly(counter.enter, "megatron")
+        result = plain(*args, **kwargs)
+        _quietly(_megatron_step, counter, result, kwargs.get("model", args[2] if len(args) > 2 else None))
+        return result
+
+    module.train_step = _marked(train_step, plain)
+
+
+def _megatron_step(counter: "Any", result: "Any", model: "Any") -> None:
+    if isinstance(result, tuple) and len(result) > 1 and result[1]:
+        return
+    if "megatron" not in counter.added and model is not None:
+        _quietly(_model_of, counter, model if isinstance(model, (list, tuple)) else [model])
+    counter.add("megatron")
+
+
+def _model_of(counter: "Any", modules: "Any") -> None:
+    layer = sys.modules["slurmwrap_torch"]
+    tensors = dict((id(p), p) for module in modules for p in module.parameters() if p.requires_grad)
+    counter.model_of([size for p in tensors.values() for size in layer.sizes(p)], layer.world_size())
+
+
+def _hook_jax(jax: "Any", counter: "Any") -> None:
+    """Counts calls of the jitted function that is called most. Only where asked for: a proxy is no jitted function."""
+    plain = jax.jit
+    if getattr(plain, _WRAPPED, False):
+        return
+
+    def jit(*args: "Any", **kwargs: "Any") -> "Any":
+        made = plain(*args, **kwargs)
+        if not args and "fun" not in kwargs:  # options alone: it waits for the function
+            return lambda function: _Jitted(made(function), counter)
+        return _Jitted(made, counter)
+
+    jax.jit = _marked(jit, plain)
+
+
+class _Jitted(object):
+    """A jitted function that counts its calls."""
+
+    def __init__(self, function: "Any", counter: "Any") -> None:
+        self._function, self._counter = function, counter
+        self.__wrapped__ = getattr(function, "__wrapped__", function)
+
+    def __call__(self, *args: "Any", **kwargs: "Any") -> "Any":
+        result = self._function(*args, **kwargs)
+        _quietly(self._counter.add_of, self, "jax")
+        return result
+
+    def __get__(self, instance: "Any", owner: "Any" = None) -> "Any":
+        return self if instance is None else functools.partial(self, instance)
+
+    def __getattr__(self, name: str) -> "Any":
+        return getattr(self._function, name)

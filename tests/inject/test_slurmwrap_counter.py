@@ -1,0 +1,317 @@
+"""What is written, when a process parks, and that nothing which goes wrong in the counter reaches the program."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.inject import slurmwrap_step
+from slurmwrap.prerun import steps
+from slurmwrap.prerun.result import StepReading
+
+INJECT = Path(slurmwrap_step.__file__).parent
+Counted = Callable[..., tuple[str, StepReading]]
+Parked = Callable[..., tuple[str, StepReading, bool]]
+THREE = "from torch.optim import Optimizer\no = Optimizer()\nfor i in range(3): o.step()\nprint('went on')\n"
+
+
+def test_a_process_sleeps_inside_the_step_it_parks_at(parked: Parked) -> None:
+    said, reading, alive = parked(
+        "from torch.optim import Optimizer\no = Optimizer()\nwhile True: print('.'); o.step()"
+    )
+    assert (said, reading.count, reading.parked, alive) == (".\n.\n.\n", 3, True, True)
+
+
+def test_a_parked_process_runs_no_handler_of_its_own(parked: Parked) -> None:
+    code = """
+    import os, signal, threading, time
+    from torch.optim import Optimizer
+    signal.signal(signal.SIGTERM, lambda *_: print('saving a checkpoint'))
+    o = Optimizer()
+    pid = os.getpid()
+    if os.fork() == 0:  # sends it while the parent is parked, and longer than the first look at the record lasts
+        for _ in range(20):
+            time.sleep(0.05); os.kill(pid, signal.SIGTERM) if os.path.exists('steps/%d' % pid) else None
+        os._exit(0)
+    for i in range(3): o.step()
+    print('went on')
+    """
+    said, reading, alive = parked(code)
+    assert (said.replace("saving a checkpoint\n", ""), reading.parked, alive) == ("", True, True)
+
+
+def test_without_a_place_to_write_the_process_still_parks(tmp_path: Path, counted: Counted) -> None:
+    counted("")
+    environ = {"PATH": os.environ["PATH"], "SLURMWRAP_PARK_AFTER": "2", "SLURMWRAP_STEP_DIR": "/nonexistent"}
+    environ["PYTHONPATH"] = f"{INJECT}:{tmp_path / 'lib'}"
+    process = subprocess.Popen([sys.executable, "-uc", THREE], env=environ, stdout=subprocess.PIPE)
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1.5)
+    finally:
+        process.kill()
+        assert process.communicate()[0] == b""
+
+
+def test_all_threads_stop_when_one_parks(parked: Parked) -> None:
+    code = """
+    import threading
+    from torch.optim import Optimizer
+    def work():
+        o = Optimizer()
+        while True: o.step()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [t.start() for t in threads]
+    """
+    _, reading, alive = parked(code, park_after=50)
+    assert (reading.count, reading.parked, alive) == (50, True, True)
+
+
+def test_threads_that_step_at_once_lose_no_step_of_the_busiest(counted: Counted) -> None:
+    code = """
+    import sys, threading
+    from torch.optim import Optimizer
+    sys.setswitchinterval(1e-5)
+    def work(count):
+        o = Optimizer()
+        for i in range(count): o.step()
+    threads = [threading.Thread(target=work, args=(n,)) for n in (500, 700, 900)]
+    [t.start() for t in threads]; [t.join() for t in threads]
+    """
+    assert counted(code) == ("", StepReading(count=900, source="optimizer", first=ANY, last=ANY))
+
+
+class _Any:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+ANY: float = _Any()  # type: ignore[assignment]
+
+
+def test_a_file_that_took_the_counters_descriptor_is_never_written(tmp_path: Path, counted: Counted) -> None:
+    code = """
+    import os
+    from torch.optim import Optimizer
+    o = Optimizer(); o.step()
+    os.closerange(3, 64)  # as a daemon does
+    files = [os.open('weights%d' % i, os.O_RDWR | os.O_CREAT) for i in range(20)]
+    for i in range(4): o.step()
+    print([os.fstat(f).st_size for f in files] == [0] * 20)
+    """
+    said, reading = counted(code)
+    assert (said, reading.count) == ("True\n", 5)
+
+
+def test_a_shared_directory_names_job_restart_node_and_process(tmp_path: Path, counted: Counted) -> None:
+    slurm = {"SLURMWRAP_STEP_NAMED": "1", "SLURM_JOB_ID": "812", "SLURMD_NODENAME": "n3", "SLURM_RESTART_COUNT": "2"}
+    said, _ = counted(THREE, **slurm)
+    assert said == "went on\n"
+    (name,) = (path.name for path in (tmp_path / "steps").iterdir())
+    assert re.fullmatch(r"812\.2\.n3\.\d+", name)
+    folder = str(tmp_path / "steps")
+    assert steps.read_job_steps(folder, "812", 2).count == 3
+    counted(f"{THREE}import time; time.sleep(1.2)", **{**slurm, "SLURM_JOB_ID": "813"})
+    (late,) = (path for path in (tmp_path / "steps").iterdir() if path.name.startswith("813."))
+    assert late.stat().st_mtime < time.time() - 1.0  # the file's time is that of the last step
+    assert steps.read_job_steps(folder, "812", 1) == steps.read_job_steps(folder, "81", 2) == StepReading()
+
+
+def test_the_models_size_is_noted_with_the_first_step(counted: Counted) -> None:
+    code = """
+    from torch.optim import Optimizer
+    class Tensor:
+        def __init__(self, n): self.n = n
+        def numel(self): return self.n
+        def element_size(self): return 4
+    body, head = Tensor(3 << 18), Tensor(1 << 18)
+    a, b = Optimizer(), Optimizer()
+    a.param_groups = [{'params': [body, head]}]
+    b.param_groups = [{'params': [head]}]  # shared: counts once
+    for o in (a, b, a): o.step()
+    """
+    said, reading = counted(code)
+    assert (said, reading.model_mib, reading.largest_tensor_mib, reading.world) == ("", 4.0, 3.0, 1)
+
+
+BROKEN = {
+    "the folder is missing": ("", {"SLURMWRAP_STEP_DIR": "/nonexistent/steps"}),
+    "the folder is a file": ("", {"SLURMWRAP_STEP_DIR": "/etc/passwd"}),
+    "the folder is a device that is full": ("", {"SLURMWRAP_STEP_DIR": "/dev/full"}),
+    "the folder is garbage": ("", {"SLURMWRAP_STEP_DIR": "\x01 $(id) ;"}),
+    "the folder is empty": ("", {"SLURMWRAP_STEP_DIR": ""}),
+    "the disk is full": ("import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (0, r.RLIM_INFINITY))", {}),
+    "no descriptor is left": ("import torch.optim, resource as r; r.setrlimit(r.RLIMIT_NOFILE, (3, 3))", {}),
+    "the limit is garbage": ("", {"SLURMWRAP_PARK_AFTER": "²x"}),
+    "the limit is negative": ("", {"SLURMWRAP_PARK_AFTER": "-1"}),
+    "the environment is cleared": ("import os; os.environ.clear()", {}),
+    "os is monkeypatched": ("import os; os.getpid = os.open = os.pwrite = os.lseek = None", {}),
+    "time is monkeypatched": ("import time; time.monotonic = lambda: 'x'", {}),
+    "finders are gone": ("import sys; sys.meta_path[:] = sys.meta_path[-1:]", {}),
+    "finders are replaced": ("import sys; sys.meta_path = [f for f in sys.meta_path if isinstance(f, type)]", {}),
+    "our modules are gone": ("import sys; [sys.modules.pop(m) for m in list(sys.modules) if 'slurmwrap' in m]", {}),
+    "hooks are replaced": ("import sys; sys.excepthook = sys.unraisablehook = lambda *_: None", {}),
+    "a trace function is set": ("import sys; sys.settrace(lambda *_: None)", {}),
+    "torch is gone when a step is made": ("import sys, torch.optim; del sys.modules['torch']", {}),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_whatever_breaks_the_program_runs_as_without_us(counted: Counted, case: str) -> None:
+    code, environ = BROKEN[case]
+    said, _ = counted(f"{code}\n{THREE}", flags=("-W", "error"), SLURMWRAP_PRERUN="1", **environ)
+    assert said == "went on\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_folder_changes_nothing(counted: Counted, tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o500)
+    assert counted(THREE, SLURMWRAP_STEP_DIR=str(folder))[0] == "went on\n"
+
+
+def test_optimizers_with_rules_of_their_own_are_counted(counted: Counted) -> None:
+    code = """
+    import torch.optim
+    class Strict(torch.optim.Optimizer):
+        def __setattr__(self, name, value): raise AttributeError('frozen')
+        def __getattr__(self, name): raise RuntimeError('no ' + name)
+    o = Strict()
+    for i in range(4): o.step()
+    """
+    said, reading = counted(code)
+    assert (said, reading.count) == ("", 4)
+
+
+def test_a_reloaded_module_counts_on(counted: Counted) -> None:
+    code = """
+    import importlib, torch.optim.optimizer as m
+    o = m.Optimizer(); o.step()
+    importlib.reload(m)
+    importlib.reload(m)
+    o = m.Optimizer()
+    for i in range(3): o.step()
+    print(len(m.hooks))
+    """
+    said, reading = counted(code)
+    assert (said, reading.count) == ("1\n", 3)
+
+
+def test_another_sitecustomize_that_runs_the_next_one_meets_us_once(tmp_path: Path, counted: Counted) -> None:
+    """It imports torch before ours comes: then ours hooks what is there."""
+    (tmp_path / "first").mkdir()
+    chained = f"""
+    import sys
+    sys.path.append({str(tmp_path / "lib")!r})
+    import torch.optim
+    print('first')
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+    rest = [p for p in sys.path if p != {str(tmp_path / "first")!r}]
+    spec = PathFinder.find_spec('sitecustomize', rest)
+    spec.loader.exec_module(module_from_spec(spec))
+    """
+    (tmp_path / "first/sitecustomize.py").write_text(textwrap.dedent(chained))
+    said, reading = counted(THREE, before=str(tmp_path / "first"))
+    assert (said, reading.count) == ("first\nwent on\n", 3)
+
+
+def test_modules_of_the_users_named_like_ours_take_nothing_away(tmp_path: Path, counted: Counted) -> None:
+    (tmp_path / "first").mkdir()
+    for name in ("slurmwrap_counter", "slurmwrap_torch", "slurmwrap_frameworks"):
+        (tmp_path / f"first/{name}.py").write_text("raise SystemExit('mine')\n")
+    said, reading = counted(THREE, before=str(tmp_path / "first"))
+    assert (said, reading.count) == ("went on\n", 3)
+
+
+def test_the_packages_step_and_the_injected_one_count_together(counted: Counted) -> None:
+    code = """
+    import slurmwrap_step
+    from slurmwrap.inject import step
+    for i in range(3): slurmwrap_step.step(); step()
+    """
+    root = str(Path(slurmwrap_step.__file__).parents[2])
+    said, reading = counted(code, before=f"{INJECT}:{root}")
+    assert (said, reading.count, reading.source) == ("", 6, "explicit")
+
+
+def test_the_importer_of_another_tool_still_decides(counted: Counted) -> None:
+    code = """
+    import sys, importlib.machinery as m
+    class Loader(m.SourceFileLoader):
+        def get_code(self, name):
+            seen.append(name); return super().get_code(name)
+    class Finder:
+        def find_spec(self, name, path, target=None):
+            spec = m.PathFinder.find_spec(name, path)
+            if name.startswith('torch'): spec.loader = Loader(spec.loader.name, spec.loader.path)
+            return spec
+    seen = []
+    sys.meta_path.insert(0, Finder())
+    from torch.optim import Optimizer
+    print(seen)
+    """
+    said, _ = counted(code)
+    assert said == "['torch', 'torch.optim', 'torch.optim.optimizer']\n"
+
+
+EVERYTHING = """
+import importlib, os, site, sys, threading, multiprocessing, warnings
+assert sys.modules['sitecustomize'].mine
+assert not site.ENABLE_USER_SITE or sys.modules['usercustomize'].mine  # off in a virtual environment
+import torch.optim
+def work(n):
+    o = torch.optim.Optimizer()
+    for i in range(n): assert o.step() == 'loss'
+importlib.reload(torch.optim.optimizer); importlib.reload(torch.optim)
+pid = os.fork()
+if not pid:
+    work(11); os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+child = multiprocessing.get_context('fork').Process(target=work, args=(4,))
+child.start(); child.join(); assert child.exitcode == 0
+threads = [threading.Thread(target=work, args=(n,)) for n in (5, 9)]
+[t.start() for t in threads]; [t.join() for t in threads]
+sys.excepthook = None
+sys.meta_path[:] = sys.meta_path[1:]
+os.environ.clear()
+work(13)
+import slurmwrap_step
+slurmwrap_step.step()
+print('went on')
+"""
+
+
+def pythons() -> list[str]:
+    """One Python per version 3.6 to 3.14 on this machine: on PATH, or below pyenv's root."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {f"3.{minor}": shutil.which(f"python3.{minor}") for minor in range(6, 15)}
+    for path in sorted(root.glob("3.*/bin/python")):
+        found[".".join(path.parent.parent.name.split(".")[:2])] = str(path)
+    return [path for path in found.values() if path]
+
+
+@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("kind", ["hooked", "by class"])
+def test_everything_at_once_on_every_python(tmp_path: Path, counted: Counted, python: str, kind: str) -> None:
+    own = {f"{name}.py": "mine = True\n" for name in ("sitecustomize", "usercustomize")}
+    old = "class Optimizer:\n    def __init__(self): pass\n    def step(self, closure=None): return 'loss'\n"
+    more = {"optimizer": old} if kind == "by class" else {}
+    said, reading = counted(
+        EVERYTHING, python=python, modules=own, flags=("-W", "error::DeprecationWarning:slurmwrap"), **more
+    )
+    assert (said, reading.source, reading.count) == ("went on\n", "explicit", 1)
+    records = [record for path in (tmp_path / "steps").iterdir() if (record := steps.parse_record(path.read_text()))]
+    assert sorted(record.count for record in records) == [1, 4, 11]
