@@ -1,8 +1,10 @@
-"""Launchers' command lines on one GPU: turns torchrun's, accelerate's or deepspeed's argv into one process.
+"""Launchers' command lines in a trial: turns torchrun's, accelerate's or deepspeed's argv into one process per GPU.
 
 Runs inside the user's Python before the launcher reads sys.argv, and in the static check. Python 3.6 syntax, standard
-library, imports nothing but sys and os. Tables after torch/distributed/run.py, accelerate/commands/launch.py and
-deepspeed/launcher/runner.py; a test holds the first against torch's own parser. '-' in a name is turned into '_'.
+library, imports nothing but sys and os (and socket in a launcher that needs a port). Tables after
+torch/distributed/run.py, accelerate/commands/launch.py, deepspeed/launcher/runner.py, composer/cli/launcher.py,
+lightning_fabric/cli.py and colossalai/cli/launcher; tests hold the first two against the packages' own parsers.
+'-' in a name is turned into '_'.
 """
 
 import os
@@ -23,12 +25,16 @@ FLAGS: "Dict[str, FrozenSet[str]]" = {
     "accelerate": _words(
         """cpu multi_gpu tpu ipex mps use_xpu use_deepspeed use_fsdp use_parallelism_config use_megatron_lm quiet q
         dynamo_use_fullgraph dynamo_use_dynamic dynamo_use_regional_compilation module m no_python debug
-        tpu_cluster no_tpu_cluster tpu_use_sudo same_network enable_cpu_affinity help h"""
+        tpu_cluster no_tpu_cluster tpu_use_sudo same_network enable_cpu_affinity downcast_bf16
+        fp8_use_autocast_during_eval help h"""
     ),
     "deepspeed": _words(
         """force_multi module no_python no_local_rank no_ssh no_ssh_check save_pid bind_cores_to_rank
         elastic_training help h"""
     ),
+    "composer": _words("version verbose v module_mode m command_mode c help h"),
+    "fabric": _words("help"),
+    "colossalai": _words("m help"),
 }
 
 # kind -> options that say how many, where, or how the processes find each other
@@ -39,45 +45,97 @@ DROPPED: "Dict[str, FrozenSet[str]]" = {
     ),
     "accelerate": _words(
         """num_processes num_machines machine_rank main_process_ip main_process_port multi_gpu tpu same_network
-        gpu_ids rdzv_backend rdzv_conf max_restarts log_dir role tee local_ranks_filter"""
+        gpu_ids rdzv_backend rdzv_conf max_restarts log_dir role tee t local_ranks_filter deepspeed_hostfile
+        deepspeed_inclusion_filter deepspeed_exclusion_filter deepspeed_multinode_launcher mpirun_hostfile"""
     ),
     "deepspeed": _words(
         """hostfile H include i exclude e num_nodes num_gpus master_port master_addr launcher launcher_args force_multi
-        elastic_training min_elastic_nodes max_elastic_nodes node_rank no_ssh no_ssh_check ssh_port"""
+        elastic_training min_elastic_nodes max_elastic_nodes node_rank no_ssh no_ssh_check ssh_port num_accelerators
+        enable_each_rank_log autotuning comment account"""
+    ),
+    "composer": _words("n nproc world_size base_rank node_rank master_addr master_port stdout stderr"),
+    "fabric": _words("devices num_nodes node_rank main_address main_port"),
+    "colossalai": _words(
+        """H host hostfile include exclude num_nodes nproc_per_node master_port master_addr extra_launch_args
+        ssh_port"""
     ),
 }
 
 # Known options with a value that are kept: an abbreviation of these must not be taken for a dropped one.
 KEPT = _words("monitor_interval start_method event_log_handler role logs_specs numa_binding signals_to_handle")
 
-ONE: "Dict[str, List[str]]" = {
-    "torchrun": ["--standalone", "--nnodes=1", "--nproc_per_node=1"],
-    "accelerate": ["--num_processes=1", "--num_machines=1", "--machine_rank=0"],
-    "deepspeed": ["--hostfile=/dev/null", "--num_nodes=1", "--num_gpus=1"],
+# kind -> options that say how many processes; the trial starts no more than they ask for
+_COUNTS = {
+    "torchrun": ("nproc_per_node",),
+    "accelerate": ("num_processes",),
+    "deepspeed": ("num_gpus", "num_accelerators"),
+    "composer": ("n", "nproc"),
+    "fabric": ("devices",),
+    "colossalai": ("nproc_per_node",),
 }
 
-_SCRIPTS = {"torchrun": "torchrun", "accelerate-launch": "accelerate", "deepspeed": "deepspeed", "ds": "deepspeed"}
+
+def _shape(kind: str, count: int, port: int, visible: str) -> "List[str]":
+    """The options for `count` processes on this node. `visible`: CUDA_VISIBLE_DEVICES."""
+    if kind == "torchrun":
+        return ["--standalone", "--nnodes=1", "--nproc_per_node=%d" % count]
+    if kind == "accelerate":  # what its configuration file says about all this yields to the command line
+        here = ["--num_processes=%d" % count, "--num_machines=1", "--machine_rank=0", "--gpu_ids=all"]
+        return here + ["--rdzv_backend=static", "--main_process_port=%d" % port]
+    if kind == "deepspeed":  # with --num_gpus it forgets CUDA_VISIBLE_DEVICES, and takes a neighbour's GPU
+        return ["--hostfile=/dev/null", "--master_port=%d" % port] + ([] if visible else ["--num_gpus=%d" % count])
+    if kind == "composer":
+        ranks = ["--nproc=%d" % count, "--world_size=%d" % count, "--node_rank=0", "--base_rank=0"]
+        return ranks + ["--master_addr=127.0.0.1", "--master_port=%d" % port]
+    if kind == "fabric":
+        return ["--devices=%d" % count, "--num_nodes=1", "--main_port=%d" % port]
+    return ["--nproc_per_node=%d" % count, "--master_port=%d" % port]
+
+
+_SCRIPTS = {
+    "torchrun": "torchrun",
+    "accelerate-launch": "accelerate",
+    "deepspeed": "deepspeed",
+    "ds": "deepspeed",
+    "composer": "composer",
+}
+# program -> (kind, the words that make it a launcher)
+_COMMANDS = {
+    "accelerate": ("accelerate", ["launch"]),
+    "fabric": ("fabric", ["run"]),
+    "lightning": ("fabric", ["run", "model"]),
+    "colossalai": ("colossalai", ["run"]),
+    "accelerate.commands.accelerate_cli": ("accelerate", ["launch"]),
+    "lightning_fabric.cli": ("fabric", ["run"]),
+    "lightning.fabric.cli": ("fabric", ["run"]),
+    "colossalai.cli": ("colossalai", ["run"]),
+}
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
     "deepspeed.launcher.runner": "deepspeed",
     "deepspeed": "deepspeed",
+    "composer": "composer",
+    "composer.cli": "composer",
+    "composer.cli.launcher": "composer",
 }
+
+
+# What a launcher imports before it reads its command line.
+_IMPORTED = frozenset(_MODULES) | {"accelerate.commands.accelerate_cli", "lightning_fabric.cli", "lightning.fabric.cli"}
 
 
 def launcher(argv: "List[str]", module: "Optional[str]" = None) -> "Optional[Tuple[str, int]]":
     """(kind, index of its first option) when `argv` starts a launcher; `module` is what follows python's -m."""
-    if module is not None:
-        if module == "accelerate.commands.accelerate_cli":
-            return ("accelerate", 2) if argv[1:2] == ["launch"] else None
-        kind = _MODULES.get(module)
-    else:
-        name = os.path.basename(argv[0]) if argv else ""
-        if name == "accelerate":
-            return ("accelerate", 2) if argv[1:2] == ["launch"] else None
-        kind = _SCRIPTS.get(name)
-    return (kind, 1) if kind else None
+    name = module if module is not None else os.path.basename(argv[0]) if argv else ""
+    if name in _COMMANDS:
+        kind, words = _COMMANDS[name]
+        if argv[1 : 1 + len(words)] == words:
+            return kind, 1 + len(words)
+        return None
+    found = (_SCRIPTS if module is None else _MODULES).get(name)
+    return (found, 1) if found else None
 
 
 def split(kind: str, arguments: "List[str]") -> "Tuple[List[Tuple[str, List[str]]], List[str]]":
@@ -115,11 +173,24 @@ def _full(kind: str, name: str) -> str:
     return fitting[0] if len(fitting) == 1 else name
 
 
-def on_one_gpu(kind: str, arguments: "List[str]") -> "List[str]":
-    """The launcher's arguments for one process on this node; the script's own arguments stay as they are."""
+def on_one_gpu(kind: str, arguments: "List[str]", gpus: int = 1, port: int = 0, visible: str = "") -> "List[str]":
+    """The launcher's arguments for at most `gpus` processes on this node; the script's own arguments stay as they are.
+
+    `port`: a free one, where the launcher cannot look for itself. `visible`: CUDA_VISIBLE_DEVICES.
+    """
     options, rest = split(kind, arguments)
-    kept = [word for name, words in options if name not in DROPPED[kind] for word in words]
-    return ONE[kind] + kept + rest
+    count = _processes(kind, options, gpus)
+    dropped = DROPPED[kind] - {"multi_gpu"} if kind == "accelerate" and count > 1 else DROPPED[kind]
+    kept = [word for name, words in options if name not in dropped for word in words]
+    return _shape(kind, count, port, visible) + kept + rest
+
+
+def _processes(kind: str, options: "List[Tuple[str, List[str]]]", gpus: int) -> int:
+    for name, words in reversed(options):
+        value = words[-1].partition("=")[2] if "=" in words[-1] else words[-1]
+        if name in _COUNTS[kind] and value.isdigit():
+            return max(1, min(int(value), gpus))
+    return gpus
 
 
 def rewrite(argv: "Optional[List[str]]" = None, module: "Optional[str]" = None) -> bool:
@@ -129,8 +200,34 @@ def rewrite(argv: "Optional[List[str]]" = None, module: "Optional[str]" = None) 
     if found is None:
         return False
     kind, first = found
-    argv[first:] = on_one_gpu(kind, argv[first:])
+    gpus = int(os.environ.get("SLURMWRAP_TRIAL_GPUS") or 1)
+    port = 0 if kind == "torchrun" else _free_port()
+    argv[first:] = on_one_gpu(kind, argv[first:], gpus, port, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    for name in DROPPED["torchrun"]:  # torchrun's options by environment, which accelerate and Fabric pass on to it
+        os.environ.pop("PET_" + name.upper(), None)
     return True
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+
+def keep_devices() -> None:
+    """`export CUDA_VISIBLE_DEVICES=0,1,2,3` of a script that owns its node: back to what Slurm gave the trial.
+
+    A selection within that, and none at all ("" or -1), stay.
+    """
+    for name in _VISIBLE:
+        given, now = os.environ.get("SLURMWRAP_" + name), os.environ.get(name)
+        if given and now and now != "-1" and not set(now.split(",")) <= set(given.split(",")):
+            os.environ[name] = given
 
 
 def module_of(cmdline: "List[str]") -> "Optional[str]":
@@ -163,7 +260,7 @@ class _Finder(object):
     """Python < 3.8 has no sys.argv yet when sitecustomize runs: waits for the launcher's own import."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name in _MODULES and hasattr(sys, "argv"):
+        if name in _IMPORTED and hasattr(sys, "argv"):
             sys.meta_path.remove(self)
             try:
                 rewrite(module=module_of(own_cmdline()))
@@ -173,6 +270,7 @@ class _Finder(object):
 
 def install() -> None:
     """Called once per process by sitecustomize in a pre-run."""
+    keep_devices()
     if hasattr(sys, "argv"):
         rewrite(module=module_of(own_cmdline()))
     else:

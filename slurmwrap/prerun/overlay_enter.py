@@ -1,0 +1,278 @@
+"""Starts a command with private overlays over the user's directories. Edge: namespaces and mounts, as a plain user.
+
+`python -I -S overlay_enter.py probe|run JSON [COMMAND ...]`, standard library only, imports nothing of slurmwrap.
+The process enters a user namespace that maps its own uid and gid to themselves, and a mount namespace; mounts there
+with the capabilities that the namespace's maker holds, and loses them all at exec, since its uid is not 0
+(user_namespaces(7)). Everything goes with the last process of the namespace. No PID namespace: the supervisor has to
+see the tree. Supplementary groups stay in force for access but are shown as nobody's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # linux/sched.h
+_MS_BIND, _MS_REC = 0x1000, 0x4000  # linux/mount.h
+_PSEUDO = (
+    *("proc", "sysfs", "devtmpfs", "devpts", "tmpfs", "ramfs", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs"),
+    *("securityfs", "pstore", "bpf", "configfs", "hugetlbfs", "fusectl", "binfmt_misc", "efivarfs", "autofs"),
+    *("rpc_pipefs", "nsfs", "overlay", "squashfs", "iso9660"),
+)
+_SYSTEM = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc", "/usr")
+_NEVER = ("/", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/var", "/mnt", "/srv", "/tmp", "/var/tmp", "/home")
+NOT_ENTERED = 213  # exit code: the overlay did not come about, the command did not run
+
+
+def main(argv: list[str]) -> int:
+    """`probe` prints {"roots": {directory: reason or ""}, ...}; `run` becomes the command; `try` too, with
+    nothing but the binds, and without them where the kernel gives no namespace."""
+    mode, plan, command = argv[0], json.loads(argv[1]), argv[2:]
+    if mode == "probe":
+        print(json.dumps(probe(plan)))
+        return 0
+    try:
+        alone = mode == "try" and _in_child(lambda: enter([], []), ["namespace"])
+        failed = {} if alone else {r: why for r, why in enter(plan["layers"], plan["keep"]).items() if why}
+    except OSError as error:
+        failed = {"namespace": str(error)}
+    if failed:
+        print(f"slurmwrap: no private overlay: {failed}", file=sys.stderr)
+        return NOT_ENTERED
+    put_over([] if alone else plan.get("binds", []))
+    try:
+        os.execvpe(command[0], command, os.environ)
+    except OSError as error:  # as the supervisor says it where there is no overlay
+        print(f"slurmstepd: error: execve(): bad interpreter({command[0]}): {error.strerror}", file=sys.stderr)
+        return error.errno or 1
+
+
+def probe(plan: dict[str, Any]) -> dict[str, Any]:
+    """Finds the directories to cover and tries them, in this throwaway process.
+
+    `plan`: candidates and scratch (lists of directories), user (name), keep.
+    """
+    named = plan["candidates"] + _users_places(plan["user"])
+    roots, left_out = roots_of(named, _stat_owner, _writable, climbs=os.getuid() != 0)  # root's own is everything
+    failures = {}
+    for scratch in _outside(plan["scratch"], roots):
+        failures = _tried(scratch, roots, plan["keep"])
+        if roots and not all(failures.values()):
+            return {"roots": failures, "left_out": left_out, "scratch": scratch}
+    return {"roots": failures, "left_out": left_out, "scratch": ""}
+
+
+def _outside(scratch: list[str], roots: list[str]) -> list[str]:
+    """An upper layer inside its own lower one is not for every kernel: such places come last."""
+    return sorted(scratch, key=lambda folder: any(below(folder, root) for root in roots))
+
+
+def _tried(scratch: str, roots: list[str], keep: list[str]) -> dict[str, str]:
+    import shutil
+    import tempfile
+
+    try:
+        folder = tempfile.mkdtemp(prefix="slurmwrap-probe-", dir=scratch)
+    except OSError as error:
+        return dict.fromkeys(roots, str(error))
+    try:
+        return _in_child(lambda: _try_all(folder, roots, keep), roots)
+    finally:
+        _open_up(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _in_child(work: Callable[[], dict[str, str]], roots: list[str]) -> dict[str, str]:
+    """In a process of its own: the next place for the upper layers needs fresh namespaces."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        raw = stream.read()
+    os.waitpid(child, 0)
+    found: dict[str, str] = json.loads(raw) if raw else dict.fromkeys(roots, "the kernel ended the probe")
+    return found
+
+
+def _try_all(folder: str, roots: list[str], keep: list[str]) -> dict[str, str]:
+    layers = [[root, f"{folder}/{i}/upper", f"{folder}/{i}/work"] for i, root in enumerate(roots)]
+    for _, upper, work in layers:
+        os.makedirs(upper)
+        os.makedirs(work)
+    try:
+        failures = enter(layers, keep)
+    except OSError as error:
+        return dict.fromkeys(roots, str(error))
+    return {root: why or _works(root) for root, why in failures.items()}
+
+
+def _works(root: str) -> str:
+    """What a trial does in there: make, write, rename, remove, make again. Lands in the upper layer only."""
+    place = os.path.join(root, ".slurmwrap-probe")
+    try:
+        os.mkdir(place)
+        with open(os.path.join(place, "a"), "w") as stream:
+            stream.write("a")
+        os.rename(os.path.join(place, "a"), os.path.join(place, "b"))
+        os.unlink(os.path.join(place, "b"))
+        os.rmdir(place)
+        os.mkdir(place)
+        os.rmdir(place)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def enter(layers: list[list[str]], keep: list[str]) -> dict[str, str]:
+    """Puts this process into the namespaces and mounts; {directory: why it could not be covered, "" when it was}.
+
+    `layers`: [directory, upper, work]. `keep`: directories that stay as they are although they lie below one of them.
+    Raises OSError where the kernel gives no namespace.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    _checked(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+    _put("/proc/self/setgroups", "deny")  # or gid_map may not be written (user_namespaces(7))
+    _put("/proc/self/uid_map", f"{uid} {uid} 1")
+    _put("/proc/self/gid_map", f"{gid} {gid} 1")
+    # Opened in the new mount namespace: from another one nothing can be bound (EINVAL, measured).
+    kept = [(folder, os.open(folder, os.O_PATH | os.O_DIRECTORY)) for folder in keep]
+    results = {root: _overlay(libc, root, upper, work) for root, upper, work in layers}
+    for folder, descriptor in kept:
+        covered = any(below(folder, root) for root, why in results.items() if not why)
+        if covered:
+            _mount(libc, f"/proc/self/fd/{descriptor}", folder, None, _MS_BIND | _MS_REC, None)
+        os.close(descriptor)
+    os.chdir(os.getcwd())  # the directory below us is still the one underneath
+    return results
+
+
+def put_over(binds: list[list[str]]) -> None:
+    """Shows each `source` file in the place of `target`, in order: our shims in the place of Slurm's commands, however
+    they are called. One that does not come about is left: the other nets hold."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for source, target in binds:
+        try:
+            _mount(libc, source, target, None, _MS_BIND, None)
+        except OSError:
+            continue
+
+
+def _overlay(libc: ctypes.CDLL, root: str, upper: str, work: str) -> str:
+    if set(":,\\\n") & set(root + upper + work):
+        return "its name cannot be said to mount(2)"
+    try:
+        options = f"lowerdir={root},upperdir={upper},workdir={work},userxattr"
+        _mount(libc, "overlay", root, "overlay", 0, options)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _mount(libc: ctypes.CDLL, source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:
+    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
+    _checked(libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), target)
+
+
+def _checked(returned: int, what: str) -> None:
+    if returned < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def _put(path: str, text: str) -> None:
+    with open(path, "w") as stream:
+        stream.write(text)
+
+
+def below(path: str, folder: str) -> bool:
+    """True when `path` is `folder` or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def roots_of(
+    candidates: list[str], is_own: Callable[[str], bool], is_writable: Callable[[str], bool], *, climbs: bool
+) -> tuple[list[str], list[str]]:
+    """(directories to cover, candidates that are writable and cannot be): of each the highest ancestor of his own,
+    where it `climbs`.
+
+    What belongs to another uid or gid cannot be copied up (EOVERFLOW, measured): such a directory is left out.
+    """
+    roots: list[str] = []
+    left_out = []
+    for candidate in candidates:
+        folder = _existing(os.path.normpath(candidate)) if candidate.startswith("/") else ""
+        if not folder or folder in _NEVER or any(below(folder, system) for system in _SYSTEM):
+            continue
+        if is_own(folder):
+            roots.append(_highest(folder, is_own) if climbs else folder)
+        elif is_writable(folder):
+            left_out.append(folder)
+    unique = sorted(set(roots))
+    return [r for r in unique if not any(r != other and below(r, other) for other in unique)], sorted(set(left_out))
+
+
+def _existing(path: str) -> str:
+    while path != "/" and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return os.path.realpath(path)
+
+
+def _highest(folder: str, is_own: Callable[[str], bool]) -> str:
+    while True:
+        parent = os.path.dirname(folder)
+        if parent in _NEVER or os.path.ismount(folder) or not is_own(parent):
+            return folder
+        folder = parent
+
+
+def _stat_owner(folder: str) -> bool:
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    return (found.st_uid, found.st_gid) == (os.getuid(), os.getgid()) and _writable(folder)
+
+
+def _writable(folder: str) -> bool:
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _users_places(user: str) -> list[str]:
+    """Directories of the user's name on the file systems mounted here: scripts write to /scratch/NAME unasked."""
+    if not user or "/" in user:
+        return []
+    found = []
+    for mount in _mounts():
+        places = (f"{mount}/{user}", f"{mount}/users/{user}", f"{mount}/home/{user}", f"{mount}/{user[0]}/{user}")
+        found += [place for place in places if _stat_owner(place)]
+    return found
+
+
+def _mounts() -> list[str]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
+        rows = [line.split() for line in stream]
+    kinds = [(row[4], row[row.index("-") + 1]) for row in rows]
+    return [mount.rstrip("/") for mount, kind in kinds if kind not in _PSEUDO and "\\" not in mount][:64]
+
+
+def _open_up(folder: str) -> None:
+    """overlayfs leaves work/work without any permission."""
+    for at, _, _ in os.walk(folder):
+        for name in os.listdir(at):
+            path = os.path.join(at, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.chmod(path, 0o700)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

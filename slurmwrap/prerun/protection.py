@@ -1,0 +1,248 @@
+"""What keeps the user's files as they are during a trial, put together: overlay, shadow tree, shims, script copy.
+
+Edge: the trial's own directory, the overlay's probe. Nothing of the user's is saved aside or put back, since other
+jobs of his work in the same directories: what a trial writes lands somewhere else in the first place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurmwrap.prerun import changed, touches
+from slurmwrap.prerun.entry import started
+from slurmwrap.prerun.overlay import NOT_ENTERED, Overlay, broken_by_overlay, plan
+from slurmwrap.prerun.result import TrialResult
+from slurmwrap.prerun.touches import Touch
+from slurmwrap.prerun.trial import TrialSpec
+
+_SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/run/user")
+_LOGS = (".log", ".out", ".err")
+_LOGS_READ = 6  # the newest
+_LOOKED_AT = 5000  # files of what the trial wrote, in search of logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """How one trial is kept from the user's files."""
+
+    spec: TrialSpec  # as it is run: its script may be a copy whose redirections go elsewhere
+    overlay: Overlay
+    free: tuple[str, ...]  # directories in which a trial may write; the longer one of both lists decides
+    held: tuple[str, ...]
+    touched: tuple[Touch, ...] = ()  # what would be touched all the same, known before anything starts
+    reads_back: bool = False  # the script reads what its own redirections wrote
+
+    def environment(self) -> dict[str, str]:
+        """For the guard inside Python and for the shims."""
+        return {
+            "SLURMWRAP_FREE": ":".join(self.free),
+            "SLURMWRAP_HELD": ":".join(self.held),
+            "PYTHONDONTWRITEBYTECODE": "1",  # __pycache__ is written behind the guard's back
+            "GIT_OPTIONAL_LOCKS": "0",  # `git status` refreshes .git/index
+            "CUDA_CACHE_PATH": f"{self.spec.trial_dir}/nv",  # the driver writes ~/.nv
+        }
+
+    def refusal(self) -> str:
+        """Why the trial cannot be run, or could not go on; "" when it can."""
+        return self._told(self.touched or met(self.spec.step_dir))
+
+    def _told(self, touched: tuple[Touch, ...]) -> str:
+        if not touched:
+            return ""
+        return f"{touches.reason(touched)}; try it without these lines: {touches.hint(_launch(self.spec))}"
+
+    def after(self, result: TrialResult) -> TrialResult:
+        """`result` with what the protection itself did to it taken into account."""
+        touched = tuple(map(str, met(self.spec.step_dir)))
+        if touched:
+            return replace(result, layer="supervisor", error=self.refusal(), touched=touched)
+        if result.exit_code in (None, 0) or result.layer != "exit":
+            return result
+        if result.exit_code == NOT_ENTERED and self.overlay.roots:
+            return replace(result, layer="supervisor", error="the private overlay could not be set up")
+        text = "\n".join(log.text for log in result.logs)
+        symptom = broken_by_overlay(text)
+        if symptom and (self.overlay.roots or (Path(self.spec.trial_dir) / "outputs").exists()):
+            return replace(
+                result, layer="supervisor", error=f"what keeps the job's files as they are failed: {symptom}"
+            )
+        if "CalledProcessError" in text and (Path(self.spec.trial_dir) / "outputs").exists():
+            return replace(result, layer="supervisor", error="a program it starts does not see what its trial wrote")
+        if self.reads_back and _redirected(self.spec.step_dir):
+            return replace(result, layer="supervisor", error="the script reads a file that its trial wrote elsewhere")
+        return result
+
+    def logs(self) -> tuple[tuple[str, str], ...]:
+        """(name as the user knows it, where it lies) of files that the script's programs wrote their output to."""
+        outputs = Path(self.spec.trial_dir) / "outputs"
+        folders = [("/", str(outputs))]
+        folders += [(root, self.overlay.upper(root) or "") for root in self.overlay.roots]
+        redirected = {(path[len(str(outputs)) :], path) for path in _redirected(self.spec.step_dir)}
+        found = [*redirected, *(pair for root, folder in folders for pair in _log_files(root, folder))]
+        newest = sorted(dict.fromkeys(found), key=lambda pair: _mtime(pair[1]), reverse=True)
+        return tuple(newest[:_LOGS_READ])
+
+    def remove(self) -> None:
+        """Takes everything away that only the trial needed, once none of its processes is left."""
+        self.overlay.remove()
+        for name in ("outputs", "gone", "nv", "mlruns"):
+            shutil.rmtree(f"{self.spec.trial_dir}/{name}", ignore_errors=True)
+        for line in reversed(_lines(f"{self.spec.step_dir}/made")):
+            with suppress(OSError, ValueError):  # not empty: somebody uses it
+                _unmake(*line.split(" ", 2))
+
+
+def protect(spec: TrialSpec, environ: Mapping[str, str]) -> Protection:
+    """Sets up the protection of one trial; `environ` is the one its script gets. Raises OSError (script, own files)."""
+    text = f"#!/bin/bash\n{spec.command}\n" if spec.command else _read(spec.script)
+    told = {**environ, "SLURM_SUBMIT_DIR": environ.get("SLURM_SUBMIT_DIR", spec.chdir)}
+    overlay = plan(spec, told, programs=touches.programs(text, spec.chdir, spec.args, told))
+    free, held = places(spec, told, overlay)
+    whole = bool(overlay.roots) and not overlay.left_out
+
+    def is_free(path: str) -> bool:
+        path = _python_of(told) if path == changed.ENVIRONMENT else path
+        return changed.is_free(changed.resolved(path), free, held)
+
+    touched = touches.touches(
+        text,
+        spec.chdir,
+        spec.args,
+        told,
+        is_free=is_free,
+        exists=os.path.lexists,
+        read=_text_of,
+        covered=whole,
+    )
+    return Protection(
+        spec=spec if whole else _led_elsewhere(spec, text),
+        overlay=overlay,
+        free=free,
+        held=held,
+        touched=touched,
+        reads_back=not whole and bool(touches.reads_back(text, spec.chdir, spec.args, told)),
+    )
+
+
+def places(spec: TrialSpec, environ: Mapping[str, str], overlay: Overlay) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(free, held): absolute, links resolved. A job that runs below /tmp has its directory held all the same."""
+    scratch = [environ.get(name, "") for name in ("TMPDIR", "SLURM_TMPDIR")]
+    own = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("HOME", "")]
+    held = [os.path.realpath(p) for p in own if p.startswith("/") and not overlay.covers(os.path.realpath(p))]
+    wide = {"/", *held}  # TMPDIR=/ or TMPDIR=$HOME frees nothing
+    free = [os.path.realpath(p) for p in (*scratch, *_SCRATCH, spec.trial_dir) if p.startswith("/")]
+    kept = [p for p in (*free, *overlay.roots) if p not in wide and ":" not in p]
+    return tuple(dict.fromkeys(kept)), tuple(dict.fromkeys(p for p in held if p != "/"))
+
+
+def met(step_dir: str) -> tuple[Touch, ...]:
+    """What the shims and the guard were asked to do to the user's files, and did not."""
+    found = []
+    for line in _lines(f"{step_dir}/touched"):
+        command, _, path = line.partition("\t")
+        found.append(Touch(path="" if "?" in path[:1] else path, line=0, command=command))
+    return tuple(dict.fromkeys(found))
+
+
+def is_met(step_dir: str) -> bool:
+    """True when `met` has something; one look."""
+    return os.path.exists(f"{step_dir}/touched")
+
+
+def lay_shims(spec: TrialSpec) -> None:
+    """Puts the shims of rm, cp, mv, ... beside the others."""
+    here, shims = Path(__file__).parent, Path(spec.trial_dir) / "shims"
+    shutil.copyfile(here / "changed.py", shims / "changed.py")
+    shutil.copyfile(here / "shims" / "redirect", shims / "redirect")
+    (shims / "redirect").chmod(0o700)
+    for name in changed.SHIMMED:
+        shutil.copyfile(here / "shims" / "touch", shims / name)
+        (shims / name).chmod(0o700)
+    shutil.copyfile(here / "shims" / "tee", shims / "tee")
+    (shims / "tee").chmod(0o700)
+
+
+def _led_elsewhere(spec: TrialSpec, text: str) -> TrialSpec:
+    redirect = f"{spec.trial_dir}/shims/redirect"
+    led = touches.redirected(text, redirect)
+    if led == text:
+        return spec
+    if spec.command:
+        return replace(spec, command=led.partition("\n")[2].rstrip("\n"))
+    folder = Path(spec.trial_dir) / "redirected"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    copy = folder / Path(spec.script).name
+    copy.write_bytes(led.encode("utf-8", "surrogateescape"))
+    copy.chmod(0o700)
+    return replace(spec, script=str(copy))
+
+
+def _unmake(before: str, after: str, folder: str) -> None:
+    """Removes an empty directory of the trial; the one above gets its time back if nobody else changed it since."""
+    parent = os.path.dirname(folder)
+    untouched = os.stat(parent).st_mtime_ns == int(after)
+    os.rmdir(folder)
+    if untouched:
+        os.utime(parent, ns=(os.stat(parent).st_atime_ns, int(before)))
+
+
+def _launch(spec: TrialSpec) -> tuple[str, ...]:
+    """The words of the script's launcher line, for the hint."""
+    with suppress(OSError):
+        commands = started(_read(spec.script), spec.chdir, spec.args, {})
+        return next((one.entry.whole for one in commands if one.entry is not None and one.entry.kind != "shell"), ())
+    return ()
+
+
+def _python_of(environ: Mapping[str, str]) -> str:
+    return environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX") or environ.get("HOME", "/")
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as stream:  # \r stays: bash minds it
+        return stream.read()
+
+
+def _text_of(path: str) -> str | None:
+    """A shell script that the script starts."""
+    with suppress(OSError):
+        if stat.S_ISREG(os.stat(path).st_mode) and os.path.getsize(path) < 1 << 20:
+            return _read(path)
+    return None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return _read(path).splitlines()
+    except OSError:
+        return []
+
+
+def _redirected(step_dir: str) -> list[str]:
+    return list(dict.fromkeys(_lines(f"{step_dir}/redirected")))
+
+
+def _log_files(root: str, folder: str) -> list[tuple[str, str]]:
+    found, seen = [], 0
+    for at, _, names in os.walk(folder):
+        seen += len(names)
+        if seen > _LOOKED_AT:
+            break
+        for name in names:
+            path = os.path.join(at, name)
+            if name.endswith(_LOGS) and os.path.isfile(path) and not os.path.islink(path):
+                found.append((os.path.normpath("/" + (root + path[len(folder) :]).lstrip("/")), path))
+    return found
+
+
+def _mtime(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,325 @@
+"""The guard inside a user's Python: what a program writes is found again by it, and nothing of the user's changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.inject import slurmwrap_step
+
+INJECT = Path(slurmwrap_step.__file__).parent
+PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python")) or [Path(sys.executable)]
+
+Guarded = Callable[..., str]
+Entry = tuple[str, int, int, int, bytes]
+
+
+def snapshot(folder: Path) -> list[Entry]:
+    found = []
+    for path in sorted(folder.rglob("*")):
+        at = path.lstat()
+        content = path.read_bytes() if path.is_file() else b""
+        found.append((str(path), at.st_mtime_ns, at.st_mode, at.st_ino, content))
+    return found
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The user's directory with a few files."""
+    folder = tmp_path / "work"
+    (folder / "data" / "deep").mkdir(parents=True)
+    (folder / "config.yaml").write_text("lr: 1\n")
+    (folder / "data" / "a.txt").write_text("a")
+    (folder / "data" / "deep" / "b.txt").write_text("b")
+    return folder
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, work: Path) -> Guarded:
+    """Runs code in the user's directory under the guard, checks that nothing of it changed; what was printed."""
+
+    def run(code: str, *, python: Path | str = sys.executable, timeout: float = 120, **environ: str) -> str:
+        trial = tmp_path / "trial"
+        (trial / "steps").mkdir(parents=True, exist_ok=True)
+        before = snapshot(work)
+        own = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(INJECT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "SLURMWRAP_PRERUN": "1",
+            "SLURMWRAP_TRIAL_DIR": str(trial),
+            "SLURMWRAP_STEP_DIR": str(trial / "steps"),
+            "SLURMWRAP_FREE": f"/tmp:/dev:{trial}",
+            "SLURMWRAP_HELD": str(work),
+            "OMP_NUM_THREADS": "1",
+        }
+        said = subprocess.run(
+            [str(python), "-c", textwrap.dedent(code)],
+            cwd=work,
+            env={**own, **environ},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert snapshot(work) == before, "the user's files changed"
+        assert said.returncode == 0, said.stderr
+        return said.stdout
+
+    return run
+
+
+EVERYTHING = """
+import os, sys, glob, io, logging, pathlib, pickle, shutil, sqlite3, tempfile
+
+os.makedirs("out/ckpt")
+with open("out/ckpt/x", "w") as f: f.write("hi")
+assert open("out/ckpt/x").read() == "hi" and os.path.isfile("out/ckpt/x") and os.listdir("out") == ["ckpt"]
+
+with open("config.yaml", "a") as f: f.write("bs: 2\\n")
+assert pathlib.Path("config.yaml").read_text() == "lr: 1\\nbs: 2\\n"
+with open("data/a.txt", "r+") as f: f.write("A")
+assert io.open("data/a.txt").read() == "A"
+os.rename("config.yaml", "new.yaml")
+assert not os.path.exists("config.yaml") and open("new.yaml").read() == "lr: 1\\nbs: 2\\n"
+assert sorted(os.listdir(".")) == ["data", "new.yaml", "out"]
+
+os.remove("data/a.txt")
+assert os.listdir("data") == ["deep"] and not os.path.lexists("data/a.txt")
+shutil.rmtree("data")
+assert not os.path.isdir("data") and glob.glob("data/*") == []
+try: open("data/deep/b.txt")
+except FileNotFoundError: pass
+else: raise SystemExit("a removed file was read")
+os.mkdir("data"); assert os.listdir("data") == []
+
+p = pathlib.Path("res"); p.mkdir(); (p / "j.json").write_text("{}")
+assert [q.name for q in p.iterdir()] == ["j.json"] and list(p.glob("*.json")) == [p / "j.json"]
+shutil.copytree("out", "out2")
+assert [(d, f) for _, d, f in os.walk("out2")] == [(["ckpt"], []), ([], ["x"])]
+os.replace("out2/ckpt/x", "out2/ckpt/y"); shutil.move("out2", "out3")
+assert glob.glob("out3/*/*") == ["out3/ckpt/y"]
+os.symlink("new.yaml", "link"); assert open("link").read().startswith("lr") and os.readlink("link")
+os.unlink("link"); assert not os.path.lexists("link")
+os.link("new.yaml", "hard"); assert os.path.exists("hard")
+
+d = os.open("raw", os.O_WRONLY | os.O_CREAT, 0o644); os.write(d, b"1"); os.close(d)
+assert os.stat("raw").st_size == 1 and os.path.getsize("raw") == 1
+os.truncate("raw", 0); assert os.path.getsize("raw") == 0
+os.utime("new.yaml"); os.chmod("new.yaml", 0o600); pathlib.Path("t").touch(); os.remove("t")
+for bad, call in ((FileExistsError, lambda: os.mkdir("res")), (FileExistsError, lambda: open("raw", "x")),
+                  (FileNotFoundError, lambda: open("no/such/f", "w")), (FileNotFoundError, lambda: os.remove("no")),
+                  (OSError, lambda: os.rmdir("res")), (FileNotFoundError, lambda: os.listdir("nothing"))):
+    try: call()
+    except bad: pass
+    else: raise SystemExit("no %s" % bad)
+
+db = sqlite3.connect("db.sqlite"); db.execute("create table t(a)"); db.commit(); db.close()
+assert sqlite3.connect("db.sqlite").execute("select count(*) from t").fetchall() == [(0,)]
+with tempfile.TemporaryDirectory() as d: open(d + "/x", "w").close()
+with tempfile.NamedTemporaryFile(dir=".") as f: f.write(b"x")
+logging.basicConfig(filename="run.log"); logging.warning("seen"); assert "seen" in open("run.log").read()
+assert pickle.loads(pickle.dumps(os.stat)) is os.stat and pickle.loads(pickle.dumps(open)) is open
+with open(b"bytes.bin", "wb") as f: f.write(b"1")
+assert os.path.exists(b"bytes.bin") and b"bytes.bin" in os.listdir(b".")
+os.chdir("res"); open("inside", "w").close(); assert os.path.exists("inside"); os.chdir("/")
+sys.stdout.write("ok\\n")
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_a_program_finds_what_it_did_and_the_user_finds_nothing(python: Path, guarded: Guarded) -> None:
+    assert guarded(EVERYTHING, python=python) == "ok\n"
+
+
+def test_scratch_is_written_as_ever(guarded: Guarded, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    guarded(f"open('{scratch}/x', 'w').write('x')")
+    assert (scratch / "x").read_text() == "x"
+
+
+def test_another_process_of_the_trial_finds_it_too(guarded: Guarded) -> None:
+    guarded("open('first', 'w').write('1'); import os; os.remove('config.yaml')")
+    assert guarded("import os; print(open('first').read(), os.path.exists('config.yaml'))") == "1 False\n"
+
+
+def test_what_may_not_be_written_fails_as_ever(guarded: Guarded) -> None:
+    code = """
+    import os
+    for call in (lambda: open("/no/such/directory/file", "w"), lambda: open("data", "w"), lambda: os.mkdir("data"),
+                 lambda: open("config.yaml", "x"), lambda: os.rename("no", "yes")):
+        try: call()
+        except OSError as error: print(type(error).__name__)
+    """
+    said = guarded(code).split()
+    missing, exists = "FileNotFoundError", "FileExistsError"
+    assert said == [missing, "IsADirectoryError", exists, exists, missing]
+
+
+def test_a_file_too_large_to_copy_ends_the_trial(guarded: Guarded, work: Path, tmp_path: Path) -> None:
+    with (work / "huge.bin").open("wb") as stream:
+        stream.truncate(300 << 20)
+    code = """
+    import os
+    child = os.fork()
+    if child == 0:
+        open("huge.bin", "r+")  # waits for the supervisor
+        print("changed it", flush=True)
+        os._exit(0)
+    import signal, time
+    touched = os.environ["SLURMWRAP_STEP_DIR"] + "/touched"
+    while not os.path.exists(touched) or not open(touched).read(): time.sleep(0.01)
+    print(open(touched).read().split("\\t")[1], end="")
+    os.kill(child, signal.SIGKILL)
+    """
+    assert guarded(code) == f"{work}/huge.bin\n"
+
+
+def test_a_crash_of_ours_is_not_the_programs(guarded: Guarded) -> None:
+    assert guarded("print(open('config.yaml').read().strip())", SLURMWRAP_TRIAL_DIR="") == "lr: 1\n"
+    assert guarded("import os; print(os.stat.__name__, open.__name__)") == "stat open\n"
+
+
+def test_programs_it_starts_find_what_it_wrote(guarded: Guarded, tmp_path: Path) -> None:
+    redirect = tmp_path / "shims" / "redirect"
+    redirect.parent.mkdir()
+    shutil.copyfile(INJECT.parent / "prerun" / "shims" / "redirect", redirect)
+    redirect.chmod(0o700)
+    code = """
+    import os, subprocess
+    os.makedirs("results")
+    open("results/a.txt", "w").write("a\\n")
+    subprocess.run(["cp", "config.yaml", "results/config.yaml"], check=True)
+    os.system("cp results/a.txt results/b.txt")
+    subprocess.run("cat results/b.txt config.yaml > all.txt 2>&1", shell=True, check=True)
+    subprocess.run(["sh", "-c", "echo more >> all.txt; echo new > results/new.txt"], check=True)
+    print(subprocess.check_output(["ls", "-x", "."], cwd="results", universal_newlines=True).split())
+    print(open("all.txt").read().split(), open("results/new.txt").read().strip())
+    """
+    said = guarded(code, SLURMWRAP_SHIMS=str(redirect.parent))
+    assert said == "['a.txt', 'b.txt', 'config.yaml', 'new.txt']\n['a', 'lr:', '1', 'more'] new\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "led"),
+    [
+        ("make all", "make all"),
+        ("a 2>&1 | tee x", "a 2>&1 | tee x"),
+        ("a > b", """a > "$('/r' ">" b)\""""),
+        ("a >>'x y' 2>/dev/null", """a >> "$('/r' ">>" 'x y')" 2>/dev/null"""),
+        ("echo 'a > b' \"c > d\" >&2", "echo 'a > b' \"c > d\" >&2"),
+        ("[[ a > b ]] && ((1>0)) && x &> log", """[[ a > b ]] && ((1>0)) && x &> "$('/r' ">" log)\""""),
+        ("a > $(date +%F).log; b", """a > "$('/r' ">" $(date +%F).log)"; b"""),
+        ("cp a made/b|x", "cp a '/S/made/b'|x"),
+        ("echo 'unclosed > x", "echo 'unclosed > x"),
+        ("", ""),
+    ],
+)
+def test_the_text_of_a_shell_is_led(text: str, led: str) -> None:
+    code = "import sys; from slurmwrap_children import led; print(led(sys.argv[1], '/r', PLACE), end='')"
+    place = "(lambda word: '/S/' + word if word.startswith('made') else word)"
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("PLACE", place), text],
+        env={"PYTHONPATH": str(INJECT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert (done.stdout, done.stderr) == (led, "")
+
+
+def test_torch_saves_and_loads_its_own(guarded: Guarded) -> None:
+    pytest.importorskip("torch")
+    code = """
+    import os, pathlib, torch
+    model = torch.nn.Linear(3, 3)
+    torch.save(model.state_dict(), "m.pt"); torch.save(model.state_dict(), pathlib.Path("data/m.pt"))
+    with open("f.pt", "wb") as f: torch.save(1, f)
+    assert torch.load("m.pt").keys() == torch.load("data/m.pt", mmap=True).keys() and torch.load("f.pt") == 1
+    torch.jit.save(torch.jit.script(model), "j.pt"); torch.jit.load("j.pt")
+    print(sorted(os.listdir(".")))
+    """
+    assert guarded(code) == "['config.yaml', 'data', 'f.pt', 'j.pt', 'm.pt']\n"
+
+
+def test_libraries_that_write_below_python_are_led_away(guarded: Guarded) -> None:
+    for name in ("safetensors", "h5py", "numpy", "torch"):
+        pytest.importorskip(name)
+    code = """
+    import h5py, numpy as np, os, torch
+    from safetensors.torch import load_file, save_file
+    save_file({"a": torch.ones(2)}, "m.safetensors"); assert load_file("m.safetensors")["a"].sum() == 2
+    with h5py.File("h.h5", "w") as f: f["a"] = [1, 2]
+    with h5py.File("h.h5", "a") as f: f["b"] = 1
+    with h5py.File("h.h5") as f: assert sorted(f) == ["a", "b"]
+    np.save("a.npy", np.zeros(3)); np.savez("b.npz", a=np.ones(2)); np.zeros(3).tofile("t.bin")
+    assert np.load("a.npy", mmap_mode="r").shape == (3,) and np.load("b.npz")["a"].sum() == 2
+    m = np.memmap("mm", dtype="f4", mode="w+", shape=(3,)); m[:] = 1; m.flush()
+    print(sorted(os.listdir(".")))
+    """
+    made = ["a.npy", "b.npz", "config.yaml", "data", "h.h5", "m.safetensors", "mm", "t.bin"]
+    assert guarded(code) == f"{made}\n"
+
+
+@pytest.mark.slow
+def test_lightning_trains_on_one_device_and_its_checkpoints_are_kept_away(guarded: Guarded) -> None:
+    pytest.importorskip("lightning")
+    code = """
+    import os, torch, lightning as L
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    class M(L.LightningModule):
+        def __init__(self): super().__init__(); self.l = torch.nn.Linear(4, 1)
+        def training_step(self, b, i): return self.l(b[0]).mean()
+        def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8, 4)), batch_size=4)
+    t = L.Trainer(devices=8, num_nodes=4, accelerator="cpu", strategy="ddp", max_epochs=2, logger=False,
+                  enable_progress_bar=False, callbacks=[ModelCheckpoint(dirpath="ck", save_last=True)])
+    t.fit(M(), data); t.save_checkpoint("final.ckpt"); M.load_from_checkpoint("final.ckpt")
+    print(t.num_devices, t.num_nodes, t.world_size, sorted(os.listdir("ck"))[-1], os.path.exists("final.ckpt"))
+    """
+    slurm = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NAME": "train", "SLURM_NODELIST": "127.0.0.1", "SLURM_NNODES": "1"}
+    slurm |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1"}
+    slurm |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    assert guarded(code, **slurm).splitlines()[-1] == "1 1 1 last.ckpt True"
+
+
+@pytest.mark.slow
+def test_transformers_saves_resumes_and_publishes_nothing(guarded: Guarded) -> None:
+    pytest.importorskip("transformers")
+    code = """
+    import os, torch
+    from transformers import BertConfig, BertForSequenceClassification as Bert, Trainer, TrainingArguments
+    config = BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    data = [{"input_ids": torch.tensor([1, 2]), "labels": torch.tensor(1)} for _ in range(8)]
+    args = TrainingArguments(output_dir="out", save_steps=2, max_steps=4, save_total_limit=1, use_cpu=True,
+                             report_to=[], disable_tqdm=True, push_to_hub=True, hub_model_id="nobody/nothing")
+    trainer = Trainer(model=Bert(config), args=args, train_dataset=data)
+    trainer.train(); trainer.save_model("final"); trainer.push_to_hub(); Bert.from_pretrained("final")
+    trainer.train(resume_from_checkpoint=True)
+    print(os.listdir("out"), "model.safetensors" in os.listdir("final"))
+    """
+    assert guarded(code).splitlines()[-1] == "['checkpoint-4'] True"
+
+
+@pytest.mark.slow
+def test_keras_saves_and_loads_its_own(guarded: Guarded) -> None:
+    if importlib.util.find_spec("keras") is None:
+        pytest.skip("Keras is not installed")
+    code = """
+    import keras, os
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
+    model.save("m.keras"); keras.models.load_model("m.keras")
+    model.save_weights("w.weights.h5"); model.load_weights("w.weights.h5")
+    print(sorted(os.listdir(".")))
+    """
+    said = guarded(code, KERAS_BACKEND="torch").splitlines()[-1]
+    assert said == "['config.yaml', 'data', 'm.keras', 'w.weights.h5']"

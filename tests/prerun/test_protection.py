@@ -1,0 +1,177 @@
+"""Whole trials, with an overlay and without: the user's directory stays as it is, and the verdict is about the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.prerun import protection
+from slurmwrap.prerun.overlay import Overlay, plan
+from slurmwrap.prerun.result import TrialResult
+from slurmwrap.prerun.touches import Touch
+from slurmwrap.prerun.trial import TrialSpec
+
+Trial = Callable[..., TrialResult]
+Spec = Callable[..., TrialSpec]
+
+
+def snapshot(folder: Path) -> list[tuple[str, int, int, int]]:
+    stats = [(str(path), path.lstat()) for path in sorted(folder.rglob("*"))]
+    return [(path, at.st_mtime_ns, at.st_size, at.st_mode) for path, at in stats]
+
+
+@pytest.fixture
+def files(job: Path) -> Path:
+    (job / "old").mkdir()
+    (job / "old" / "result.txt").write_text("42\n")
+    (job / "data.txt").write_text("data\n")
+    (job / "clean.sh").write_text("#!/bin/bash\nrm -f data.txt\n")
+    return job
+
+
+@pytest.fixture(params=["auto", "off"])
+def kept(request: pytest.FixtureRequest, trial: Trial, make_spec: Spec, files: Path) -> Trial:
+    """Runs a trial and checks that nothing of the user's changed."""
+    if request.param == "auto":
+        here = plan(make_spec("#!/bin/sh\n"), {})
+        here.remove()
+        if not here.roots:
+            pytest.skip("no overlay on this machine")
+
+    def run(body: str, **fields: object) -> TrialResult:
+        before = snapshot(files)
+        result = trial(f"#!/bin/bash\nset -e\n{body}\n", overlay=request.param, **fields)
+        assert snapshot(files) == before
+        return result
+
+    run.overlay = request.param == "auto"  # type: ignore[attr-defined]
+    return run
+
+
+def logs(result: TrialResult) -> dict[str, str]:
+    return {Path(log.name).name: log.text for log in result.logs}
+
+
+STEPS = "before step 1\nafter step 1\nbefore step 2\nafter step 2\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("python train.py 2", {"output": STEPS}),
+        ("python train.py 2 > train.log 2>&1", {"output": "", "train.log": STEPS}),
+        ("python train.py 2 | tee -a run.log", {"output": STEPS, "run.log": STEPS}),
+        ("mkdir -p logs/1; python train.py 2 &> logs/1/t.log", {"output": "", "t.log": STEPS}),
+        ("echo a >> a.log; echo b >> a.log", {"output": "", "a.log": "a\nb\n"}),
+        ("rm -f nothing.here; python train.py 2", {"output": STEPS}),
+        ("python -c \"open('m','w').write('x'); print(open('m').read())\"", {"output": "x\n"}),
+        ("python -c \"import os; os.remove('data.txt'); print(os.listdir('old'))\"", {"output": "['result.txt']\n"}),
+    ],
+)
+def test_a_script_ends_well_and_its_logs_are_read(kept: Trial, body: str, written: dict[str, str]) -> None:
+    result = kept(body)
+    assert (result.layer, result.exit_code, logs(result)) == ("exit", 0, written)
+
+
+def test_a_script_stops_inside_the_third_step_with_its_log_elsewhere(kept: Trial) -> None:
+    result = kept("cat > c.yaml <<EOF\na: 1\nEOF\npython train.py 9 > train.log 2>&1\ncp train.log old/\n")
+    assert (result.layer, result.steps) == ("step", 3)
+    assert logs(result)["train.log"].endswith("before step 3\n")
+
+
+def test_a_failure_behind_a_redirection_can_be_explained(kept: Trial) -> None:
+    result = kept("python -c 'raise ValueError(3)' > train.log 2>&1")
+    assert (result.layer, result.exit_code) == ("exit", 1)
+    assert logs(result)["train.log"].endswith("ValueError: 3\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "command"),
+    [
+        ("rm -rf old; python train.py 9", "old", "line 3: rm"),
+        ("if [ -d old ]; then mv old older; fi; python train.py 9", "old", "mv"),
+        ("bash clean.sh; python train.py 9", "data.txt", "rm"),
+        ('TO=$(echo copy); cp data.txt "$TO"; python train.py 9', "copy", "cp"),
+        ("find old -name '*.txt' -delete; python train.py 9", "old", "line 3: find"),
+    ],
+)
+def test_a_script_that_touches_files_is_covered_or_not_run(kept: Trial, body: str, path: str, command: str) -> None:
+    result = kept(body)
+    if kept.overlay:  # type: ignore[attr-defined]
+        assert (result.layer, result.steps, result.error) == ("step", 3, "")
+    else:
+        assert (result.layer, result.steps) == ("supervisor", 0)
+        assert result.error.startswith("would touch /")
+        assert f"/{path} ({command})" in result.error
+        assert result.error.endswith("--prerun-command='python train.py 9'")
+        assert result.touched
+
+
+def test_without_an_overlay_a_line_after_the_training_ends_the_trial_there(trial: Trial, files: Path) -> None:
+    result = trial("#!/bin/bash\npython train.py 2\nrm -rf old\necho never\n", overlay="off")
+    assert (result.layer, result.steps, result.touched) == ("supervisor", 2, (f"{files}/old (rm)",))
+    assert (files / "old" / "result.txt").exists()
+    assert "never" not in result.logs[0].text
+
+
+def test_a_log_that_the_script_reads_back_does_not_blame_the_job(trial: Trial, files: Path) -> None:
+    result = trial("#!/bin/bash\npython train.py 1 > t.log\ngrep step t.log\n", overlay="off")
+    assert (result.layer, result.error) == ("supervisor", "the script reads a file that its trial wrote elsewhere")
+    assert not (files / "t.log").exists()
+
+
+def test_a_command_in_the_scripts_place_touches_nothing(trial: Trial, files: Path) -> None:
+    result = trial("#!/bin/bash\nrm -rf old\n", overlay="off", command="python train.py 9 > t.log 2>&1")
+    assert (result.layer, result.steps) == ("step", 3)
+    assert not (files / "t.log").exists()
+
+
+def test_directories_that_the_trial_made_go_unless_somebody_uses_them(trial: Trial, files: Path) -> None:
+    elsewhere = "bin=$(echo /usr/bin); echo x | $bin/tee c/theirs > /dev/null"  # as another job would, past every shim
+    trial(f"#!/bin/bash\nmkdir -p a/b c old\n{elsewhere}\n", overlay="off")
+    assert sorted(p.name for p in files.iterdir() if p.is_dir()) == ["c", "old", "torch"]
+    assert (files / "c" / "theirs").read_text() == "x\n"
+
+
+def test_nothing_of_the_protection_is_left(trial: Trial, files: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    environ = {"TMPDIR": str(tmp_path / "scratch")}
+    for overlay in ("auto", "off"):
+        trial("#!/bin/bash\npython train.py 2 > t.log\n", overlay=overlay, environ=environ)
+        assert list((tmp_path / "scratch").iterdir()) == []
+        assert not {"outputs", "gone"} & {p.name for p in (tmp_path / "trial").iterdir()}
+
+
+def test_line_ends_and_odd_bytes_of_a_script_stay(trial: Trial, make_spec: Spec, files: Path) -> None:
+    spec = make_spec("")
+    Path(spec.script).write_bytes(b"#!/bin/bash\necho caf\xe9 > a.log\r\n")
+    copy = protection.protect(replace(spec, overlay="off"), {}).spec.script
+    redirect = f"{spec.trial_dir}/shims/redirect".encode()
+    assert Path(copy).read_bytes() == b'#!/bin/bash\necho caf\xe9 > "$(' + redirect + b" '>' a.log)\"\r\n"
+
+
+def test_what_is_free_and_what_is_held(make_spec: Spec, files: Path) -> None:
+    spec = make_spec("#!/bin/sh\n")
+    environ = {"TMPDIR": f"{files}/tmp", "HOME": "/home/ada", "SLURM_SUBMIT_DIR": str(files)}
+    free, held = protection.places(spec, environ, Overlay())
+    assert free == (f"{files}/tmp", "/tmp", "/var/tmp", "/dev", "/proc", "/run/user", spec.trial_dir)
+    assert held == (str(files), "/home/ada")
+    covered = Overlay(roots=("/home/ada",), keep=(spec.trial_dir,))
+    assert protection.places(spec, environ, covered) == ((*free, "/home/ada"), (str(files),))
+
+
+def test_a_home_for_scratch_frees_nothing(make_spec: Spec, files: Path) -> None:
+    free, _ = protection.places(make_spec("#!/bin/sh\n"), {"TMPDIR": "/home/ada", "HOME": "/home/ada"}, Overlay())
+    assert "/home/ada" not in free
+
+
+def test_what_was_met_is_read_and_a_forged_line_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "touched").write_text("rm\t/w/a\nrm\t/w/a\nmv\t?\nnonsense\n")
+    assert protection.met(str(tmp_path)) == (
+        Touch(path="/w/a", line=0, command="rm"),
+        Touch(path="", line=0, command="mv"),
+        Touch(path="", line=0, command="nonsense"),
+    )
