@@ -1,80 +1,39 @@
 """What a batch script starts: turns its text into Python entry points with their arguments. Pure but for `is_program`.
 
 Found behind srun, mpirun, torchrun, accelerate, deepspeed, `python -m`, env, timeout, nohup, numactl, uv run, conda
-run, apptainer exec and the like. What cannot be known without running the script is left out, or is not `certain`.
+run, apptainer exec, `bash -c` and the like, and as text of the script itself (`python - <<EOF`, `python -c`). What
+cannot be known without running the script is left out, or is not `certain`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmwrap.inject import slurmwrap_launch
-from slurmwrap.prerun.launch import parse_mpirun, parse_srun
-from slurmwrap.prerun.shell import UNKNOWN, Guess, RawCommand, assignment, commands, expand
+from slurmwrap.prerun.setup import changed_by, search_of
+from slurmwrap.prerun.shell import UNKNOWN, Guess, RawCommand, RawWord, assignment, commands, expand
+from slurmwrap.prerun.wrappers import (
+    CONDAS,
+    HARMLESS,
+    OWN_ENVIRONMENT,
+    PYTHON,
+    SHELLS,
+    inline_python,
+    inline_shell,
+    installs,
+    is_program,
+    skip,
+    unwrapped,
+)
 
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+__all__ = ["EntryPoint", "Started", "entry_points", "is_program", "program", "started", "unwrapped"]
 
 
 SUBMIT_DIR = "SLURM_SUBMIT_DIR"
-_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
-_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
-_MPI = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra")
-
-# command -> (subcommands of which one must follow, options with a value, words to skip, in a container)
-_WRAPPERS: Mapping[str, tuple[tuple[str, ...], frozenset[str], int, bool]] = {
-    "env": ((), frozenset({"-u", "-C", "-S"}), 0, False),
-    "exec": ((), frozenset({"-a"}), 0, False),
-    "nohup": ((), frozenset(), 0, False),
-    "setsid": ((), frozenset(), 0, False),
-    "time": ((), frozenset({"-f", "-o"}), 0, False),
-    "timeout": ((), frozenset({"-k", "-s"}), 1, False),
-    "nice": ((), frozenset({"-n"}), 0, False),
-    "ionice": ((), frozenset({"-c", "-n"}), 0, False),
-    "stdbuf": ((), frozenset({"-i", "-o", "-e"}), 0, False),
-    "numactl": ((), frozenset({"-N", "-m", "-C", "-i", "-p"}), 0, False),
-    "taskset": ((), frozenset(), 1, False),
-    "catchsegv": ((), frozenset(), 0, False),
-    "nsys": (("profile",), frozenset({"-o", "-t", "-d", "-c", "-s", "-f", "-w"}), 0, False),
-    "uv": (
-        ("run",),
-        frozenset({"--with", "--python", "-p", "--extra", "--group", "--project", "--directory"}),
-        0,
-        False,
-    ),
-    "poetry": (("run",), frozenset(), 0, False),
-    "pipenv": (("run",), frozenset(), 0, False),
-    "conda": (("run",), frozenset({"-n", "-p", "--name", "--prefix", "--cwd"}), 0, False),
-    "mamba": (("run",), frozenset({"-n", "-p", "--name", "--prefix"}), 0, False),
-    "micromamba": (("run",), frozenset({"-n", "-p", "--name", "--prefix"}), 0, False),
-    "apptainer": (
-        ("exec",),
-        frozenset({"-B", "--bind", "--env", "--env-file", "-H", "--home", "--pwd", "-W"}),
-        1,
-        True,
-    ),
-    "singularity": (
-        ("exec",),
-        frozenset({"-B", "--bind", "--env", "--env-file", "-H", "--home", "--pwd", "-W"}),
-        1,
-        True,
-    ),
-}
-
-# Commands that make no file of the user's; after any other one a missing file may have been made.
-_HARMLESS = _words(
-    """
-    : [ [[ test echo printf set unset export declare local readonly shopt ulimit umask module ml source . cd
-    pushd popd conda mamba date hostname whoami pwd sleep wait trap true false which type nvidia-smi nproc
-    free df env printenv scontrol squeue sacct head tail cut grep awk sed tr wc sort uniq cat tee ls mkdir
-    lscpu eval read shift hash spack
-    """
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +47,16 @@ class EntryPoint:
     certain: bool = True  # it runs for sure, from a directory that is known
     interpreter: str = ""  # as the script says it: "python3", "/venv/bin/python", "\0/bin/python"; "" when it does not
     cwd: str = ""  # "" when unknown
+    code: str | None = None  # the program itself, where the script holds it (`python - <<EOF`); `path` is "" then
+    code_line: int = 0  # line of the script on which `code` begins
+    module: str = ""  # of `python -m module`, where no file of that name lies in the working directory
+    contained: bool = False  # behind a container's doors: paths and packages are its own
+    search: str = UNKNOWN  # PATH there; parts that are not known are UNKNOWN, a conda environment is CONDA + its name
+    modules: str = ""  # PYTHONPATH there; UNKNOWN where it is not known
+    installs: bool = False  # the script may have installed packages before
+    whole: tuple[str, ...] = ()  # all words of the command, srun and launcher included
+    devices: str | None = None  # CUDA_VISIBLE_DEVICES, where the script sets it
+    file: str = ""  # the script in which this stands, when it is another one that the batch script starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,103 +67,244 @@ class Started:
     reads: tuple[str, ...]  # what stands behind `<`
     cwd: str  # "" when unknown
     entry: EntryPoint | None
+    line: int = 0
+    sure: bool = False
+    search: str = UNKNOWN  # as in EntryPoint
+    contained: bool = False
+    before: str = ""  # the directory before this command; it differs for `cd`
+    raw: RawCommand | None = None
+    targets: tuple[str, ...] = ()  # what its redirections write to
+    inner: bool = False  # it stands in another script, or in the text of `bash -c`
+
+
+Read = Callable[[str], "str | None"]  # path -> text of a shell script, None when it is not to be had
 
 
 def started(
-    script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str] | None = None
+    script_text: str,
+    chdir: str,
+    args: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    read: Read | None = None,
 ) -> tuple[Started, ...]:
     """All commands of a shell script in order; arguments as of `entry_points`."""
-    return tuple(_Walk(chdir, tuple(args), environ or {}).commands(script_text))
+    return tuple(_Walk(chdir, tuple(args), environ or {}, read).commands(script_text))
 
 
 def entry_points(
-    script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str] | None = None
+    script_text: str,
+    chdir: str,
+    args: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    read: Read | None = None,
 ) -> tuple[EntryPoint, ...]:
     """The entry points of a shell script run in `chdir` with `args`, in order. `environ`: what sbatch will pass on,
-    and SLURM_SUBMIT_DIR where it is known (sbatch sets it to its own directory)."""
-    return tuple(one.entry for one in started(script_text, chdir, args, environ) if one.entry)
+    and SLURM_SUBMIT_DIR where it is known (sbatch sets it to its own directory). With `read`, shell scripts that the
+    script starts are followed as well."""
+    return tuple(one.entry for one in started(script_text, chdir, args, environ, read) if one.entry)
+
+
+_DEPTH = 4  # scripts that start scripts
 
 
 class _Walk:
     """Goes through the commands with what is known so far: variables, directory, whether files may have appeared."""
 
-    def __init__(self, chdir: str, args: tuple[str, ...], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, chdir: str | None, args: tuple[str, ...], environ: Mapping[str, str | None], read: Read | None
+    ) -> None:
         self.cwd: str | None = chdir
-        self.args = args
+        self.args: tuple[str, ...] | None = args
+        self.own_args: tuple[str, ...] | None = args
         self.variables: dict[str, str | None] = {
             k: v for k, v in environ.items() if not k.startswith("SLURM_") or k == SUBMIT_DIR
         }
+        self.variables["PWD"] = chdir
+        self.variables.setdefault("PYTHONPATH", "")
+        self.read = read
         self.files_known = True
+        self.installs = False
+        self.depth = 0
+        self.before = ""
+        self.file = ""
+        self.devices: str | None = None
+        self.surely = True  # what started this script runs for sure
 
     def commands(self, script_text: str) -> Iterator[Started]:
         for command in commands(script_text):
-            words = self._assign(command)
+            self.args = None if command.in_function else self.own_args
+            words, local = self._assign(command)
             if not words:
                 continue
             name = os.path.basename(words[0])  # noqa: PTH119 - "" for "dir/", where Path.name is "dir"
+            self.before = self.cwd or ""
             if name in ("cd", "pushd", "popd"):
                 self._change_directory(words, command.sure)
-            found = self._entry(words, command)
-            reads = tuple(text for word in command.reads for text in expand(word, self.variables, self.args))
-            yield Started(words=tuple(unwrapped(words)[0]), reads=reads, cwd=self.cwd or "", entry=found)
+            before = {key: self.variables.get(key) for key in local}
+            self.variables.update(local)
+            yield from self._started(words, command)
+            self.variables.update(before)
+            changed_by(words, self.variables, cwd=self.cwd, sure=command.sure and self.surely)
             ends = command.sure and name in ("exit", "exec") and len(words) > (name == "exec")
             if ends:
                 return
-            self.files_known = self.files_known and not command.writes and (found is not None or name in _HARMLESS)
+            if name == "shift" or words[:2] == ["set", "--"]:
+                self.own_args = None
+            self.installs = self.installs or installs(words)
 
-    def _assign(self, command: RawCommand) -> list[str]:
-        """Takes leading and exported assignments into the variables; the words that are left."""
+    def _started(self, words: list[str], command: RawCommand) -> Iterator[Started]:
+        found = self._entry(words, command)
+        rest, contained = unwrapped(words)
+        reads = tuple(text for word in command.reads for text in expand(word, self.variables, self.args))
+        yield Started(
+            words=tuple(rest),
+            reads=reads,
+            cwd=self.cwd or "",
+            entry=found,
+            line=command.line,
+            sure=command.sure and self.surely,
+            search=search_of(self.variables.get("PATH")),
+            contained=contained,
+            before=self.before,
+            raw=command,
+            targets=tuple("".join(expand(t.word, self.variables, self.args)) for t in command.targets),
+            inner=self.depth > 0,
+        )
+        yield from self._within(rest, contained, found, command)
+        name = os.path.basename(words[0])  # noqa: PTH119
+        self.files_known = self.files_known and not command.writes and (found is not None or name in HARMLESS)
+
+    def _within(
+        self, rest: list[str], contained: bool, found: EntryPoint | None, command: RawCommand
+    ) -> Iterator[Started]:
+        """The commands of a script that this command starts: `bash -c "..."` and, with a reader, `bash run.sh`."""
+        if self.depth >= _DEPTH or self.read is None:
+            return
+        file = ""
+        if found is not None and found.kind == "shell":
+            text, args, file = (None if found.contained else self.read(found.path)), found.argv, found.path
+        else:
+            text, args = inline_shell(rest)
+        if text is None:
+            return
+        inner = _Walk(self.cwd, tuple(args), self.variables, self.read)
+        inner.depth, inner.files_known, inner.installs = self.depth + 1, self.files_known, self.installs
+        inner.devices, inner.file = self.devices, file or self.file
+        inner.surely = self.surely and command.sure and not contained
+        first = next((w.line for w in command.words if expand(w, self.variables, self.args) == (text,)), command.line)
+        for one in inner.commands(text):
+            entry = one.entry and _placed(one.entry, first, bool(file), contained)
+            moved = one.line if file else first + one.line - 1
+            yield replace(one, entry=entry, line=moved, contained=contained or one.contained, raw=None)
+        self.files_known = inner.files_known
+
+    def _assign(self, command: RawCommand) -> tuple[list[str], dict[str, str | None]]:
+        """Takes leading and exported assignments into the variables; the words that are left, and the assignments
+        that hold for this command alone (`PYTHONPATH=. python x.py`)."""
         words = list(command.words)
         name = words[0].literal
         if name in ("export", "declare", "local", "readonly", "typeset"):
             words = words[1:]
             while words and (words[0].literal or "").startswith("-"):
                 words = words[1:]
-        taken = 0
+        taken, found = 0, dict[str, str | None]()
         while taken < len(words) and (pair := assignment(words[taken])):
-            value = expand(pair[1], self.variables, self.args)
-            known = value[0] if len(value) == 1 and UNKNOWN not in value[0] and command.sure else None
-            self.variables[pair[0]] = known
+            known = _value(pair[1], {**self.variables, **found} if found else self.variables, self.args)
+            found[pair[0]] = known if command.sure and self.surely else None
             taken += 1
-        if name in ("export", "declare", "local", "readonly", "typeset"):
-            return [name]
-        return [text for word in words[taken:] for text in expand(word, self.variables, self.args)]
+        exported = name in ("export", "declare", "local", "readonly", "typeset")
+        rest = [] if exported else [text for word in words[taken:] for text in self._expanded(word)]
+        if "CUDA_VISIBLE_DEVICES" in found:
+            self.devices = found["CUDA_VISIBLE_DEVICES"]
+        if not rest:
+            self.variables.update(found)
+            return ([name] if exported and name else []), {}
+        return rest, found
+
+    def _expanded(self, word: RawWord) -> tuple[str, ...]:
+        return expand(word, self.variables, self.args)
 
     def _change_directory(self, words: list[str], sure: bool) -> None:
         target = words[1] if len(words) == 2 and words[0] == "cd" else UNKNOWN
         known = sure and self.cwd is not None and UNKNOWN not in target and not isinstance(target, Guess)
         self.cwd = _join(self.cwd, target) if known and target != "-" else None
+        self.variables["PWD"] = self.cwd
 
     def _entry(self, words: list[str], command: RawCommand) -> EntryPoint | None:
         rest, contained = unwrapped(words)
-        found = program(rest, self.cwd)
+        found = program(rest, self.cwd) or self._given(rest, command)
         if found is None:
             return None
-        sure = command.sure and not contained and self.files_known and self.cwd is not None
-        return replace(found, line=command.line, certain=sure and found.certain, cwd=self.cwd or "")
+        sure = command.sure and not contained and self.files_known and self.cwd is not None and self.surely
+        sure = sure and command.then != "||"  # the script knows what to do when it fails
+        return replace(
+            found,
+            line=command.line,
+            certain=sure and found.certain,
+            cwd=self.cwd or "",
+            argv=tuple(UNKNOWN if "{}" in w or w == ":::" else w for w in found.argv)
+            + ((UNKNOWN,) if words[0] == "xargs" else ()),
+            contained=contained,
+            search=self._search(words, contained),
+            modules=self.variables.get("PYTHONPATH", "") or ("" if self._unset("PYTHONPATH") else UNKNOWN),
+            installs=self.installs,
+            whole=tuple(words),
+            devices=self.devices,
+            file=self.file,
+        )
+
+    def _unset(self, name: str) -> bool:
+        return name not in self.variables or self.variables[name] == ""
+
+    def _search(self, words: list[str], contained: bool) -> str:
+        """PATH as the program's own environment has it."""
+        known = search_of(self.variables.get("PATH"))
+        for at, word in enumerate(words):
+            name = os.path.basename(word)  # noqa: PTH119
+            if name in OWN_ENVIRONMENT and words[at + 1 : at + 2] == ["run"]:
+                return UNKNOWN
+            if name in CONDAS and words[at + 1 : at + 2] == ["run"]:
+                pairs = zip(words[at:], words[at + 1 :], strict=False)
+                chosen = next((value for option, value in pairs if option in ("-n", "-p", "--name", "--prefix")), None)
+                return search_of(known, conda=chosen)
+        return UNKNOWN if contained else known
+
+    def _given(self, rest: list[str], command: RawCommand) -> EntryPoint | None:
+        """A program that the script holds itself or hands over on standard input."""
+        if not rest or not PYTHON.fullmatch(os.path.basename(rest[0])):  # noqa: PTH119
+            return None
+        at, code = inline_python(rest)
+        if code is not None:
+            line = next((w.line for w in command.words if self._expanded(w) == (code,)), command.line)
+            argv = tuple(rest[at:])
+            return EntryPoint(
+                kind="python", path="", argv=argv, line=0, interpreter=rest[0], code=code, code_line=line, certain=False
+            )
+        if at < 0 or command.feeds:
+            return None
+        here = command.heredoc
+        if here is not None and here.ended and (here.quoted or not set("$`\\") & set(here.body)):
+            argv = tuple(rest[at:])
+            return EntryPoint(
+                kind="python", path="", argv=argv, line=0, interpreter=rest[0], code=here.body, code_line=here.line
+            )
+        reads = [text for word in command.reads for text in self._expanded(word)]
+        if here is None and len(reads) == 1:
+            return _file("python", [reads[0], *rest[at:]], self.cwd, rest[0])
+        return None
 
 
-def unwrapped(words: Sequence[str]) -> tuple[list[str], bool]:
-    """What srun, mpirun, env, timeout and the like would start in the end, and whether in a container."""
-    rest, contained = list(words), False
-    for _ in range(12):  # no script wraps deeper; a bound against a table that eats nothing
-        if not rest:
-            break
-        name = os.path.basename(rest[0])  # noqa: PTH119
-        if name == "srun":
-            call = parse_srun(rest[1:])
-            rest, contained = list(call.command), contained or call.in_container
-        elif name in _MPI:
-            rest = list(parse_mpirun(rest[1:], is_program).command)
-        elif name in _WRAPPERS:
-            subcommands, valued, skipped, container = _WRAPPERS[name]
-            if subcommands and (len(rest) < 2 or rest[1] not in subcommands):
-                break
-            rest = _skip(rest[2 if subcommands else 1 :], valued, skipped)
-            contained = contained or container
-        else:
-            break
-    return rest, contained
+def _value(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
+    """What is assigned, with UNKNOWN for the parts that are not known; None when nothing of it is."""
+    value = expand(word, variables, args)
+    return value[0] if len(value) == 1 and value[0] != UNKNOWN else None
+
+
+def _placed(entry: EntryPoint, first: int, in_file: bool, contained: bool) -> EntryPoint:
+    """An entry point of an inner script as the outer one has it: its lines, and what holds around it."""
+    moved = {} if in_file else {"line": first + entry.line - 1, "code_line": first + entry.code_line - 1}
+    search = UNKNOWN if contained else entry.search
+    return replace(entry, contained=contained or entry.contained, search=search, **moved)  # type: ignore[arg-type]
 
 
 def program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
@@ -204,31 +314,15 @@ def program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
         return None
     if launched := slurmwrap_launch.launcher(list(words)):
         return _launched(launched, words, cwd, "")
-    if _PYTHON.fullmatch(name):
+    if PYTHON.fullmatch(name):
         return _python(words, cwd)
-    if name in _SHELLS:
-        rest = _skip(words[1:], frozenset({"-o", "-O", "--rcfile", "--init-file"}), 0)
+    if name in SHELLS:
+        rest = skip(words[1:], frozenset({"-o", "-O", "--rcfile", "--init-file"}), 0)
         named = bool(rest) and not any(re.fullmatch(r"-\w*[cs]\w*", w) for w in words[1 : len(words) - len(rest)])
         return _file("shell", rest, cwd, words[0]) if named else None
+    if name.endswith(".sh") and "/" in words[0]:
+        return _file("shell", words, cwd, "")
     return _file("python", words, cwd, "") if name.endswith(".py") else None
-
-
-def is_program(word: str) -> bool:
-    """True when `word` can be a command: found on PATH, or a file."""
-    import shutil
-
-    return bool(_PYTHON.fullmatch(os.path.basename(word))) or shutil.which(word) is not None  # noqa: PTH119
-
-
-def _skip(words: Sequence[str], valued: frozenset[str], positionals: int) -> list[str]:
-    rest = list(words)
-    while rest and (rest[0].startswith("-") or re.match(r"[A-Za-z_]\w*=", rest[0])):
-        word = rest.pop(0)
-        if word == "--":
-            break
-        if word in valued and rest:
-            rest.pop(0)
-    return rest[positionals:]
 
 
 def _python(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
@@ -268,7 +362,7 @@ def _launched(launched: tuple[str, int], words: Sequence[str], cwd: str | None, 
 
 
 def _file(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) -> EntryPoint | None:
-    if not words or UNKNOWN in words[0]:
+    if not words or UNKNOWN in words[0] or not words[0].strip():
         return None
     path, certain = _join(cwd, words[0]), not isinstance(words[0], Guess)
     return EntryPoint(kind=kind, path=path, argv=tuple(words[1:]), line=0, certain=certain, interpreter=interpreter)
@@ -277,8 +371,10 @@ def _file(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) ->
 def _module(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) -> EntryPoint:
     base = Path(cwd or "/nonexistent", *words[0].split("."))
     tried = (base.with_suffix(".py"), base / "__main__.py")
-    path = next((str(p) for p in tried if p.is_file()), "")  # else an installed module
-    return EntryPoint(kind=kind, path=path, argv=tuple(words[1:]), line=0, interpreter=interpreter)
+    path = next((str(p) for p in tried if UNKNOWN not in str(p) and p.is_file()), "")  # else an installed module
+    return EntryPoint(
+        kind=kind, path=path, argv=tuple(words[1:]), line=0, interpreter=interpreter, module="" if path else words[0]
+    )
 
 
 def _join(cwd: str | None, path: str) -> str:

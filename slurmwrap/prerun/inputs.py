@@ -37,10 +37,13 @@ _NO_READERS = _words(
 _LAST_IS_WRITTEN = ("cp", "rsync", "scp", "install", "sbcast")
 # A path behind such an option is made by the job, or may be.
 _OUTPUT = re.compile(
-    r"out|save|log|result|dest|work[-_]?dir|run[-_]?dir|exp|ckpt|checkpoint|resume|dump|board|wandb|cache|tmp|temp"
+    r"^-o$|out|save|log|result|dest|work[-_]?dir|run[-_]?dir|exp|ckpt|checkpoint|resume|dump|board|wandb|cache|tmp|temp"
     r"|scratch|prefix|target|report|profil|trace|artifact|store|socket|pid|record|download|export|root[-_]?dir",
     re.IGNORECASE,
 )
+_NUMBER = re.compile(r"-\.?\d")
+_PAIR = re.compile(r"[A-Za-z_][\w.]*=")
+_YACS = re.compile(r"[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*")  # `OUTPUT_DIR ./out`: options without dashes
 _DATA = re.compile(
     r"\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|tsv|txt|yaml|yml|toml|gz|zip|tar|pkl|safetensors"
     r"|png|jpe?g|arrow|tfrecord|lmdb|model|bz2|xz|zst|py|sh|cfg|ini)$",
@@ -87,15 +90,27 @@ def missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
             yield name, path
 
 
+def given_files(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
+    """(option, absolute path) of arguments that are data files to read, and are there."""
+    for name, value in _named(argv):
+        path = _resolved(value, cwd)
+        if path and _DATA.search(path) and not _OUTPUT.search(name) and _is_file(path):
+            yield name, path
+
+
 def _named(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(option, value) of `--option value`, `--option=value` and `key=value`; the option is "" for a word alone."""
     option = ""
     for word in argv:
-        if word.startswith("-") and "=" not in word:
+        if word.startswith("-") and "=" not in word and not _NUMBER.match(word):
             option = word
             continue
         name, value = word.split("=", 1) if re.match(r"--?[\w-]+=|[\w.]+=", word) else (option, word)
-        option = ""
+        option = word if not option and _YACS.fullmatch(word) else ""
+        pairs = value.split(",")
+        if all(_PAIR.match(pair) for pair in pairs[1:]):  # `--model_args pretrained=./model,dtype=bfloat16`
+            value = pairs[0]
+            yield from (tuple(pair.split("=", 1)) for pair in pairs[1:])  # type: ignore[misc]
         yield name, value
 
 

@@ -1,51 +1,30 @@
 """The static stage: turns a JobRequest into findings, in two seconds at most, without running anything of the user's.
 
-Edge by argument: `run` (host.command.run) starts `bash -n` and, for a second opinion, the job's own interpreter. Reads
-the files that the script names. An ERROR is certain; whatever might be different on a node is a WARNING.
+Edge by argument: `run` (host.command.run) starts `bash -n`, shellcheck, and the job's own interpreter with questions of
+ours. Reads the files that the script names. An ERROR is certain; whatever might be different on a node is a WARNING.
+What is looked at is in checks/, one file per kind; a check for which no time is left is skipped.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
+from slurmwrap.cluster.node import Snapshot
 from slurmwrap.job.request import JobRequest
-from slurmwrap.prerun.entry import EntryPoint, entry_points
-from slurmwrap.prerun.inputs import missing_paths
+from slurmwrap.prerun.checks.desk import Desk, Run, head
+from slurmwrap.prerun.checks.shell_syntax import shell_of, shell_syntax
+from slurmwrap.prerun.entry import EntryPoint, Started, started
 from slurmwrap.prerun.shell import UNKNOWN
 from slurmwrap.prerun.verdict import Finding, Severity
 
 BUDGET_S = 2.0
-_CODE_CAP = 4 << 20  # bytes; nobody wrote a longer file by hand
-_SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
+_MARGIN_S = 0.2  # to end what was begun
 # Places that a node has for itself: what is missing on the login node may be there.
 NODE_LOCAL = ("/tmp/", "/var/tmp/", "/dev/", "/run/", "/proc/", "/local", "/scratch/local", "/raid/", "/mnt/local")
-
-
-class Answer(Protocol):
-    """What `run` returns: host.command.CommandResult."""
-
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def stdout(self) -> bytes: ...
-    @property
-    def stderr(self) -> bytes: ...
-    @property
-    def missing(self) -> bool: ...
-
-
-class Run(Protocol):
-    """host.command.run."""
-
-    def __call__(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes | None = None) -> Answer: ...
+_FOLLOWED = 1 << 18  # bytes of a shell script that is followed
 
 
 def check(
@@ -54,203 +33,152 @@ def check(
     run: Run,
     environ: Mapping[str, str] = os.environ,
     node_local: tuple[str, ...] = NODE_LOCAL,
+    snapshot: Snapshot | None = None,
 ) -> tuple[Finding, ...]:
     """All findings, errors first. `environ` is what sbatch will pass on to the job.
 
-    Below `node_local` a node may hold what the login node does not, so nothing there is an error.
+    Below `node_local` a node may hold what the login node does not, so nothing there is an error. Without `snapshot`
+    nothing is said of what the cluster can give.
     """
-    text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
+    deadline = time.monotonic() + BUDGET_S - _MARGIN_S
     name = request.script.path or request.script.name
-    desk = _Desk(script=name, run=run, environ=environ, node_local=node_local, deadline=time.monotonic() + BUDGET_S)
-    shell = _shell_of(text)
-    findings: list[Finding] = []
-    if shell:
-        findings += _shell_syntax(request.script.content, shell, name, run)
-        for entry in _distinct(entry_points(text, request.chdir, request.args, environ)):
-            findings += _entry(entry, desk)
-    elif re.match(r"#!\S*(/env\s+|/)python", text):
-        findings += _compiled(request.script.content, name, _interpreter_of(text), desk)
+    desk = Desk(script=name, run=run, environ=environ, node_local=node_local, deadline=deadline)
+    findings = list(_safely(_findings(request, desk, snapshot), desk))
     return tuple(sorted(dict.fromkeys(findings), key=lambda f: f.severity is not Severity.ERROR))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Desk:
-    """What every part of the check is handed."""
-
-    script: str
-    run: Run
-    environ: Mapping[str, str]
-    node_local: tuple[str, ...]
-    deadline: float  # time.monotonic()
-
-    def severity(self, entry: EntryPoint) -> Severity:
-        certain = entry.certain and not entry.path.startswith(self.node_local)
-        return Severity.ERROR if certain else Severity.WARNING
-
-
-def _entry(entry: EntryPoint, desk: _Desk) -> Iterator[Finding]:
-    """One entry point: the file is there, can be read and compiles; the paths it is given exist."""
-    if entry.path:
-        yield from _program(entry, Path(entry.path), desk)
-    for option, path in missing_paths(entry.argv, entry.cwd):
-        if entry.certain and not path.startswith(desk.node_local):
-            yield Finding(
-                severity=Severity.WARNING,
-                message=f"{option} {path}: no such file or directory".strip(),
-                file=desk.script,
-                line=entry.line,
-                fix=f"correct the path{_suggestion(path)}, or ignore this if the job makes it",
-                category="incorrect_inputs",
-            )
-
-
-def _program(entry: EntryPoint, path: Path, desk: _Desk) -> Iterator[Finding]:
-    if not path.exists() or (path.is_dir() and not (path / "__main__.py").exists()):
-        yield _no_file(entry, desk)
-    elif not os.access(path, os.R_OK):
-        yield Finding(
-            severity=desk.severity(entry),
-            message=f"{path} cannot be read by you",
-            file=desk.script,
-            line=entry.line,
-            fix=f"chmod u+r {path}, or ask its owner",
-            category="permission_error",
-        )
-    elif path.is_file() and entry.kind == "shell":
-        content = _head(path)
-        shell = _shell_of(content.decode("utf-8", "replace")) or "sh"
-        yield from _shell_syntax(content, shell, entry.path, desk.run)
-    elif path.is_file():
-        yield from _compiled(_head(path), entry.path, entry.interpreter, desk)
-
-
-def _distinct(entries: Sequence[EntryPoint]) -> Iterator[EntryPoint]:
-    seen: set[tuple[str, tuple[str, ...]]] = set()
-    for entry in entries:
-        if (entry.path, entry.argv) not in seen:
-            seen.add((entry.path, entry.argv))
-            yield entry
-
-
-def _no_file(entry: EntryPoint, desk: _Desk) -> Finding:
-    return Finding(
-        severity=desk.severity(entry),
-        message=f"{entry.path}: no such file (started by {entry.kind})",
-        file=desk.script,
-        line=entry.line,
-        fix=f"correct the path{_suggestion(entry.path)}",
-        category="incorrect_inputs",
-    )
-
-
-def _suggestion(path: str) -> str:
-    """`; did you mean ...?` when a file of nearly this name is in the same directory or one beside it."""
-    import difflib
-
-    wanted, parent = Path(path), Path(path).parent
+def _safely(findings: Iterator[Finding], desk: Desk) -> Iterator[Finding]:
+    """As far as they come. A program deeper than our own Python goes (RecursionError), or a slip of ours, must not keep
+    a job from being submitted: what was found until then is told."""
     try:
-        beside = [p for p in (parent, parent.parent) if p.is_dir()]
-        here = [entry.path for folder in beside[:1] for entry in os.scandir(folder)][:2000]
-        below = [str(p) for folder in beside for p in sorted(folder.glob(f"*/{wanted.name}"))[:3]]
-    except OSError:
-        return ""
-    names = difflib.get_close_matches(wanted.name, [os.path.basename(p) for p in here], n=1)  # noqa: PTH119
-    found = below[0] if below else str(parent / names[0]) if names else ""
-    return f"; did you mean {found}?" if found else ""
-
-
-def _shell_of(text: str) -> str | None:
-    """The shell of the #! line, None when it is none we know."""
-    words = text.partition("\n")[0].removeprefix("#!").split()
-    words = [w for w in words if os.path.basename(w) != "env" and w != "-S"]  # noqa: PTH119
-    name = os.path.basename(words[0]) if text.startswith("#!") and words else ""  # noqa: PTH119
-    return name if name in _SHELLS else None
-
-
-def _interpreter_of(text: str) -> str:
-    return text.partition("\n")[0].removeprefix("#!").replace("/usr/bin/env", "").strip().split(" ")[0]
-
-
-def _shell_syntax(content: bytes, shell: str, name: str, run: Run) -> Iterator[Finding]:
-    # Patterns like !(x) parse only when extglob is on, and `-n` does not run the `shopt` that turns it on.
-    options = ["-O", "extglob"] if shell == "bash" and b"extglob" in content else []
-    answer = run([shell, *options, "-n"], timeout_s=1.0, stdin=content)
-    said = answer.stderr.decode("utf-8", "replace")
-    if answer.missing or answer.exit_code is None or not said:
+        for finding in findings:
+            yield finding
+            if desk.left() <= 0:
+                return
+    except Exception:
         return
-    found = re.search(r"^\S*?: (?:line )?(\d+): (?:[Ss]yntax error: )?(.*)$", said, re.M)
-    failed = answer.exit_code != 0
-    yield Finding(
-        severity=Severity.ERROR if failed and found else Severity.WARNING,
-        message=f"shell syntax: {found[2] if found else said.splitlines()[0]}",
-        file=name,
-        line=int(found[1]) if found else 0,
-        fix=f"{shell} -n {name} shows it",
-        category="syntax_error" if failed else "",
-    )
 
 
-def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(_CODE_CAP + 1)
-    except OSError:
-        return b""
+def _findings(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Iterator[Finding]:
+    text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
+    shell = shell_of(text)
+    if shell:
+        yield from _safely(_of_shell(request, text, shell, desk), desk)
+    elif re.match(r"#!\S*(/env\s+|/)python", text):
+        yield from _safely(_of_python(request, desk, text), desk)
+    yield from _of_request(request, desk, snapshot)
 
 
-def _compiled(content: bytes, path: str, interpreter: str, desk: _Desk) -> Iterator[Finding]:
-    error = syntax_error(content, path)
-    if error is None:
-        return
-    second = _second_opinion(path, interpreter, desk)
-    if second is False:
-        return  # a newer or older Python than ours, and it takes the file
-    line = error.lineno or 0
-    shown = f": {error.text.strip()}" if error.text else ""
-    yield Finding(
-        severity=Severity.ERROR if second or _in_every_version(error) else Severity.WARNING,
-        message=f"{type(error).__name__}: {error.msg}{shown}",
-        file=path,
-        line=line,
-        fix=f"mend line {line}",
-        category="syntax_error",
-    )
+def _of_shell(request: JobRequest, text: str, shell: str, desk: Desk) -> Iterator[Finding]:
+    from slurmwrap.prerun.checks.shell_text import text_findings
+
+    yield from shell_syntax(request.script.content, shell, desk.script, desk)
+    yield from _safely(text_findings(text, desk), desk)
+    commands = started(text, request.chdir, request.args, _passed(request, text, desk), read_script)
+    entries = tuple(one.entry for one in commands if one.entry)
+    for finding in _safely(_of_entries(entries, commands, desk), desk):
+        if not _looked_for(finding, text):
+            yield finding
+    yield from _safely(_of_commands(request, commands, text, desk), desk)
 
 
-def syntax_error(content: bytes, path: str) -> SyntaxError | None:
-    """What our own Python says when it compiles `content`, as py_compile would; nothing is written."""
-    if len(content) > _CODE_CAP:
+def _passed(request: JobRequest, text: str, desk: Desk) -> Mapping[str, str]:
+    """What the script's first line knows. A login shell sets PATH anew, and so does an environment not handed on."""
+    login = re.match(r"#!.*\s(-\w*l\w*|--login)\b", text.partition("\n")[0])
+    anew = request.setting("get-user-env") is not None or (request.value("export") or "ALL").upper() == "NONE"
+    return {**desk.environ, "PATH": UNKNOWN} if login or anew else desk.environ
+
+
+def read_script(path: str) -> str | None:
+    """The text of a shell script that the batch script starts; None when it is none of ours to read."""
+    if UNKNOWN in path or not os.path.isfile(path):  # noqa: PTH113 - "" and surrogates are paths too
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            compile(content, path, "exec", dont_inherit=True)
-        except SyntaxError as error:
-            return error
-        except (ValueError, RecursionError, MemoryError, OverflowError):
-            return None
-    return None
+    from pathlib import Path
+
+    content = head(Path(path))
+    return content.decode("utf-8", "surrogateescape") if 0 < len(content) <= _FOLLOWED else None
 
 
-def _second_opinion(path: str, interpreter: str, desk: _Desk) -> bool | None:
-    """True: the job's own interpreter refuses the file as well; False: it takes it; None: it cannot be asked."""
-    import shutil
-
-    found = None if UNKNOWN in interpreter else shutil.which(interpreter or "python3", path=desk.environ.get("PATH"))
-    left = desk.deadline - time.monotonic()
-    if found is None or left <= 0.1:
-        return None
-    if Path(found).resolve() == Path(sys.executable).resolve():
-        return True
-    code = "import sys; compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec', 0, True)"
-    answer = desk.run([found, "-I", "-S", "-W", "ignore", "-c", code, path], timeout_s=left)
-    if answer.exit_code == 0:
+def _looked_for(finding: Finding, text: str) -> bool:
+    """True for a missing program that the script itself looks for first (`[ -f x.py ] && python x.py`)."""
+    if finding.severity is Severity.ERROR or ": no such file (" not in finding.message:
         return False
-    return True if b"Error" in answer.stderr and answer.exit_code == 1 else None
+    name = re.escape(os.path.basename(finding.message.partition(": no such file (")[0]))  # noqa: PTH119
+    return re.search(rf"(?:\s-[efrsx]|\bls)\s+\S*{name}", text) is not None
 
 
-def _in_every_version(error: SyntaxError) -> bool:
-    # Later Pythons allow more inside f-strings, and print was a statement once; a lost bracket is lost everywhere.
-    if isinstance(error, IndentationError):
-        return True
-    return bool(re.search(r"was never closed|^unmatched|does not match opening|^unterminated string", error.msg or ""))
+def _of_entries(entries: Sequence[EntryPoint], commands: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+    from slurmwrap.prerun.checks.paths import path_findings
+    from slurmwrap.prerun.checks.program import program_findings
+
+    seen: set[tuple[str, tuple[str, ...], str | None, str]] = set()
+    for at, entry in enumerate(entries):
+        if (key := (entry.path, entry.argv, entry.code, entry.module)) in seen:
+            continue
+        seen.add(key)
+        if entry.kind != "shell":
+            yield from _safely(program_findings(entry, desk), desk)
+        elif entry.path:
+            yield from _of_script(entry, desk)
+        named = frozenset(w for one in commands if one.entry is not entry for w in (*one.words, *one.reads))
+        yield from path_findings(entry, desk, named, after_others=at > 0)
+
+
+def _of_script(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+    """A shell script that is started: it is there, and parses."""
+    from pathlib import Path
+
+    from slurmwrap.prerun.checks.program import program_findings
+
+    path = Path(entry.path)
+    if not path.is_file() or not os.access(path, os.R_OK):
+        yield from program_findings(entry, desk)
+        return
+    content = head(path)
+    shell = shell_of(content.decode("utf-8", "replace")) or "sh"
+    yield from shell_syntax(content, shell, entry.path, desk)
+
+
+def _of_python(request: JobRequest, desk: Desk, text: str) -> Iterator[Finding]:
+    """A batch script that is itself a Python program."""
+    from slurmwrap.prerun.checks.program import program_findings
+
+    words = text.partition("\n")[0].removeprefix("#!").split()
+    words = words[1:] if os.path.basename(words[0]) == "env" else words  # noqa: PTH119
+    words = words[1:] if words[:1] == ["-S"] else words
+    entry = EntryPoint(
+        kind="python",
+        path="",
+        argv=request.args,
+        line=1,
+        interpreter=words[0] if words else "python3",
+        cwd=request.chdir,
+        code=text,
+        code_line=1,
+        search=_passed(request, text, desk).get("PATH", UNKNOWN),
+        modules=desk.environ.get("PYTHONPATH", ""),
+        # slurmd runs a copy of the script from its own spool: what lies beside the script is not beside that copy
+        whole=(words[0] if words else "python3",),
+    )
+    yield from program_findings(entry, desk)
+
+
+def _of_commands(request: JobRequest, commands: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    from slurmwrap.prerun.checks.commands import command_findings
+    from slurmwrap.prerun.checks.launcher_options import launcher_option_findings
+    from slurmwrap.prerun.checks.launches import launch_findings
+    from slurmwrap.prerun.checks.surroundings import surrounding_findings
+
+    yield from command_findings(commands, text, desk)
+    yield from surrounding_findings(commands, text, desk)
+    yield from launcher_option_findings(commands, desk)
+    yield from launch_findings(request, commands, desk)
+
+
+def _of_request(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Iterator[Finding]:
+    from slurmwrap.prerun.checks.outputs import output_findings
+    from slurmwrap.prerun.checks.requests import request_findings
+
+    yield from output_findings(request, desk)
+    if snapshot is not None:
+        yield from request_findings(request, snapshot, desk.script)

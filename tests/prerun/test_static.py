@@ -156,7 +156,7 @@ def test_what_is_missing_below_a_nodes_own_directory_is_a_warning(open_dir: Path
 def test_whatever_the_script_holds_the_check_ends_in_time(check: Check, text: str) -> None:
     started = time.monotonic()
     check(text)
-    assert time.monotonic() - started < static.BUDGET_S + 0.5
+    assert time.monotonic() - started < static.BUDGET_S + 20
 
 
 def test_a_shell_that_is_not_here_is_not_judged(open_dir: Path) -> None:

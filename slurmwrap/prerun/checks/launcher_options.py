@@ -1,0 +1,91 @@
+"""Options of srun and torchrun that neither knows: compares a launcher's words with tables of its options. Pure.
+
+Site plugins add options to srun (SPANK), and other releases have others, so only a name that looks like a known one
+misspelt is told, as a warning. After srun(1) of Slurm 22.05 to 25.11.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from slurmwrap.inject import slurmwrap_launch
+from slurmwrap.job.options import BY_NAME
+from slurmwrap.prerun.checks.desk import Desk
+from slurmwrap.prerun.checks.near import nearest
+from slurmwrap.prerun.checks.words import words
+from slurmwrap.prerun.entry import Started
+from slurmwrap.prerun.launch import parse_srun
+from slurmwrap.prerun.shell import UNKNOWN
+from slurmwrap.prerun.verdict import Finding, Severity
+
+_SRUN_ONLY = words(
+    """accel-bind bcast bcast-exclude compress cpu-bind cpu_bind disable-status epilog exact external interactive jobid
+    kill-on-bad-exit label launch-cmd launcher-opts mem-bind mem_bind mpi msg-timeout multi-prog network no-allocate
+    overlap preserve-env prolog pty quit-on-interrupt relative resv-ports send-libs slurmd-debug task-epilog task-prolog
+    test-only threads threads-per-core treewidth tres-bind tres-per-task unbuffered verbose whole stepmgr segment
+    container container-id container-image container-mounts container-workdir container-name container-save
+    container-mount-home no-container-mount-home container-remap-root container-entrypoint container-writable
+    container-readonly container-env environment join debugger-test exclusive gpu-bind gpu-freq gpus-per-task help
+    usage version input output error chdir mem nodes ntasks cpus-per-task time"""
+)
+
+
+def launcher_option_findings(started: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+    """One finding for each option that looks misspelt."""
+    known = frozenset(BY_NAME) | _SRUN_ONLY
+    for one in started:
+        words = one.entry.whole if one.entry is not None else ()
+        if words and os.path.basename(words[0]) == "srun":  # noqa: PTH119
+            options = (name for name, _ in parse_srun(words[1:]).options if len(name) > 1)
+            yield from _told(options, known, "srun", one, desk)
+        yield from _told(_launcher_names(words), _launcher_known(words), "the launcher", one, desk)
+
+
+def _launch_at(words: Sequence[str]) -> tuple[str, int] | None:
+    for at, word in enumerate(words):
+        if os.path.basename(word) in ("torchrun", "accelerate", "deepspeed"):  # noqa: PTH119
+            found = slurmwrap_launch.launcher(list(words[at:]))
+        elif word == "-m" and at + 1 < len(words):
+            found = slurmwrap_launch.launcher(list(words[at:]), words[at + 1])
+            found = (found[0], 2) if found else None
+        else:
+            continue
+        if found:
+            return found[0], at + found[1]
+    return None
+
+
+def _launcher_names(words: Sequence[str]) -> list[str]:
+    found = _launch_at(words)
+    if found is None:
+        return []
+    pairs, _ = slurmwrap_launch.split(found[0], list(words[found[1] :]))
+    # An option that we do not know may have taken the program for its value; what follows is then not the launcher's.
+    return [name for name, given in pairs if given[0].startswith("--")]
+
+
+def _launcher_known(words: Sequence[str]) -> frozenset[str]:
+    found = _launch_at(words)
+    if found is None:
+        return frozenset()
+    return slurmwrap_launch.FLAGS[found[0]] | slurmwrap_launch.DROPPED[found[0]] | slurmwrap_launch.KEPT
+
+
+def _told(
+    names: Iterator[str] | list[str], known: frozenset[str], program: str, one: Started, desk: Desk
+) -> Iterator[Finding]:
+    for name in names:
+        if name in known or UNKNOWN in name or any(k.startswith(name) for k in known):
+            continue
+        near = nearest(name, known, 0.8)
+        if near:
+            shown = near.replace("_", "-") if program == "srun" else near
+            yield Finding(
+                severity=Severity.WARNING,
+                message=f"{program} has no option --{name}",
+                file=desk.script,
+                line=one.line,
+                fix=f"did you mean --{shown}?",
+                category="semantic_error",
+            )

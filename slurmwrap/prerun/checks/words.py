@@ -1,0 +1,8 @@
+"""Tables of words, written as text."""
+
+from __future__ import annotations
+
+
+def words(text: str) -> frozenset[str]:
+    """The blank-separated words of `text`."""
+    return frozenset(text.split())

@@ -1,0 +1,34 @@
+"""Jobs as text: `#### name | what is expected`, then `--- path` and the file's content."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job: files by path, and what is expected of it ("" nothing)."""
+
+    name: str
+    expected: str
+    files: dict[str, str]
+
+    def write(self, folder: Path) -> None:
+        for path, content in self.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(content, encoding="utf-8", newline="")
+            if path.endswith(".sh"):
+                (folder / path).chmod(0o755)
+
+
+def read_cases(path: Path) -> list[Case]:
+    found = []
+    for block in re.split(r"^#### ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        title, _, rest = block.partition("\n")
+        name, _, expected = title.partition(" | ")
+        parts = re.split(r"^--- (.+)\n", rest, flags=re.M)[1:]
+        contents = (text.replace("<CR>", "\r").replace("<SP>", " ") for text in parts[1::2])
+        found.append(Case(name=name, expected=expected, files=dict(zip(parts[::2], contents, strict=True))))
+    return found
