@@ -1,6 +1,7 @@
 """Finds the line of the user's own code that a Python traceback blames. Pure.
 
 Of several tracebacks the first that is not a launcher's counts: torchrun's ChildFailedError follows the rank's own.
+Where it hands on what a worker process met, the worker's own counts.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_HEADER = "Traceback (most recent call last)"
+TRACEBACK = "Traceback (most recent call last)"
 _PREFIX = re.compile(r"^(?:\[rank ?\d+\]: ?|\d+: |\[\w+\d+\]: ?)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.*))?$')
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
-_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/|^<|/slurmwrap/prerun/")
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/|^<|/slurmwrap/prerun/|/slurmwrap_\w+\.py$")
+_CAUGHT = re.compile(r"Caught \w+ in ")
 _LAUNCHERS = ("ChildFailedError", "SignalException", "CalledProcessError", "ProcessRaisedException")
 _ROWS = 20_000
 
@@ -49,9 +51,16 @@ class Blame:
 def blame(text: str) -> Blame | None:
     """None when `text` holds no traceback."""
     rows = [_PREFIX.sub("", row) for row in text.splitlines()[-_ROWS:]]
-    found = [b for at, row in enumerate(rows) if row.strip().startswith(_HEADER) and (b := _traceback(rows, at))]
+    found = [b for at, row in enumerate(rows) if row.strip().startswith(TRACEBACK) and (b := _traceback(rows, at))]
     found = _without_syntax_twins(found, rows)
-    return next((b for b in found if b.kind not in _LAUNCHERS), found[0] if found else None)
+    chosen = next((b for b in found if b.kind not in _LAUNCHERS), found[0] if found else None)
+    return _in_worker(rows) or chosen if chosen is not None and _CAUGHT.match(chosen.message) else chosen
+
+
+def _in_worker(rows: list[str]) -> Blame | None:
+    """What a worker of a DataLoader or of DataParallel met: torch raises it again with its traceback as a message."""
+    start = next((at for at, row in enumerate(rows) if row.strip().startswith(f"Original {TRACEBACK}")), None)
+    return _traceback(rows, start) if start is not None else None
 
 
 def _traceback(rows: list[str], start: int) -> Blame | None:

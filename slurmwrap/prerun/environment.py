@@ -1,4 +1,5 @@
-"""The environment that the user's script gets in its trial: the pre-run job's own, on one GPU, loggers off. Pure."""
+"""The environment that the user's script gets in its trial: the pre-run job's own, one process per GPU, loggers off.
+Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from slurmwrap.job.request import JobRequest
 from slurmwrap.prerun.entry import SUBMIT_DIR
 from slurmwrap.prerun.trial import TrialSpec
 
-# Trackers that would record a trial as a run. Names: wandb, comet, mlflow, swanlab, transformers, neptune, clearml.
+# Trackers that would record a trial as a run: wandb, comet, transformers' mlflow and kubeflow, swanlab, neptune,
+# clearml, dvclive (names in their own sources). What a program asks for by argument is in inject/slurmwrap_entries.py.
 _LOGGERS_OFF: Mapping[str, str] = {
     "WANDB_MODE": "disabled",
     "WANDB_SILENT": "true",
@@ -19,15 +21,34 @@ _LOGGERS_OFF: Mapping[str, str] = {
     "DISABLE_KUBEFLOW_INTEGRATION": "TRUE",
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
+    "DVCLIVE_TEST": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "WANDB_DISABLE_CODE": "true",
+    "WANDB_DISABLE_GIT": "true",
 }
-# World size 1 as Slurm says it; filled in where the allocation does not say it.
-_ONE_TASK: Mapping[str, str] = {
-    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_NPROCS"), "1"),
-    **dict.fromkeys(("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_GPUS_ON_NODE"), "1"),
-    **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0"),
+# Where trackers write that cannot be switched off from outside: variable -> place below the trial's directory.
+# aim joins its repository's name to a path, which an absolute name replaces (aim/sdk/configs.py).
+_LOGGERS_ELSEWHERE: Mapping[str, str] = {
+    "MLFLOW_TRACKING_URI": "file:{}/mlruns",
+    "TENSORBOARD_LOGGING_DIR": "{}/outputs/tensorboard",
+    "TRACKIO_DIR": "{}/outputs/trackio",
+    "__AIM_REPO_NAME__": "{}/outputs/aim",
+    "CLEARML_CACHE_DIR": "{}/outputs/clearml",
+    "WANDB_DIR": "{}/outputs",
+    "WANDB_CACHE_DIR": "{}/outputs/wandb-cache",
+    "COMET_OFFLINE_DIRECTORY": "{}/outputs/comet",
 }
-# Defaults of torchrun's own options, for launchers that read them from the environment.
-_TORCHRUN_DEFAULTS: Mapping[str, str] = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "1"}
+# A reservation that does not exist: what calls the real sbatch or salloc past our shims (an absolute path in sh, a
+# cleared PATH) is refused by Slurm itself. A variable is overruled by an option only, and nearly no script names a
+# reservation (sbatch(1), salloc(1), INPUT ENVIRONMENT VARIABLES). scancel takes its filters the same way, all but that
+# of the reservation (measured on 22.05.8).
+NOWHERE = "slurmwrap-prerun"
+_SLURM_SHUT: Mapping[str, str] = {
+    **dict.fromkeys(("SBATCH_RESERVATION", "SALLOC_RESERVATION"), NOWHERE),
+    **dict.fromkeys(("SCANCEL_WCKEY", "SCANCEL_NAME"), NOWHERE),
+}
+# Which devices Slurm gave the trial, kept aside for slurmwrap_launch.keep_devices().
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
 # What a login shell sets again for a job that is not given the caller's environment, as good as always alike.
@@ -52,19 +73,24 @@ def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostnam
     """
     shims, inject = f"{spec.trial_dir}/shims", f"{spec.trial_dir}/inject"
     node = environ.get("SLURMD_NODENAME") or hostname
-    found = {**_ONE_TASK, "SLURM_JOB_NODELIST": node, "SLURM_NODELIST": node, "SLURM_SUBMIT_DIR": spec.chdir}
+    found = {**_one_node(spec), "SLURM_JOB_NODELIST": node, "SLURM_NODELIST": node, "SLURM_SUBMIT_DIR": spec.chdir}
     found |= environ
-    found |= {**_LOGGERS_OFF, **_TORCHRUN_DEFAULTS, **spec.environment}
+    found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
+    found |= {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(spec.trial_gpus)}  # torchrun's own options by environment
+    found |= {f"SLURMWRAP_{name}": environ[name] for name in _VISIBLE if name in environ}
     found |= {
-        "MLFLOW_TRACKING_URI": f"file:{spec.trial_dir}/mlruns",
-        "TENSORBOARD_LOGGING_DIR": f"{spec.trial_dir}/tensorboard",
+        **{name: place.format(spec.trial_dir) for name, place in _LOGGERS_ELSEWHERE.items()},
         "PYTHONUNBUFFERED": "1",  # a killed program has printed what it said
         "PYTHONFAULTHANDLER": "1",  # a crash in C shows the Python line
         "SLURMWRAP_PRERUN": "1",
         "SLURMWRAP_PYTHON": python,
         "SLURMWRAP_TRIAL_DIR": spec.trial_dir,
         "SLURMWRAP_STEP_DIR": spec.step_dir,
-        "SLURMWRAP_PARK_AFTER": str(spec.steps),
+        "SLURMWRAP_STEP_NAMED": "",  # where a job that counts its own steps submitted this one
+        "SLURMWRAP_PARK_AFTER": "0" if spec.profile_s else str(spec.steps),  # a profile needs it to go on
+        "SLURMWRAP_TRIAL_GPUS": str(spec.trial_gpus),
+        "SLURMWRAP_TRIAL_TASKS": str(spec.trial_tasks),
+        "SLURMWRAP_JOB_NODES": str(spec.nodes),
         "SLURMWRAP_SHIMS": shims,
         "SLURMWRAP_INJECT": inject,
         "PATH": f"{shims}:{environ.get('PATH', '/usr/local/bin:/usr/bin:/bin')}",
@@ -75,6 +101,22 @@ def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostnam
         "SINGULARITY_BIND": _with(environ.get("SINGULARITY_BIND"), spec.trial_dir),
     }
     return found
+
+
+def shim_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a shim gives itself again when it was called with a cleared environment (`env -i srun ...`)."""
+    return {k: v for k, v in environ.items() if k.startswith("SLURMWRAP_") or k == "BASH_ENV"}
+
+
+def _one_node(spec: TrialSpec) -> dict[str, str]:
+    """The trial's size as Slurm says it; filled in where the allocation does not say it."""
+    tasks = str(spec.trial_tasks)
+    return {
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "1"),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), tasks),
+        **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0"),
+        "SLURM_GPUS_ON_NODE": str(spec.trial_gpus),
+    }
 
 
 def _with(binds: str | None, path: str) -> str:

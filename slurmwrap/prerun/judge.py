@@ -7,38 +7,18 @@ that goes wrong is `inconclusive` and the job starts.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
+from dataclasses import replace
 
-from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
-from slurmwrap.prerun import inputs
-from slurmwrap.prerun.blame import Blame, blame
-from slurmwrap.prerun.result import TrialResult
+from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, LogTail
+from slurmwrap.prerun import inputs, sources
+from slurmwrap.prerun.blame import TRACEBACK, Blame, blame
+from slurmwrap.prerun.company import Read
+from slurmwrap.prerun.reasons import ELSEWHERE, not_proven
+from slurmwrap.prerun.result import SIGNS, TrialResult
 from slurmwrap.prerun.trial import TrialSpec
 from slurmwrap.prerun.verdict import Outcome, Verdict
 
-# Categories that a trial on another node, alone, cannot prove against the job itself.
-_ELSEWHERE = {
-    "cuda_init_failed": "this node offers no usable CUDA",
-    "cuda_version_mismatch": "driver and runtime of this node do not fit; the job's nodes may differ",
-    "mpi_error": "MPI ranks need each other",
-    "mpi_runtime_failure": "MPI ranks need each other",
-    "nccl_error": "processes that talk to each other cannot be shown on one GPU",
-    "address_in_use": "a port was taken on this node",
-}
-_ONLY_TOGETHER = re.compile(
-    r"world[ _-]?size|(?:tensor|pipeline|context|expert|sequence|data|model)[ _-]?(?:model[ _-]?)?parallel"
-    r"|num(?:ber)?[ _-]?(?:of[ _-])?(?:gpus?|devices|ranks|processes|nodes|workers)\b|invalid device ordinal"
-    r"|requested gpu|device[ _]?mesh|n_?gpus?\b|\bnnodes\b|invalid (?:src |dst |peer )?rank|default process group"
-    r"|more processors requested than permitted|SLURM_N(?:NODES|TASKS|PROCS)|nvidia-smi: command not found"
-    r"|libcuda\.so|libnvidia-ml|(?:at least|needs|requires?|expects?|expected) \d+ (?:gpus?|nodes?|ranks?|processes)",
-    re.IGNORECASE,
-)
-_COUNTS_PEERS = re.compile(
-    r"world|n_?ranks|num_ranks|\brank|device_count|n_?devices|n_?gpus?\b|num_gpus|n_?nodes|\bnodes\b|parallel|mesh"
-    r"|\b[tpdc]p(?:_size)?\b|shard",
-    re.IGNORECASE,
-)
 _PROVEN_BY_FILE = ("incorrect_inputs", "checkpoint_error", "traceback_from_crash", "semantic_error", "no_signature")
 
 
@@ -47,21 +27,40 @@ def judge(
     result: TrialResult,
     classify: Callable[[Evidence], Diagnosis],
     inspect: Callable[[str], str | None] = inputs.inspect,
+    read: Read = sources.read,
 ) -> Verdict:
-    """The verdict of one trial. `classify` is diagnosis.classify.classify, `inspect` our own read of a data file."""
+    """The verdict of one trial. `classify` is diagnosis.classify.classify, `inspect` our own read of a data file.
+
+    `read` gives the text of a source file that a traceback names: its path as Python printed it, from the job's
+    directory.
+    """
     if result.error:
         return _verdict(spec, result, Outcome.INCONCLUSIVE, result.error)
     if result.layer == "step":
         how = " (counted by step())" if result.step_source == "explicit" else ""
-        return _verdict(spec, result, Outcome.PASS, f"{_steps(result.steps)} ran on one GPU{how}")
+        return _verdict(spec, result, Outcome.PASS, f"{_counted(result)} on {_place(spec)}{how}")
+    found = _blamed(result)
     if result.layer == "timeout":
-        seen = f"{result.steps} of {spec.steps} optimizer steps" if result.steps else "no optimizer step"
-        return _verdict(spec, result, Outcome.INCONCLUSIVE, f"{seen} within {result.seconds:.0f} s; nothing failed")
-    found = blame(result.logs[0].text) if result.logs else None
+        return _verdict(spec, result, Outcome.INCONCLUSIVE, _out_of_time(spec, result, found))
     if result.exit_code == 0 and not (result.crashed and found):
-        seen = f"{_steps(result.steps)} ran" if result.steps else "no optimizer step was seen"
-        return _verdict(spec, result, Outcome.PASS, f"the script ended well; {seen}")
-    return _of_failure(spec, result, classify(_evidence(spec, result)), found, inspect)
+        return _verdict(spec, result, Outcome.PASS, _ended_well(result))
+    source = lambda path: read(os.path.join(spec.chdir, path))  # noqa: E731, PTH118
+    return _of_failure(spec, result, _diagnosis(spec, result, found, classify), found, inspect, source)
+
+
+def _diagnosis(
+    spec: TrialSpec, result: TrialResult, found: Blame | None, classify: Callable[[Evidence], Diagnosis]
+) -> Diagnosis:
+    """Of the traceback alone, where a line before it blames the node: the script survived that (`nvidia-smi || :`)."""
+    whole = classify(_evidence(spec, result))
+    if found is None or whole.category not in ELSEWHERE:
+        return whole
+    return classify(_evidence(spec, replace(result, logs=tuple(map(_from_traceback, result.logs)))))
+
+
+def _from_traceback(log: LogTail) -> LogTail:
+    at = max(0, log.text.find(TRACEBACK))
+    return replace(log, text=log.text[at:], first_line=log.first_line + log.text.count("\n", 0, at))
 
 
 def _of_failure(
@@ -70,14 +69,17 @@ def _of_failure(
     diagnosis: Diagnosis,
     found: Blame | None,
     inspect: Callable[[str], str | None],
+    read: Read,
 ) -> Verdict:
     path, fault = _broken_input(spec, diagnosis, inspect)
     category = "incorrect_inputs" if fault and diagnosis.category in _PROVEN_BY_FILE else diagnosis.category
-    why_not = None if fault and category == "incorrect_inputs" else not_proven(spec, result, diagnosis, found)
+    why_not = not_proven(spec, result, diagnosis, found, read)
+    if fault and category == "incorrect_inputs" and not (found and found.kind == "FileNotFoundError"):
+        why_not = None  # broken by our own read; what is missing here may be another rank's, or another node's
     what = _what(spec, result, diagnosis, found)
     return Verdict(
         outcome=Outcome.INCONCLUSIVE if why_not else Outcome.FAIL,
-        layer=result.layer,
+        layer=_layer(result),
         reason=f"{why_not}: {what}" if why_not else f"{path} {fault} ({what})" if fault and path else what,
         steps=result.steps,
         seconds=result.seconds,
@@ -88,40 +90,6 @@ def _of_failure(
         input_fault=fault if category == "incorrect_inputs" else "",
         input_digest=_digest(path) if category == "incorrect_inputs" and path else "",
     )
-
-
-def not_proven(spec: TrialSpec, result: TrialResult, diagnosis: Diagnosis, found: Blame | None) -> str | None:
-    """Why the failure says nothing about the real job; None when it does."""
-    many = spec.gpus > 1 or spec.nodes > 1
-    if diagnosis.category in _ELSEWHERE:
-        return _ELSEWHERE[diagnosis.category]
-    transient = diagnosis.decision in ("retry", "retry_elsewhere") and diagnosis.category != "no_signature"
-    if diagnosis.domain in ("IF", "RS") or transient:
-        return "the cluster's doing, not the job's"
-    if diagnosis.category == "gpu_oom" and many:
-        return f"GPU memory ran out on one GPU; the job shares its memory over {max(spec.gpus, spec.nodes)}"
-    if diagnosis.category == "cpu_oom" and (spec.mem_shrunk or many):
-        return "the trial had less memory than the job"
-    if many and _needs_more_gpus(result, diagnosis, found):
-        return f"cannot be shown on one GPU (the job has {spec.gpus})"
-    if result.refused and found is None:
-        return f"the script needs '{result.refused[0]}', which a pre-run leaves out"
-    if diagnosis.category == "no_signature" and found is None and (many or result.signal is not None):
-        return "nothing recognisable failed"
-    return None
-
-
-def _needs_more_gpus(result: TrialResult, diagnosis: Diagnosis, found: Blame | None) -> bool:
-    if found is None:
-        cited = "\n".join(c.text for c in diagnosis.evidence) or "\n".join(t.text[-4096:] for t in result.logs)
-        return bool(_ONLY_TOGETHER.search(cited))
-    if _ONLY_TOGETHER.search(found.error):
-        return True
-    own = [f.code for f in found.frames if f.own] or [found.frames[-1].code]
-    checks = [code for code in own if re.match(r"(assert|raise)\b", code)]
-    if found.kind in ("IndexError", "KeyError", "ZeroDivisionError"):  # ranks[1], batch // (world - 1)
-        checks.append(own[-1])
-    return any(_COUNTS_PEERS.search(code) for code in checks)
 
 
 def _broken_input(spec: TrialSpec, diagnosis: Diagnosis, inspect: Callable[[str], str | None]) -> tuple[str, str]:
@@ -170,14 +138,67 @@ def _relative(path: str, chdir: str) -> str:
     return path.removeprefix(chdir.rstrip("/") + "/")
 
 
-def _steps(count: int) -> str:
-    return f"{count} optimizer step{'' if count == 1 else 's'}"
+def _blamed(result: TrialResult) -> Blame | None:
+    """Of the script's own output, then of the files its programs wrote their output to."""
+    return next((found for log in result.logs if (found := blame(log.text))), None)
+
+
+# source of a count -> what one of it is
+_NOUNS = {
+    "optimizer": "optimizer step",
+    "keras": "Keras training batch",
+    "deepspeed": "DeepSpeed step",
+    "megatron": "Megatron step",
+    "jax": "JAX update",
+    "backward": "backward pass",
+    "dataloader": "batch from the DataLoader",
+    "explicit": "step",
+}
+
+
+def _counted(result: TrialResult) -> str:
+    source, count = result.step_source, result.steps
+    if source == "gpu":
+        return "the program, whose steps cannot be counted, kept the GPU busy"
+    if source == "text":
+        return f"{_number_of(count, 'training step')} by the program's own output ran"
+    return f"{_number_of(count, _NOUNS.get(source, 'optimizer step'))} ran"
+
+
+def _number_of(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    first, *rest = noun.split(" from ")
+    plural = f"{first}es" if first.endswith(("ch", "ss")) else f"{first}s"
+    return " from ".join((f"{count} {plural}", *rest))
+
+
+def _place(spec: TrialSpec) -> str:
+    gpus = "one GPU" if spec.trial_gpus <= 1 else f"{spec.trial_gpus} GPUs"
+    return f"{gpus} by --prerun-command" if spec.command else gpus
+
+
+def _out_of_time(spec: TrialSpec, result: TrialResult, found: Blame | None) -> str:
+    seen = f"{result.steps} of {spec.steps} optimizer steps" if result.steps else "no optimizer step"
+    seen = f"no optimizer step was seen; {_counted(result)}" if result.step_source in SIGNS else seen
+    wrong = f"a traceback was printed: {found.error[:200]}" if found and result.crashed else "nothing failed"
+    return f"{seen} within {result.seconds:.0f} s; {wrong}"
+
+
+def _ended_well(result: TrialResult) -> str:
+    seen = f"{_counted(result)}" if result.steps else "no optimizer step was seen"
+    left_out = f"; '{result.refused[0]}' was left out" if result.refused else ""
+    return f"the script ended well; {seen}{left_out}"
+
+
+def _layer(result: TrialResult) -> str:
+    return result.step_source or "optimizer" if result.layer == "step" else result.layer
 
 
 def _verdict(spec: TrialSpec, result: TrialResult, outcome: Outcome, reason: str) -> Verdict:
     return Verdict(
         outcome=outcome,
-        layer=result.layer,
+        layer=_layer(result),
         reason=reason,
         steps=result.steps,
         seconds=result.seconds,

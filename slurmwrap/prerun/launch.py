@@ -72,7 +72,29 @@ def parse_srun(argv: Sequence[str]) -> SrunCall:
             options.append((name, value if attached else words.pop(0) if takes and words else None))
             continue
         options += _short_options(word[1:], words)
-    return SrunCall(command=tuple(words), options=tuple(options))
+    return SrunCall(command=_first_program(words), options=tuple(options))
+
+
+def _first_program(words: Sequence[str]) -> tuple[str, ...]:
+    # `srun a : b` and `mpirun a : b` start several programs; task 0 is the first's.
+    return tuple(words[: words.index(":")] if ":" in words else words)
+
+
+def trial_tasks(call: SrunCall, *, per_node: int, nodes: int, gpus: int) -> int:
+    """How many tasks of `call` the trial starts: those of one of its nodes, at most one per GPU of the trial.
+
+    `per_node`: tasks of one node of the trial's allocation, where the call says nothing; `nodes`: of the real job.
+    """
+    given = _leading_number(call.value("ntasks-per-node"))
+    tasks = _leading_number(call.value("ntasks"))
+    if given is None and tasks is not None:
+        given = -(-tasks // max(1, _leading_number(call.value("nodes")) or nodes))
+    return max(1, min(gpus, given or per_node))
+
+
+def _leading_number(text: str | None) -> int | None:
+    found = re.match(r"\d+", text or "")
+    return int(found[0]) if found else None
 
 
 def _short_options(cluster: str, words: list[str]) -> list[tuple[str, str | None]]:
@@ -126,7 +148,10 @@ _MPI_VALUES = _words(
     n np c N npernode npersocket ppn perhost H host hosts f hostfile machinefile default-hostfile map-by rank-by
     bind-to x wdir wd path prefix oversubscribe-limit timeout report-uri ompi-server mca-file launcher rmk iface
     genvlist envlist cpus-per-proc cpus-per-rank tune app output-filename stdin s personality runtime-options
-    with-ft display prtemca-file
+    with-ft display prtemca-file cpu-set pernode-cpus report-bindings-to hca-list binding-type
+    network-interface network-interfaces gloo-timeout-seconds start-timeout num-proc min-np max-np slots-per-host
+    ssh-port ssh-identity-file host-discovery-script reset-limit elastic-timeout config-file mpi-args
+    fusion-threshold-mb cycle-time-ms cache-capacity timeline-filename log-level blacklist-cooldown-range
     """
 )
 _MPI_TWO_VALUES = _words(
@@ -141,6 +166,7 @@ class MpiCall:
     """One mpirun in the words of the trial."""
 
     command: tuple[str, ...]
+    processes: int | None = None  # of the whole job, None: one per slot
     environment: tuple[tuple[str, str], ...] = ()  # -x NAME=VALUE, -genv NAME VALUE
     chdir: str | None = None
 
@@ -150,7 +176,7 @@ def parse_mpirun(argv: Sequence[str], is_program: Callable[[str], bool]) -> MpiC
 
     An unknown option may have a value: the command is then the next word that `is_program`.
     """
-    words, environment, chdir = list(argv), list[tuple[str, str]](), None
+    words, environment, chdir, processes = list(argv), list[tuple[str, str]](), None, None
     while words and words[0].startswith("-"):
         word = words.pop(0)
         name, attached, value = word.lstrip("-").partition("=")
@@ -160,12 +186,11 @@ def parse_mpirun(argv: Sequence[str], is_program: Callable[[str], bool]) -> MpiC
         elif name in _MPI_VALUES:
             value = value if attached else words.pop(0) if words else ""
             chdir = value if name in ("wdir", "wd") else chdir
+            processes = _leading_number(value) if name in ("n", "np", "c") else processes
             environment += [_assignment(value)] if name == "x" and "=" in value else []
         elif not attached and len(words) > 1 and not words[0].startswith("-") and not is_program(words[0]):
             words.pop(0)  # the value of an option we do not know
-    if ":" in words:  # several programs: only the first runs
-        words = words[: words.index(":")]
-    return MpiCall(command=tuple(words), environment=tuple(environment), chdir=chdir)
+    return MpiCall(command=_first_program(words), processes=processes, environment=tuple(environment), chdir=chdir)
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -7,20 +7,26 @@ the whole tree is killed there), the script ended, time is up, or it could not b
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurmwrap.diagnosis.evidence import LogTail
 from slurmwrap.prerun import sampler, steps
-from slurmwrap.prerun.environment import trial_environment_of
+from slurmwrap.prerun.environment import shim_environment, trial_environment_of
+from slurmwrap.prerun.gpu_sampler import GpuSample, GpuSampler
+from slurmwrap.prerun.measuring import Measuring, unparked
+from slurmwrap.prerun.protection import Protection, is_met, lay_shims, protect
 from slurmwrap.prerun.result import Progress, StepReading, TrialResult
+from slurmwrap.prerun.signs import Signs
 from slurmwrap.prerun.tree import Tree, subreaper
 from slurmwrap.prerun.trial import TrialSpec
 
@@ -30,8 +36,12 @@ POLL_S = 0.05  # step files and the script's exit
 SAMPLE_S = 1.0  # CPU and memory; 4 ms per look at a tree of nine
 TAIL_BYTES = 512 << 10
 _RELAYED = ("python", "python3", "torchrun", "accelerate", "deepspeed")
-_LAUNCHED = ("srun", "mpirun", "mpiexec")
+_LAUNCHED = (
+    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun", "horovodrun", "jsrun", "aprun"),
+    *(f"{name}.{kind}" for name in ("mpirun", "mpiexec") for kind in ("mpich", "openmpi")),
+)
 _REFUSED = ("sbatch", "salloc", "scancel")
+SHIMMED = (*_RELAYED, *_LAUNCHED, *_REFUSED, "scontrol")
 
 
 def run_trial(
@@ -43,12 +53,34 @@ def run_trial(
 ) -> TrialResult:
     """Runs the trial to its end; no process of it is left, whatever happens here. `environ`: the pre-run job's own."""
     try:
-        prepare(spec)
-        command = (*interpreter_line(Path(spec.script)), *spec.args)
+        environment = trial_environment_of(spec, environ, hostname=socket.gethostname(), python=sys.executable)
+        protection = protect(spec, environment)
     except (OSError, ValueError) as error:
         return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
-    environment = trial_environment_of(spec, environ, hostname=socket.gethostname(), python=sys.executable)
-    with subreaper(), Path(spec.output).open("ab") as output:
+    try:
+        return _run_protected(spec, protection, environment, environ, clock, on_progress)
+    finally:
+        protection.remove()
+
+
+def _run_protected(
+    spec: TrialSpec,
+    protection: Protection,
+    environment: dict[str, str],
+    environ: Mapping[str, str],
+    clock: Callable[[], float],
+    on_progress: Callable[[Progress], None],
+) -> TrialResult:
+    """`environment` is the script's, `environ` the pre-run job's own."""
+    try:
+        environment |= protection.environment()
+        prepare(spec, environment)
+        command = protection.overlay.command(command_line(protection.spec), put_over(spec, environment))
+    except (OSError, ValueError) as error:
+        return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
+    if refusal := protection.refusal() or ("" if protection.overlay.roots else out_of_reach(spec)):
+        return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))
+    with subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
         tree = Tree()
         try:
             script = subprocess.Popen(
@@ -62,9 +94,17 @@ def run_trial(
             )
         except OSError as error:
             return _not_started(error, command)
-        run = _Run(spec=spec, script=script, tree=tree, clock=clock, on_progress=on_progress)
+        run = _Run(
+            spec=spec,
+            script=script,
+            tree=tree,
+            gpus=gpus,
+            protection=protection,
+            clock=clock,
+            on_progress=on_progress,
+        )
         try:
-            return run.until_it_ends(environ)
+            return protection.after(run.until_it_ends(environ))
         finally:
             tree.end(script.pid)
             with suppress(subprocess.TimeoutExpired):
@@ -76,64 +116,162 @@ class _Run:
     spec: TrialSpec
     script: subprocess.Popen[bytes]
     tree: Tree
+    gpus: GpuSampler
+    protection: Protection
     clock: Callable[[], float]
     on_progress: Callable[[Progress], None]
 
     def until_it_ends(self, environ: Mapping[str, str]) -> TrialResult:
         cgroup = sampler.job_cgroup(environ, sampler.own_cgroups())
         measured, started = sampler.Sampler(cgroup), self.clock()
-        layer, next_sample = "", started
+        profile, gpus = Measuring(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
+        signs, layer, next_sample = Signs(self.spec), "", started
         while not layer:
             now = self.clock()
             reading = steps.read_steps(self.spec.step_dir)
             layer = self._ended(reading, now - started)
+            if layer == "step" and not profile.done(now, reading, ended=self.script.poll() is not None):
+                layer = ""
             if layer or now >= next_sample:
                 next_sample = now + SAMPLE_S
-                measured.sample(now, self.tree.processes(), last=layer == "step")
-                line = _last_line(self.spec.output)
-                self.on_progress(Progress(seconds=now - started, steps=reading.count, last_line=line))
+                gpus.look()
+                if not profile.stressing:  # stressors of ours count as the trial's
+                    measured.sample(now, self.tree.processes(), last=layer == "step")
+                signs.look(now, [process.pid for process in self.tree.processes()], reading)
+                line, count = _last_line(self.spec.output), reading.steps or signs.text.count
+                stage = "profiles" if self.spec.profile_s and reading.count >= self.spec.steps else ""
+                gpu = _gpu_percent(gpus.samples)
+                self.on_progress(
+                    Progress(seconds=now - started, steps=count, last_line=line, stage=stage, gpu_percent=gpu)
+                )
+            if layer in ("", "timeout") and signs.decided(reading, now, last=layer == "timeout"):
+                layer = "step"
             if not layer:
                 time.sleep(POLL_S)
+        profile.close()
+        gpus.close()
         exit_code = self.script.returncode if layer == "exit" else None
         self.tree.end(self.script.pid)
         seconds = self.clock() - started
         reading = steps.read_steps(self.spec.step_dir)
+        signs.look(self.clock(), (), reading)
+        shown = signs.shown(reading, gpus.samples)
         return TrialResult(
             layer=layer,
             exit_code=exit_code if exit_code is None or exit_code >= 0 else None,
             signal=-exit_code if exit_code is not None and exit_code < 0 else None,
-            steps=reading.count,
-            step_source=reading.source,
+            steps=shown.count,
+            step_source=shown.source,
             seconds=round(seconds, 3),
-            logs=(tail(self.spec.output),),
-            measurement=measured.measurement(reading, seconds=seconds, cpus=len(os.sched_getaffinity(0))),
+            logs=(tail(self.spec.output), *(tail(path, name) for name, path in self.protection.logs())),
+            measurement=measured.measurement(
+                reading,
+                seconds=seconds,
+                cpus=len(os.sched_getaffinity(0)),
+                profiled=profile.result(),
+                gpus=gpus.samples,
+            ),
             crashed=steps.last_python_crashed(self.spec.step_dir),
             oom_kills=sampler.oom_kills(cgroup),
             refused=steps.refused(self.spec.step_dir),
         )
 
     def _ended(self, reading: StepReading, seconds: float) -> str:
-        if reading.parked:
+        if is_met(self.spec.step_dir):
+            return "supervisor"
+        if reading.parked or unparked(self.spec, reading):
             return "step"
         if self.script.poll() is not None:
             return "exit"
         return "timeout" if seconds >= self.spec.time_limit_s else ""
 
 
-def prepare(spec: TrialSpec) -> None:
+def prepare(spec: TrialSpec, environment: Mapping[str, str]) -> None:
     """Lays shims and the step counter beside the script: home directories are there in containers, ours may not be."""
     here, trial = Path(__file__).parent, Path(spec.trial_dir)
     shims, inject = trial / "shims", trial / "inject"
     for folder in (shims, inject, Path(spec.step_dir)):
         folder.mkdir(mode=0o700, exist_ok=True)
     for kind, names in (("relay", _RELAYED), ("launch", _LAUNCHED), ("refuse", _REFUSED), ("scontrol", ("scontrol",))):
+        text = _remembering((here / "shims" / kind).read_text(encoding="utf-8"), environment)
         for name in names:
-            shutil.copyfile(here / "shims" / kind, shims / name)
+            (shims / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             (shims / name).chmod(0o700)
+    functions = (f'{name}() {{ "$SLURMWRAP_SHIMS/{name}" "$@"; }}' for name in SHIMMED if "." not in name)
+    (shims / "sh_env.sh").write_text("\n".join(functions) + "\n", encoding="utf-8")
     shutil.copyfile(here / "shims" / "bash_env.sh", shims / "bash_env.sh")
-    for name in ("sitecustomize.py", "slurmwrap_step.py", "slurmwrap_launch.py"):
-        shutil.copyfile(here.parent / "inject" / name, inject / name)
+    for program in sorted((here.parent / "inject").glob("*.py")):
+        shutil.copyfile(program, inject / program.name)
+    lay_shims(spec)
     Path(spec.output).touch(mode=0o600)
+
+
+# Neither a variable nor a reservation holds it back where it is called past the shims.
+_CHANGES = re.compile(
+    r"(?:^|[\s;&|(\"'`])(/[\w./+-]+/scontrol\s+(?:-\S+\s+)*(?:requeue\w*|update|u?hold|release|suspend|resume|reboot"
+    r"|create|delete|shutdown|reconfigure|top|power|setdebug)\b)",
+    re.MULTILINE,
+)
+
+
+def out_of_reach(spec: TrialSpec) -> str:
+    """Why a script must not run without a namespace of its own: it would change jobs by a path that no shim meets.
+
+    bash is met by a function of that name (shims/bash_env.sh).
+    """
+    try:
+        shell = interpreter_line(Path(spec.script))
+        found = _CHANGES.search(spec.command or Path(spec.script).read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError):
+        return ""
+    if found is None or spec.command or any(os.path.basename(word) == "bash" for word in shell):  # noqa: PTH119
+        return ""
+    return f"would call '{' '.join(found[1].split())}'; a pre-run can leave it out when it is called by its name alone"
+
+
+def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(source, target) of files that a mount namespace of the trial's own shows elsewhere: the real Slurm commands in
+    shims/real, then our shims in their place. That reaches `env -i`, login shells and absolute paths in any language.
+    """
+    folders = [
+        f for f in environment.get("PATH", "").split(":") if f.startswith("/") and f != environment["SLURMWRAP_SHIMS"]
+    ]
+    aside, over = [], []
+    kept = Path(spec.trial_dir) / "shims" / "real"
+    kept.mkdir(mode=0o700, exist_ok=True)
+    for name in ("srun", *_REFUSED, "scontrol"):
+        found = shutil.which(name, path=":".join((*folders, "/usr/bin", "/usr/local/bin", "/opt/slurm/bin")))
+        if found is not None:
+            (kept / name).touch(mode=0o600)  # not executable: without the mount nobody takes it for the command
+            aside.append((os.path.realpath(found), str(kept / name)))
+            over.append((str(kept.parent / name), os.path.realpath(found)))
+    return [*aside, *over]
+
+
+def _remembering(shim: str, environment: Mapping[str, str]) -> str:
+    """The shim with the trial's variables behind its first line, for callers that cleared their environment."""
+    first, _, rest = shim.partition("\n")
+    known = (f"{name}={shlex.quote(value)}; export {name}" for name, value in shim_environment(environment).items())
+    return "\n".join((first, *known, rest))
+
+
+def command_line(spec: TrialSpec) -> tuple[str, ...]:
+    """What to start: --prerun-command where there is one, else the script with its interpreter.
+
+    sh knows nothing like BASH_ENV for scripts: functions named as the shims go before the script, which is read in
+    place (`.`), so that $0, $@ and line numbers stay its own. They outlive what the script does to PATH.
+    """
+    if spec.command:
+        return ("/bin/bash", "-c", spec.command, spec.script_name or "prerun-command", *spec.args)
+    interpreter, *options, script = interpreter_line(Path(spec.script))
+    if os.path.basename(interpreter) in ("sh", "dash", "ash", "ksh") and all(_plain(o) for o in options):  # noqa: PTH119
+        read = f'. {shlex.quote(f"{spec.trial_dir}/shims/sh_env.sh")}; . "$0"'
+        return (interpreter, *options, "-c", read, script, *spec.args)
+    return (interpreter, *options, script, *spec.args)
+
+
+def _plain(option: str) -> bool:
+    return option.startswith("-") and "c" not in option and "s" not in option and not option.startswith("--")
 
 
 def interpreter_line(script: Path) -> tuple[str, ...]:
@@ -151,7 +289,13 @@ def interpreter_line(script: Path) -> tuple[str, ...]:
     return (*words, str(script))
 
 
-def tail(path: str) -> LogTail:
+def _gpu_percent(samples: Sequence[GpuSample]) -> float | None:
+    """Mean use of the trial's GPUs at the last look."""
+    latest = [one.sm for one in samples if one.at == samples[-1].at and one.sm is not None]
+    return 100 * sum(latest) / len(latest) if latest else None
+
+
+def tail(path: str, name: str = "output") -> LogTail:
     """The end of the output, cut at a line."""
     try:
         with Path(path).open("rb") as stream:
@@ -161,10 +305,10 @@ def tail(path: str) -> LogTail:
             stream.seek(skipped)
             raw = stream.read(TAIL_BYTES)
     except OSError as error:
-        return LogTail(name="output", text=f"(the trial's output cannot be read: {error.strerror})")
+        return LogTail(name=name, text=f"(the trial's output cannot be read: {error.strerror})")
     if skipped and b"\n" in raw:
         raw, lines = raw.partition(b"\n")[2], lines + 1
-    return LogTail(name="output", text=raw.decode("utf-8", "replace"), first_line=lines + 1, truncated=skipped > 0)
+    return LogTail(name=name, text=raw.decode("utf-8", "replace"), first_line=lines + 1, truncated=skipped > 0)
 
 
 def _count_lines(path: str, upto: int) -> int:

@@ -58,13 +58,12 @@ class Tree:
         `script` is reaped by its own parent object, everything else here.
         """
         deadline = time.monotonic() + within_s
-        while (alive := self.processes()) and time.monotonic() < deadline:
+        while ((alive := self.processes()) or self._reap(script)) and time.monotonic() < deadline:
             self._freeze(alive)
             for process in self.processes():
                 _send(process, signal.SIGKILL)
             self._reap(script)
             time.sleep(0.01)
-        self._reap(script)
         return tuple(p.pid for p in self.processes())
 
     def _freeze(self, alive: Sequence[psutil.Process]) -> None:
@@ -75,12 +74,15 @@ class Tree:
                 frozen.add(process.pid)
             alive = self.processes()
 
-    def _reap(self, script: int) -> None:
+    def _reap(self, script: int) -> bool:
+        """True when some are not to be had yet: one looks like a zombie while its other threads still end."""
+        left = False
         for child in _direct(self._us):
             known = (child.pid, _started(child)) in self._others or child.pid == script
             if not known:
                 with suppress(ChildProcessError):
-                    os.waitpid(child.pid, os.WNOHANG)
+                    left |= os.waitpid(child.pid, os.WNOHANG) == (0, 0)
+        return left
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from slurmwrap.cluster.node import Node
+from slurmwrap.errors import UsageError
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit
 
 CPU_FLOOR = 4  # one process with its loader workers; never more than the user asked for on a node
@@ -55,6 +56,7 @@ class TrialSpec:
     mem_shrunk: bool = False  # the trial has less memory than a node of the real job
     inputs: tuple[str, ...] = ()  # files the job names, absolute
     trial_gpus: int = 1  # GPUs of the trial, --prerun-gpus
+    trial_tasks: int = 1  # tasks that a launcher may start in the trial: those of one node, at most one per GPU
     command: str = ""  # --prerun-command: runs in the script's place
     profile_s: float = 0.0  # after the steps that count as a pass, so long for the CPU curve; 0: none
     overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
@@ -92,6 +94,8 @@ def trial_options(
     cpus: int | None,
     mem_mib: int | None,
     output: str,
+    gpus: int = 1,
+    tasks: int = 1,
 ) -> tuple[str, ...]:
     """sbatch's options for the trial job, spelled --name=value.
 
@@ -99,8 +103,8 @@ def trial_options(
     since SBATCH_* variables of the user would bring back what is left out here.
     """
     options = [f"--job-name={request.job_name}.prerun", f"--chdir={request.chdir}"]
-    options += ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--gres={_gres(request)}"]
-    options += [f"--cpus-per-task={cpus}"] if cpus else []
+    options += ["--nodes=1", f"--ntasks={tasks}", f"--ntasks-per-node={tasks}", f"--gres={_gres(request, gpus)}"]
+    options += [f"--cpus-per-task={math.ceil(cpus / tasks)}"] if cpus else []
     options += [f"--mem={mem_mib}M"] if mem_mib else []
     options += [f"--time={_clock(time_limit_s)}", f"--output={output}", "--no-requeue"]
     wanted = partition or request.value("partition")
@@ -121,18 +125,47 @@ def exported_file(content: bytes, environ: Mapping[str, str]) -> bytes:
     return ended + "".join(ours).encode(errors="surrogateescape")
 
 
-def trial_shape(request: JobRequest, node: Node | None = None) -> tuple[int | None, int | None]:
-    """(CPUs, memory in MiB) for one GPU: the share of what the user asked per node, but at least a sane floor.
+def trial_gpus(request: JobRequest, node: Node | None = None) -> int:
+    """GPUs of the trial: 1, or what --prerun-gpus says; never more than the job itself has.
 
-    Where the user said nothing (or --mem=0) the GPU's share of `node`, one that could run the job; without it None.
+    Raises UsageError for more than a node of the job can give: a trial is one node. `node`: the largest that could run
+    the job, None when none is known.
     """
+    asked = request.own.prerun_gpus
+    wanted = 1 if asked is None else min(asked, max(1, request.shape.gpus))
+    if wanted < 1:
+        raise UsageError(f"--prerun-gpus={asked}: a pre-run needs a GPU", hint="without a pre-run: --prerun=off")
+    if asked is not None and node is not None and node.gpus and asked > node.gpus:
+        raise UsageError(
+            f"--prerun-gpus={asked}: a pre-run is one node, and no node that can run this job has more than "
+            f"{node.gpus} GPUs",
+            hint=f"ask for at most --prerun-gpus={node.gpus}",
+        )
+    return wanted
+
+
+def trial_tasks(request: JobRequest, gpus: int = 1) -> int:
+    """Tasks of the trial: those of one node of the job, at most one per GPU (a task without a GPU shows nothing)."""
+    shape = request.shape
+    per_node = shape.tasks_per_node or math.ceil((shape.tasks or 1) / max(1, shape.nodes or 1))
+    return max(1, min(gpus, per_node))
+
+
+def trial_shape(request: JobRequest, node: Node | None = None, gpus: int = 1) -> tuple[int | None, int | None]:
+    """(CPUs, memory in MiB) for `gpus` GPUs: the share of what the user asked per node, but at least a sane floor.
+
+    Where the user said nothing (or --mem=0) the GPUs' share of `node`, one that could run the job; without it None.
+    """
+    wanted = gpus
     gpus = gpus_per_node(request)
     cpus = _cpus_per_node(request, gpus)
     mem = _mem_per_node(request, gpus, cpus)
     share_of = node if node is not None and node.gpus else None
     return (
-        _scaled(cpus, gpus, CPU_FLOOR) or (max(1, share_of.cpus // share_of.gpus) if share_of else None),
-        _scaled(mem, gpus, MEM_FLOOR_MIB) or (share_of.mem_mib // share_of.gpus or None if share_of else None),
+        _scaled(cpus, wanted, gpus, CPU_FLOOR)
+        or (max(1, share_of.cpus * wanted // share_of.gpus) if share_of else None),
+        _scaled(mem, wanted, gpus, MEM_FLOOR_MIB)
+        or (share_of.mem_mib * wanted // share_of.gpus or None if share_of else None),
     )
 
 
@@ -151,7 +184,7 @@ def gpus_per_node(request: JobRequest) -> int:
     return max(1, shape.gpus_per_node or shape.gpus // max(1, shape.nodes or 1))
 
 
-def trial_environment(request: JobRequest) -> dict[str, str]:
+def trial_environment(request: JobRequest, gpus: int = 1) -> dict[str, str]:
     """What Slurm would put into the job's environment and the trial's allocation does not: name, array, GPU counts.
 
     A script that says `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable to be there (sbatch(1), "OUTPUT
@@ -166,7 +199,8 @@ def trial_environment(request: JobRequest) -> dict[str, str]:
     found = {"SLURM_JOB_NAME": request.job_name}
     if request.shape.gpu_unit in names:
         option, variable = names[request.shape.gpu_unit]
-        found[variable] = re.sub(r"\d+$", "1", request.value(option) or "1")
+        count = gpus // trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
+        found[variable] = re.sub(r"\d+$", str(count), request.value(option) or "1")
     array = request.value("array")
     if array and (first := re.match(r"\d+", array)):
         found |= {"SLURM_ARRAY_TASK_ID": first[0], "SLURM_ARRAY_TASK_MIN": first[0], "SLURM_ARRAY_TASK_MAX": first[0]}
@@ -174,9 +208,9 @@ def trial_environment(request: JobRequest) -> dict[str, str]:
     return found
 
 
-def _gres(request: JobRequest) -> str:
+def _gres(request: JobRequest, gpus: int) -> str:
     others = [g for g in (request.value("gres") or "").split(",") if g and not re.match(r"(gres:)?gpu(:|$|/)", g)]
-    kind = f"gpu:{request.shape.gpu_type}:1" if request.shape.gpu_type else "gpu:1"
+    kind = f"gpu:{request.shape.gpu_type}:{gpus}" if request.shape.gpu_type else f"gpu:{gpus}"
     return ",".join((kind, *(g for g in others if g.lower() != "none")))
 
 
@@ -210,8 +244,8 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:00"
 
 
-def _scaled(per_node: int | None, gpus: int, floor: int) -> int | None:
-    return None if not per_node else max(math.ceil(per_node / gpus), min(floor, per_node))
+def _scaled(per_node: int | None, wanted: int, gpus: int, floor: int) -> int | None:
+    return None if not per_node else min(per_node, max(math.ceil(per_node * wanted / gpus), floor))
 
 
 def _cpus_per_node(request: JobRequest, gpus: int) -> int | None:

@@ -41,7 +41,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The sum of a pre-run. `layer` names what decided: "static", "step", "exit", "timeout", "supervisor"."""
+    """The sum of a pre-run. `layer` names what decided: "static"; where steps did, how they were counted ("explicit",
+    "optimizer", "keras", "deepspeed", "megatron", "jax", "backward", "dataloader", "text", "gpu"); "exit" (the script
+    ended), "timeout", "supervisor"."""
 
     outcome: Outcome
     layer: str

@@ -61,14 +61,15 @@ def test_every_example_is_tried_here() -> None:
 def test_the_static_stage_finds_nothing_in_an_example(script: str) -> None:
     content = (EXAMPLES / script).read_bytes()
     request = JobRequest(script=Script(path=script, name="train.sbatch", content=content), chdir=str(EXAMPLES.parent))
-    assert static.check(request, run=run, node_local=()) == ()
+    environ = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    assert static.check(request, run=run, environ=environ, node_local=()) == ()
     (entry,) = entry_points(content.decode(), request.chdir, ())
     assert entry.path == str(EXAMPLES / Path(script).parent / "train.py")
 
 
 def test_ddp_passes_and_tells_what_it_needs(tmp_path: Path) -> None:
     found = tried(tmp_path, "ddp/train.sbatch", gpus=16)
-    assert (found.outcome, found.layer, found.reason) == (Outcome.PASS, "step", "3 optimizer steps ran on one GPU")
+    assert (found.outcome, found.layer, found.reason) == (Outcome.PASS, "optimizer", "3 optimizer steps ran on one GPU")
     assert found.measurement is not None
     assert 100 < (found.measurement.mem_peak_mib or 0) < 4000
     assert 0 < (found.measurement.cpus_used or 0) < 8

@@ -15,10 +15,18 @@ from slurmwrap.inject import slurmwrap_launch as launch
 INJECT = Path(launch.__file__).parent
 
 
-def rewritten(line: str, module: str | None = None) -> str:
+def rewritten(line: str, module: str | None = None, gpus: int = 1, visible: str = "") -> str:
     argv = shlex.split(line)
-    launch.rewrite(argv, module)
-    return shlex.join(argv)
+    found = launch.launcher(argv, module)
+    if found is None:
+        return line
+    kind, first = found
+    return shlex.join([*argv[:first], *launch.on_one_gpu(kind, argv[first:], gpus, 29, visible)])
+
+
+ACCELERATE = (
+    "--num_processes=1 --num_machines=1 --machine_rank=0 --gpu_ids=all --rdzv_backend=static --main_process_port=29"
+)
 
 
 @pytest.mark.parametrize(
@@ -45,16 +53,28 @@ def rewritten(line: str, module: str | None = None) -> str:
         (
             "accelerate launch --config_file c.yaml --multi_gpu --num_processes 16 --num_machines 2 "
             "--mixed_precision bf16 a.py",
-            "accelerate launch --num_processes=1 --num_machines=1 --machine_rank=0 --config_file c.yaml "
-            "--mixed_precision bf16 a.py",
+            f"accelerate launch {ACCELERATE} --config_file c.yaml --mixed_precision bf16 a.py",
         ),
         (
             "accelerate-launch --use_fsdp --num_processes=8 a.py --num_processes 9",
-            "accelerate-launch --num_processes=1 --num_machines=1 --machine_rank=0 --use_fsdp a.py --num_processes 9",
+            f"accelerate-launch {ACCELERATE} --use_fsdp a.py --num_processes 9",
         ),
         (
             "deepspeed --hostfile h --include n0@n1 --num_gpus=8 --master_port 9 a.py --deepspeed ds.json",
-            "deepspeed --hostfile=/dev/null --num_nodes=1 --num_gpus=1 a.py --deepspeed ds.json",
+            "deepspeed --hostfile=/dev/null --master_port=29 --num_gpus=1 a.py --deepspeed ds.json",
+        ),
+        (
+            "composer -n 8 --world_size 16 --node_rank 1 --stdout o_{rank} a.py -n 3",
+            "composer --nproc=1 --world_size=1 --node_rank=0 --base_rank=0 --master_addr=127.0.0.1 --master_port=29 "
+            "a.py -n 3",
+        ),
+        (
+            "fabric run --strategy ddp --devices=8 --num-nodes 2 --main-address n1 a.py --devices 4",
+            "fabric run --devices=1 --num_nodes=1 --main_port=29 --strategy ddp a.py --devices 4",
+        ),
+        (
+            "colossalai run --nproc_per_node 8 --hostfile h a.py --plugin gemini",
+            "colossalai run --nproc_per_node=1 --master_port=29 a.py --plugin gemini",
         ),
         ("accelerate config", "accelerate config"),
         ("train.py --nnodes 2", "train.py --nnodes 2"),
@@ -69,7 +89,7 @@ def test_python_m_is_a_launcher_too() -> None:
         rewritten("-m --nnodes 2 a.py", "torch.distributed.run") == "-m --standalone --nnodes=1 --nproc_per_node=1 a.py"
     )
     assert rewritten("-m launch --num_processes 2 a.py", "accelerate.commands.accelerate_cli") == (
-        "-m launch --num_processes=1 --num_machines=1 --machine_rank=0 a.py"
+        f"-m launch {ACCELERATE} a.py"
     )
     assert rewritten("-m --nnodes 2", "my.torch.distributed.run") == "-m --nnodes 2"
 
@@ -124,3 +144,58 @@ def test_the_table_agrees_with_torchs_own_parser() -> None:
         "duplicate_stderr_filters",
         "shutdown_timeout",
     }
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ("torchrun --nnodes 4 --nproc_per_node 8 a.py", "torchrun --standalone --nnodes=1 --nproc_per_node=2 a.py"),
+        ("torchrun --nproc_per_node=gpu a.py", "torchrun --standalone --nnodes=1 --nproc_per_node=2 a.py"),
+        ("torchrun --nproc_per_node=1 a.py", "torchrun --standalone --nnodes=1 --nproc_per_node=1 a.py"),
+        (
+            "accelerate launch --multi_gpu --num_processes 16 a.py",
+            f"accelerate launch {ACCELERATE.replace('processes=1', 'processes=2')} --multi_gpu a.py",
+        ),
+        ("deepspeed --num_gpus 8 a.py", "deepspeed --hostfile=/dev/null --master_port=29 --num_gpus=2 a.py"),
+    ],
+)
+def test_a_trial_on_two_gpus_starts_two_processes_but_no_more_than_asked_for(asked: str, given: str) -> None:
+    assert rewritten(asked, gpus=2) == given
+
+
+def test_deepspeed_keeps_to_the_devices_that_slurm_made_visible() -> None:
+    # with --num_gpus it would drop CUDA_VISIBLE_DEVICES and take the node's first (deepspeed/launcher/runner.py)
+    assert rewritten("deepspeed --include localhost:0,1 a.py", visible="3") == (
+        "deepspeed --hostfile=/dev/null --master_port=29 a.py"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "set_by_script", "kept"),
+    [
+        ("3", "0,1,2,3", "3"),
+        ("0", "4,5", "0"),
+        ("0,1", "1", "1"),
+        ("0", "", ""),
+        ("0", "-1", "-1"),
+    ],
+)
+def test_a_script_that_makes_the_whole_node_visible_sees_its_own_gpus(
+    given: str, set_by_script: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMWRAP_CUDA_VISIBLE_DEVICES", given)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", set_by_script)
+    launch.keep_devices()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == kept
+
+
+@pytest.mark.frameworks
+def test_the_table_of_accelerate_fits_its_own_parser() -> None:
+    launch_command_parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser
+    actions = [
+        (o.lstrip("-").replace("-", "_"), a.nargs) for a in launch_command_parser()._actions for o in a.option_strings
+    ]
+    assert {name for name, nargs in actions if nargs == 0} <= launch.FLAGS["accelerate"]
+    assert not {name for name, nargs in actions if nargs != 0} & launch.FLAGS["accelerate"]
+    parsed = launch_command_parser().parse_args([*ACCELERATE.split(), "a.py", "-x"])
+    assert (parsed.num_processes, parsed.gpu_ids, parsed.training_script_args) == (1, "all", ["-x"])

@@ -38,7 +38,14 @@ def exited(text: str, code: int = 1, **more: object) -> TrialResult:
 def verdict(
     result: TrialResult, spec: TrialSpec = MANY, inspect: Callable[[str], str | None] = lambda p: None
 ) -> Verdict:
-    return judge(spec, result, classify, inspect)
+    return judge(spec, result, classify, inspect, source_of(result))
+
+
+def source_of(result: TrialResult) -> Callable[[str], str | None]:
+    """Reads the file of `crash`, which holds nothing but the line that failed."""
+    rows = result.logs[0].text.splitlines() if result.logs else []
+    code = next((later for row, later in zip(rows, rows[1:], strict=False) if '.py", line 7' in row), "")
+    return lambda path: "\n" * 6 + code.strip() if path.startswith("/w/") else None
 
 
 def test_three_steps_pass() -> None:
@@ -46,7 +53,7 @@ def test_three_steps_pass() -> None:
     result = TrialResult(layer="step", steps=3, step_source="optimizer", seconds=9.0, measurement=measured)
     assert verdict(result) == Verdict(
         outcome=Outcome.PASS,
-        layer="step",
+        layer="optimizer",
         reason="3 optimizer steps ran on one GPU",
         steps=3,
         seconds=9.0,
@@ -171,3 +178,79 @@ def test_a_broken_input_is_not_blamed_for_another_failure() -> None:
     spec = replace(MANY, inputs=("/w/x.pt",))
     found = judge(spec, exited(crash("ModuleNotFoundError: No module named 'x'")), classify, lambda p: "is truncated")
     assert (found.outcome, found.category, found.input_path) == (Outcome.FAIL, "import_error", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("explicit", "3 steps ran on one GPU (counted by step())"),
+        ("keras", "3 Keras training batches ran on one GPU"),
+        ("deepspeed", "3 DeepSpeed steps ran on one GPU"),
+        ("megatron", "3 Megatron steps ran on one GPU"),
+        ("jax", "3 JAX updates ran on one GPU"),
+        ("backward", "3 backward passes ran on one GPU"),
+        ("dataloader", "3 batches from the DataLoader ran on one GPU"),
+        ("text", "3 training steps by the program's own output ran on one GPU"),
+        ("gpu", "the program, whose steps cannot be counted, kept the GPU busy on one GPU"),
+    ],
+)
+def test_the_verdict_names_the_layer_that_counted(source: str, reason: str) -> None:
+    found = verdict(TrialResult(layer="step", steps=3, step_source=source))
+    assert (found.outcome, found.layer, found.reason) == (Outcome.PASS, source, reason)
+
+
+def test_where_it_ran_is_said() -> None:
+    result = TrialResult(layer="step", steps=3, step_source="optimizer")
+    assert verdict(result, replace(MANY, trial_gpus=4)).reason == "3 optimizer steps ran on 4 GPUs"
+    command = replace(MANY, command="python small.py")
+    assert verdict(result, command).reason == "3 optimizer steps ran on one GPU by --prerun-command"
+
+
+def test_a_trial_with_all_the_gpus_of_the_job_is_its_proof() -> None:
+    whole = replace(MANY, gpus=8, nodes=1, trial_gpus=8)
+    oom = crash("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity")
+    assert verdict(exited(oom), whole).outcome is Outcome.FAIL
+    assert verdict(exited(oom), replace(whole, trial_gpus=2)).outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_traceback_before_the_time_ran_out_is_mentioned_but_proves_nothing() -> None:
+    logs = (LogTail(name="output", text=crash("ValueError: x")),)
+    found = verdict(TrialResult(layer="timeout", seconds=900.0, crashed=True, logs=logs))
+    assert (found.outcome, found.layer) == (Outcome.INCONCLUSIVE, "timeout")
+    assert found.reason == "no optimizer step within 900 s; a traceback was printed: ValueError: x"
+
+
+def test_a_crash_in_a_file_that_the_script_wrote_its_output_to_is_found() -> None:
+    logs = (
+        LogTail(name="output", text=""),
+        LogTail(name="/w/train.log", text=crash("NameError: name 'x' is not defined")),
+    )
+    found = verdict(replace(exited("", 1), logs=logs, crashed=True))
+    assert (found.outcome, found.reason) == (Outcome.FAIL, "train.py:7: NameError: name 'x' is not defined")
+
+
+def test_data_on_a_disk_of_the_node_itself_proves_nothing_unless_the_job_works_there() -> None:
+    text = crash("FileNotFoundError: [Errno 2] No such file or directory: '/tmp/u/data/train.bin'")
+    assert verdict(exited(text), ONE).outcome is Outcome.INCONCLUSIVE
+    assert verdict(exited(text), replace(ONE, chdir="/tmp/u/work")).outcome is Outcome.FAIL
+
+
+def test_commands_that_were_left_out_are_said_when_the_script_ends_well() -> None:
+    found = verdict(exited("done\n", 0, refused=("sbatch next.sh",)))
+    assert found.reason == "the script ended well; no optimizer step was seen; 'sbatch next.sh' was left out"
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "outcome"),
+    [
+        ("torch/distributed/pipelining/stage.py", "ValueError", Outcome.INCONCLUSIVE),
+        ("megatron/core/pipeline_parallel/schedules.py", "AssertionError", Outcome.INCONCLUSIVE),
+        ("mpi4py/util/pkl5.py", "RuntimeError", Outcome.INCONCLUSIVE),
+        ("torch/distributed/pipelining/stage.py", "TypeError", Outcome.FAIL),
+        ("torch/nn/modules/linear.py", "ValueError", Outcome.FAIL),
+    ],
+)
+def test_what_a_library_refuses_where_it_forms_groups_is_not_proven(file: str, kind: str, outcome: Outcome) -> None:
+    text = crash(f"{kind}: not so", file=f"/v/lib/python3.12/site-packages/{file}")
+    assert verdict(exited(text)).outcome is outcome
+    assert verdict(exited(text), ONE).outcome is Outcome.FAIL

@@ -6,7 +6,14 @@ import shlex
 
 import pytest
 
-from slurmwrap.prerun.launch import exported, first_of_multi_prog, one_task_srun, parse_mpirun, parse_srun
+from slurmwrap.prerun.launch import (
+    exported,
+    first_of_multi_prog,
+    one_task_srun,
+    parse_mpirun,
+    parse_srun,
+    trial_tasks,
+)
 
 
 @pytest.mark.parametrize(
@@ -74,3 +81,20 @@ def test_the_command_begins_behind_all_of_mpiruns_options(line: str) -> None:
 def test_mpiruns_environment_and_directory_are_kept() -> None:
     call = parse_mpirun(["-x", "A=b", "-genv", "C", "d", "-wdir", "/w", "true"], lambda word: True)
     assert (call.environment, call.chdir, call.command) == ((("A", "b"), ("C", "d")), "/w", ("true",))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", 1),  # the trial's own: one launcher per node
+        ("-N4 -n32", 2),
+        ("-n 2 -N 2", 1),
+        ("--ntasks-per-node=8", 2),
+        ("--ntasks=16", 2),
+        ("--nodes=1-2 -n1", 1),
+        ("-n bogus", 1),
+    ],
+)
+def test_a_trial_on_two_gpus_starts_the_tasks_of_one_node_at_most_one_per_gpu(options: str, expected: int) -> None:
+    assert trial_tasks(parse_srun([*options.split(), "true"]), per_node=1, nodes=2, gpus=2) == expected
+    assert trial_tasks(parse_srun([*options.split(), "true"]), per_node=1, nodes=2, gpus=1) == 1

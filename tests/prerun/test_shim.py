@@ -90,3 +90,71 @@ def test_shims_are_valid_posix_shell() -> None:
     for shim_file in folder.iterdir():
         shell = "bash" if shim_file.suffix == ".sh" else "dash"
         assert subprocess.run([shell, "-n", str(shim_file)], capture_output=True).stderr == b""
+
+
+TWO = {"SLURMWRAP_TRIAL_GPUS": "2", "SLURMWRAP_TRIAL_TASKS": "2", "SLURMWRAP_JOB_NODES": "2"}
+
+
+def test_on_two_gpus_two_tasks_run_beside_each_other(real: Path) -> None:
+    script = (
+        'echo "$SLURM_PROCID/$SLURM_NTASKS $SLURM_LOCALID $SLURM_GTIDS $CUDA_VISIBLE_DEVICES $SLURMWRAP_TRIAL_GPUS"'
+    )
+    code, said, _ = shim(real, "srun", "-N4", "-n32", "sh", "-c", script, CUDA_VISIBLE_DEVICES="2,5", **TWO)
+    assert (code, sorted(said.splitlines())) == (0, ["0/2 0 0,1 2,5 1", "1/2 1 0,1 2,5 1"])
+
+
+def test_tasks_see_their_own_gpus_where_srun_would_bind_them(real: Path) -> None:
+    line = ["srun", "-N2", "-n16", "--gpus-per-task=1", "sh", "-c", 'echo "$SLURM_PROCID $CUDA_VISIBLE_DEVICES"']
+    said = shim(real, *line, CUDA_VISIBLE_DEVICES="2,5", **TWO)[1]
+    assert sorted(said.splitlines()) == ["0 2", "1 5"]
+
+
+def test_one_launcher_per_node_stays_one_with_all_gpus(real: Path) -> None:
+    line = ["srun", "--ntasks-per-node=1", "sh", "-c", 'echo "$SLURM_NTASKS $SLURMWRAP_TRIAL_GPUS"']
+    assert shim(real, *line, **TWO)[1] == "1 2\n"
+
+
+def test_the_worst_exit_code_is_sruns_and_nobody_waits_for_ever(real: Path) -> None:
+    script = "if [ $SLURM_PROCID = 0 ]; then exit 7; else exit 0; fi"
+    assert shim(real, "srun", "-n4", "sh", "-c", script, **TWO)[0] == 7
+
+
+def test_open_mpi_is_not_told_of_a_step_that_has_no_pmi(real: Path) -> None:
+    # measured with 4.1.4: with SLURM_STEP_ID MPI_Init fails ("direct launched"), without it the process starts alone
+    line = ["srun", "-n8", "sh", "-c", 'echo "${SLURM_STEP_ID-unset} ${SLURM_STEPID-unset} $SLURM_STEP_NUM_TASKS"']
+    assert shim(real, *line, SLURM_STEP_ID="4", SLURM_STEPID="4")[1] == "unset unset 1\n"
+
+
+def test_of_several_programs_the_first_runs(real: Path) -> None:
+    line = ["srun", "--het-group=0", "-n1", "echo", "first", ":", "--het-group=1", "-n8", "echo", "second"]
+    assert shim(real, *line)[1] == "first\n"
+    assert shim(real, "mpirun", "-n", "1", "echo", "first", ":", "-n", "3", "echo", "second")[1] == "first\n"
+
+
+def test_mpirun_on_two_gpus_is_the_real_one_with_two_local_ranks(real: Path) -> None:
+    line = [
+        "mpirun",
+        "-np",
+        "16",
+        "--hostfile",
+        "h",
+        "--map-by",
+        "ppr:8:node",
+        "-x",
+        "A=b",
+        "python",
+        "a.py",
+        "-np",
+        "3",
+    ]
+    assert shim(real, *line, **TWO)[1] == "real -np 2 python a.py -np 3\n"
+
+
+@pytest.mark.parametrize("name", ["mpiexec.hydra", "orterun", "prterun", "horovodrun", "mpirun.openmpi"])
+def test_other_names_of_mpirun_start_one_rank(real: Path, name: str) -> None:
+    assert shim(real, name, "-np", "8", "-H", "n1:4,n2:4", "sh", "-c", "echo $PMI_RANK/$PMI_SIZE") == (0, "0/1\n", "")
+
+
+def test_a_cleared_environment_finds_shims_and_counter_again(real: Path) -> None:
+    said = shim(real, "srun", "-n8", "sh", "-c", 'echo "$PATH"', PATH="/usr/bin:/bin", SLURMWRAP_SHIMS="/shims")[1]
+    assert said.startswith("/shims:")

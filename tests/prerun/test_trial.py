@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.cluster.node import Node
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
+from slurmwrap.errors import UsageError
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, Own, ResourceShape, Script, Setting
 from slurmwrap.prerun import trial
 from slurmwrap.prerun.trial import TrialSpec
 
@@ -169,6 +170,41 @@ def test_variables_that_the_real_allocation_would_set_are_there() -> None:
     assert found["SLURM_JOB_NAME"] == "bert"
     assert found["SLURM_GPUS_PER_NODE"] == "a100:1"
     assert (found["SLURM_ARRAY_TASK_ID"], found["SLURM_ARRAY_TASK_COUNT"]) == ("3", "1")
+
+
+def asks(gpus: int | None, shape: ResourceShape = SHAPE) -> JobRequest:
+    return replace(request(shape), own=Own(prerun_gpus=gpus))
+
+
+def test_a_trial_has_one_gpu_unless_asked_for_more_and_never_more_than_the_job() -> None:
+    assert trial.trial_gpus(asks(None), NODE) == 1
+    assert trial.trial_gpus(asks(4), NODE) == 4
+    assert trial.trial_gpus(asks(64), None) == 16
+
+
+def test_more_gpus_than_a_node_has_is_said_with_the_way_out() -> None:
+    with pytest.raises(UsageError) as caught:
+        trial.trial_gpus(asks(9), NODE)
+    assert "no node that can run this job has more than 8 GPUs" in str(caught.value)
+    assert caught.value.hint == "ask for at most --prerun-gpus=8"
+    with pytest.raises(UsageError):
+        trial.trial_gpus(asks(0), NODE)
+
+
+@pytest.mark.parametrize(("per_node", "gpus", "expected"), [(1, 4, 1), (8, 4, 4), (8, 1, 1), (2, 4, 2)])
+def test_a_trial_has_the_tasks_of_one_node_at_most_one_per_gpu(per_node: int, gpus: int, expected: int) -> None:
+    assert trial.trial_tasks(request(replace(SHAPE, tasks_per_node=per_node)), gpus) == expected
+
+
+def test_two_gpus_get_twice_the_share_and_two_tasks_share_the_cpus() -> None:
+    asked = request(replace(SHAPE, tasks_per_node=8, cpus=8, gpu_unit=GpuUnit.PER_TASK), gpus_per_task="1")
+    assert trial.trial_shape(asked, None, 2) == (16, 128_000)
+    assert trial.trial_shape(asked, None, 8) == (64, 512_000)
+    found = trial.trial_options(
+        asked, partition=None, time_limit_s=60, cpus=16, mem_mib=None, output="/o", gpus=2, tasks=2
+    )
+    assert {"--ntasks=2", "--ntasks-per-node=2", "--gres=gpu:2", "--cpus-per-task=8"} <= set(found)
+    assert trial.trial_environment(asked, 2)["SLURM_GPUS_PER_TASK"] == "1"
 
 
 def test_a_spec_comes_back_from_json_as_it_was() -> None:

@@ -1,5 +1,6 @@
 # Read by every bash of a trial through BASH_ENV: keeps the shims first on PATH and the step counter first on PYTHONPATH
-# whatever `module load`, `source venv/bin/activate` or `export PYTHONPATH=...` do to them.
+# whatever `module load`, `source venv/bin/activate` or `export PYTHONPATH=...` do to them, and puts a function in the
+# place of a launcher or Slurm command that is called by its path (`$MPI_HOME/bin/mpirun`, /usr/bin/sbatch).
 # The site's own BASH_ENV (Lmod's `module` function) comes first.
 if [[ -n "${SLURMWRAP_BASH_ENV-}" && -r "${SLURMWRAP_BASH_ENV-}" ]]; then
     # shellcheck source=/dev/null
@@ -13,6 +14,20 @@ __slurmwrap_keep() {
     if [[ -n "${SLURMWRAP_INJECT-}" && "${PYTHONPATH-}:" != "$SLURMWRAP_INJECT:"* ]]; then
         export PYTHONPATH="$SLURMWRAP_INJECT${PYTHONPATH:+:$PYTHONPATH}"
     fi
+    # No [[ =~ ]] here: BASH_REMATCH is the user's.
+    case "${BASH_COMMAND%%[[:space:]]*}" in
+        */srun | */mpirun | */mpiexec | */mpiexec.hydra | */orterun | */prterun | */horovodrun) ;;
+        */sbatch | */salloc | */scancel | */scontrol) ;;
+        *) return 0 ;;
+    esac
+    local __slurmwrap_word="${BASH_COMMAND%%[[:space:]]*}"
+    case "$__slurmwrap_word" in *[!-A-Za-z0-9_./\$\{\}\"+]*) return 0 ;; esac
+    eval "__slurmwrap_word=$__slurmwrap_word" # nothing but letters, slashes and $NAME or ${NAME}
+    case "$__slurmwrap_word" in
+        "$SLURMWRAP_SHIMS"/* | *[!-A-Za-z0-9_./+]*) return 0 ;;
+    esac
+    [[ -x "$__slurmwrap_word" && -x "$SLURMWRAP_SHIMS/${__slurmwrap_word##*/}" ]] || return 0
+    eval "function $__slurmwrap_word { \"\$SLURMWRAP_SHIMS/${__slurmwrap_word##*/}\" \"\$@\"; }"
 }
 
 # Before each command, in functions and subshells too.

@@ -1,0 +1,74 @@
+"""Pre-runs on a real Slurm: more than one GPU, a command in the script's place, and Slurm's commands out of reach."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from realslurm import USERS, Lab, run_as
+
+pytestmark = pytest.mark.lab
+ALICE = USERS[0]
+WORK = """\
+import os, slurmwrap_step
+print("rank", os.environ["SLURM_PROCID"], "of", os.environ["SLURM_NTASKS"], flush=True)
+for step in range(9):
+    slurmwrap_step.step()
+"""
+HEAD = "#!/bin/sh\n#SBATCH -N 2 --ntasks-per-node=4 --gres=gpu:4 -c 1 --mem=200\n"
+
+
+def pre_run(lab: Lab, script: str, *options: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    work = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip()) / "shims"
+    run_as(ALICE, ["mkdir", "-p", work])
+    run_as(ALICE, ["tee", work / "work.py"], stdin=WORK)
+    run_as(ALICE, ["tee", work / "job.sh"], stdin=HEAD + script)
+    words = ("--prerun=only", "--json", *options, "job.sh")
+    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", *words], ALICE, work)
+    return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
+
+
+def jobs(lab: Lab) -> list[str]:
+    return lab.run(["squeue", "--noheader", "--user", ALICE, "--format", "%i %j %r"], ALICE).stdout.split("\n")
+
+
+def test_a_trial_on_two_gpus_runs_two_tasks_of_one_node(lab: Lab) -> None:
+    done, verdict = pre_run(lab, f"/usr/bin/srun {sys.executable} work.py\n", "--prerun-gpus=2")
+    assert done.returncode == 0, done.stderr
+    assert verdict["reason"] == "3 steps ran on 2 GPUs (counted by step())"
+
+
+def test_more_gpus_than_a_node_has_are_refused_before_anything_is_submitted(lab: Lab) -> None:
+    done, _ = pre_run(lab, "true\n", "--prerun-gpus=99")
+    assert done.returncode == 255
+    assert "no node that can run this job has more than" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_command_runs_in_the_place_of_a_script_that_cannot_shrink(lab: Lab) -> None:
+    done, verdict = pre_run(lab, "exit 3\n", f"--prerun-command={sys.executable} work.py")
+    assert (done.returncode, verdict["reason"]) == (
+        0,
+        "3 steps ran on one GPU by --prerun-command (counted by step())",
+    ), done.stderr
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param("sbatch", marks=pytest.mark.slow),
+        "/usr/bin/sbatch",
+        pytest.param("env -i SLURM_CONF=$SLURM_CONF /usr/bin/sbatch", id="env-i"),
+    ],
+)
+def test_a_script_that_submits_itself_again_does_not_in_its_trial(lab: Lab, call: str) -> None:
+    if call.startswith("env") and run_as(ALICE, ["unshare", "-Urm", "true"]).returncode:
+        pytest.skip("this kernel gives users no namespace")
+    script = f"{call} --job-name=next --gres=gpu:1 --mem=200 --hold job.sh\n/usr/bin/srun {sys.executable} work.py\n"
+    done, verdict = pre_run(lab, script)
+    assert (done.returncode, verdict["verdict"], verdict["steps"]) == (0, "pass", 3), done.stderr
+    assert not [row for row in jobs(lab) if " next " in row]
