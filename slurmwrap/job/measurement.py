@@ -23,6 +23,7 @@ class Measurement:
     seconds: float = 0.0
     steps: int | None = None
     steps_per_s: float | None = None
+    steps_until_s: float | None = None  # from the run's start to its last counted step
     cpu_s: float | None = None  # user + system CPU time
     cpus_used: float | None = None  # mean cores busy over the measured window
     cpus_allocated: int | None = None

@@ -8,11 +8,14 @@ sum of PSS alone. PSS is taken when RSS has grown and at the end, because readin
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from slurmwrap.prerun.gpu_sampler import GpuSample, use_between
+from slurmwrap.prerun.profiler import Profiled
 from slurmwrap.prerun.result import StepReading
 from slurmwrap.prerun.verdict import Measurement
 
@@ -28,6 +31,8 @@ class Sampler:
         self._cgroup = job_cgroup
         self._cpu_s: dict[tuple[int, float], float] = {}  # (pid, start) -> user + system seconds, kept after its end
         self._samples: list[tuple[float, float]] = []  # (time, CPU seconds of the tree so far)
+        self._io: dict[tuple[int, float], tuple[int, int, int]] = {}  # read_bytes, rchar, wchar; as _cpu_s
+        self._reads: list[tuple[float, float]] = []  # (time, MiB that the tree asked for so far)
         self._rss_at_pss = 0
         self._mem_mib: dict[str, int] = {}  # source -> peak
 
@@ -41,7 +46,11 @@ class Sampler:
                 continue
             self._cpu_s[process.pid, process.create_time()] = times.user + times.system
             rss += memory
+            with suppress(psutil.Error, NotImplementedError):
+                io = process.io_counters()
+                self._io[process.pid, process.create_time()] = (io.read_bytes, io.read_chars, io.write_chars)
         self._samples.append((now, sum(self._cpu_s.values())))
+        self._reads.append((now, asked_for(self._io.values())))
         self._memory(processes, rss, last)
 
     def _memory(self, processes: Sequence[psutil.Process], rss: int, last: bool) -> None:
@@ -60,19 +69,44 @@ class Sampler:
     def _peak(self, source: str, held: int) -> None:
         self._mem_mib[source] = max(self._mem_mib.get(source, 0), -(-held // _MIB))
 
-    def measurement(self, steps: StepReading, *, seconds: float, cpus: int | None) -> Measurement:
-        """The sum. CPU use is the mean over the steps; where they took less than a second, that of the busiest one."""
+    def measurement(
+        self,
+        steps: StepReading,
+        *,
+        seconds: float,
+        cpus: int | None,
+        profiled: Profiled | None = None,
+        gpus: Sequence[GpuSample] = (),
+    ) -> Measurement:
+        """The sum. CPU use is the mean over the steps; where they took less than a second, that of the busiest one.
+
+        With `profiled`, speed, CPU, GPU use and reading are those at full CPUs, not the mean over the whole sweep.
+        """
+        profiled = profiled or Profiled()
+        first, last = profiled.full or (steps.first, steps.last)
+        gpu = use_between(gpus, first, last)
         source = next((s for s in ("cgroup", "pss", "rss") if s in self._mem_mib), "")
         return Measurement(
             seconds=round(seconds, 3),
-            steps=steps.count or None,
-            steps_per_s=steps.per_s,
+            steps=steps.steps or None,
+            steps_per_s=profiled.full_speed or (steps.per_s if steps.exact else None),
+            cpu_curve=profiled.curve,
+            cpu_curve_end=profiled.end,
+            loader_workers=profiled.workers,
+            read_mib_per_s=_reading(self._reads, first, last) if profiled.full else None,
+            sensitivity=profiled.sensitivity,
             cpu_s=self._samples[-1][1] if self._samples else None,
-            cpus_used=cpus_used(self._samples, steps.first, steps.last),
+            cpus_used=cpus_used(self._samples, first, last),
             cpus_allocated=cpus,
             mem_peak_mib=self._mem_mib.get(source),
             mem_source=source,
-            gpu_mem_peak_mib=steps.gpu_mem_mib or None,
+            gpu_mem_peak_mib=steps.gpu_mem_mib or gpu.mem_peak_mib,
+            model_mib=steps.model_mib,
+            largest_tensor_mib=steps.largest_tensor_mib,
+            gpu_util=gpu.util,
+            gpu_mem_util=gpu.mem_util,
+            gpu_power_w=gpu.power_w,
+            pcie_mib_per_s=gpu.pcie_mib_per_s,
         )
 
 
@@ -81,15 +115,47 @@ def cpus_used(samples: Sequence[tuple[float, float]], first: float, last: float)
 
     The second is the careful answer for a trial of three quick steps: it is never less than what the steps used.
     """
-    inside = [s for s in samples if first <= s[0] <= last]
-    if first and len(inside) > 1 and inside[-1][0] - inside[0][0] >= 1.0:
-        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+    if first and (mean := slope(samples, first, last)) is not None:
+        return mean
     rates = [
         (end[1] - start[1]) / (end[0] - start[0])
         for at, start in enumerate(samples)
         if (end := next((s for s in samples[at + 1 :] if s[0] - start[0] >= 0.9), None)) is not None
     ]
     return max(rates, default=None)
+
+
+def slope(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
+    """Growth per second between `first` and `last`; None when the samples there span less than a second."""
+    inside = [s for s in samples if first <= s[0] <= last]
+    if len(inside) < 2 or inside[-1][0] - inside[0][0] < 1.0:
+        return None
+    return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+
+
+def _reading(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
+    """Not below 0: what is taken off for pipes can be counted before what was read from them."""
+    found = slope(samples, first, last)
+    return None if found is None else max(0.0, round(found, 3))
+
+
+def asked_for(counters: Collection[tuple[int, int, int]]) -> float:
+    """MiB that a tree has read, from storage or caches. `counters`: read_bytes, rchar, wchar by proc_pid_io(5).
+
+    rchar counts reads that a cache answered, which read_bytes does not, and network file systems; but pipes as well,
+    whose bytes another process of the tree wrote: so wchar is taken off. read_bytes alone sees mapped files.
+    """
+    stored, read, written = (sum(column) for column in zip(*counters, strict=True)) if counters else (0, 0, 0)
+    return max(stored, read - written) / _MIB
+
+
+def cgroup_left(cgroup: Path | None) -> int | None:
+    """Bytes until the cgroup's limit, page cache not counted as held; None without a limit or where none is read."""
+    if cgroup is None:
+        return None
+    limit = _text(cgroup / "memory.max") or _text(cgroup / "memory.limit_in_bytes")
+    held = cgroup_memory(_text(cgroup / "memory.stat"))
+    return int(limit) - held if limit.strip().isdigit() and held is not None else None
 
 
 def cgroup_memory(stat: str) -> int | None:

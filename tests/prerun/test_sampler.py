@@ -9,7 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from slurmwrap.job.measurement import CurvePoint
 from slurmwrap.prerun import sampler
+from slurmwrap.prerun.gpu_sampler import GpuSample
+from slurmwrap.prerun.profiler import Profiled
 from slurmwrap.prerun.result import StepReading
 
 V1 = "cache 900\nrss 100\nshmem 7\ntotal_cache 1800\ntotal_rss 300\ntotal_shmem 50\n"
@@ -78,3 +81,42 @@ def test_a_lagging_cgroup_counter_is_corrected_by_the_processes_themselves(tmp_p
         holder.communicate(b"\n")
     assert (before.mem_peak_mib, before.mem_source) == (5, "cgroup")
     assert after.mem_peak_mib is not None and 60 <= after.mem_peak_mib < 120
+
+
+def test_growth_per_second_needs_a_second_of_samples() -> None:
+    samples = [(0.0, 0.0), (1.0, 5.0), (2.0, 6.0), (3.0, 9.0)]
+    assert sampler.slope(samples, 1.0, 3.0) == pytest.approx(2.0)
+    assert sampler.slope(samples, 1.0, 1.5) is None
+    assert sampler.slope([], 0.0, 9.0) is None
+
+
+def test_what_a_tree_reads_is_no_pipe_between_its_processes() -> None:
+    mib = 1 << 20
+    worker, trainer = (10 * mib, 50 * mib, 30 * mib), (0, 30 * mib, 0)
+    assert sampler.asked_for([worker, trainer]) == 50.0
+    assert sampler.asked_for([(70 * mib, 50 * mib, 30 * mib), trainer]) == 70.0  # files that are mapped
+    assert sampler.asked_for([]) == 0.0
+
+
+def test_the_room_below_a_cgroups_limit_does_not_count_its_page_cache(tmp_path: Path) -> None:
+    assert sampler.cgroup_left(None) is None
+    assert sampler.cgroup_left(tmp_path) is None
+    (tmp_path / "memory.stat").write_text(V2)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert sampler.cgroup_left(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert sampler.cgroup_left(tmp_path) == 650
+
+
+def test_a_profile_tells_the_speed_and_use_on_all_cpus_not_over_the_sweep() -> None:
+    measured = sampler.Sampler(None)
+    for at in (10.0, 12.0, 14.0, 16.0):
+        measured.sample(at, [])
+    curve = (CurvePoint(cpus=1, steps_per_s=5.0), CurvePoint(cpus=2, steps_per_s=9.0))
+    profiled = Profiled(curve=curve, end="workers", workers=1, full=(11.0, 15.0), sensitivity={"cpu": 1.5})
+    gpus = [GpuSample(at=10.0, sm=0.1, mem_mib=9.0), GpuSample(at=12.0, sm=0.9), GpuSample(at=16.0, sm=0.2)]
+    steps = StepReading(count=101, source="optimizer", first=10.0, last=60.0)
+    found = measured.measurement(steps, seconds=60.0, cpus=2, profiled=profiled, gpus=gpus)
+    assert (found.steps, found.steps_per_s, found.cpu_curve, found.cpu_curve_end) == (101, 9.0, curve, "workers")
+    assert (found.loader_workers, found.sensitivity) == (1, {"cpu": 1.5})
+    assert (found.cpus_used, found.read_mib_per_s, found.gpu_util, found.gpu_mem_peak_mib) == (0.0, 0.0, 0.9, 9)

@@ -178,6 +178,72 @@ int nvmlDeviceGetPersistenceMode(device *gpu, unsigned *mode) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    ENTER(-1);
+    *count = (unsigned)number("gpus", -1, 3);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **found) {
+    if (index >= sizeof devices / sizeof *devices) return INVALID_ARGUMENT;
+    ENTER((int)index);
+    *found = &devices[index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(device *gpu, unsigned *found) {
+    ENTER(gpu->index);
+    found[0] = (unsigned)number("sm", gpu->index, 0);
+    found[1] = (unsigned)number("mem", gpu->index, 0);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMinorNumber(device *gpu, unsigned *minor) {
+    ENTER(gpu->index);
+    *minor = (unsigned)number("minor", gpu->index, gpu->index);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUUID(device *gpu, char *uuid, unsigned size) {
+    ENTER(gpu->index);
+    snprintf(uuid, size, "GPU-%d-fake", gpu->index);
+    return SUCCESS;
+}
+
+typedef struct {
+    char old[16];
+    unsigned ids[5];
+    char bus[32];
+} pci;
+
+int nvmlDeviceGetPciInfo_v3(device *gpu, pci *found) {
+    ENTER(gpu->index);
+    snprintf(found->bus, sizeof found->bus, "%s", gpu->bus);
+    return SUCCESS;
+}
+
+/* total, free, used */
+int nvmlDeviceGetMemoryInfo(device *gpu, unsigned long long *bytes) {
+    ENTER(gpu->index);
+    bytes[0] = 80ULL << 30;
+    bytes[2] = (unsigned long long)number("used_mib", gpu->index, 0) << 20;
+    bytes[1] = bytes[0] - bytes[2];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerUsage(device *gpu, unsigned *milliwatts) {
+    ENTER(gpu->index);
+    *milliwatts = (unsigned)number("power", gpu->index, 60000);
+    return SUCCESS;
+}
+
+/* receive (1) is measured over the last 20 ms, in KB/s, as is send (0) */
+int nvmlDeviceGetPcieThroughput(device *gpu, int counter, unsigned *kilobytes) {
+    ENTER(gpu->index);
+    *kilobytes = (unsigned)number(counter ? "pcie_rx" : "pcie_tx", gpu->index, 0);
+    return SUCCESS;
+}
+
 int nvmlDeviceGetAccountingMode(device *gpu, unsigned *mode) {
     ENTER(gpu->index);
     *mode = (unsigned)number("accounting", gpu->index, 0);
