@@ -20,6 +20,7 @@ SLACK_S = 5.0  # clocks of nodes and controller may differ by so much; a requeue
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 _ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT ")  # slurmstepd's, 22.05
 _OVERLAP = 4096  # characters of an earlier tail's end that are looked for
+_MOST = 1e15  # seconds, steps or bytes beyond it are no measurement
 _OOM = 125  # Slurm's "signal" for an OOM kill (facts of 22.05: ExitCode 0:125 is OUT_OF_MEMORY)
 
 
@@ -171,11 +172,14 @@ def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement
     epilogs = [o.facts for o in observations if o.context is Context.EPILOG]
     peak = max(epilogs, key=lambda facts: _int(facts, "mem_peak_mib"), default={})
     cpu_s = max((_number(facts, "cpu_s") for facts in epilogs), default=0.0)
+    gpu_mem = max((_gpu_memory(facts) for facts in epilogs), default=0)
+    told = [facts["steps"] for facts in epilogs if isinstance(facts.get("steps"), Mapping)]
+    counts = [one for one in told if _int(one, "count") > 0]
     seconds = _run_s(job) or 0.0
-    if not _int(peak, "mem_peak_mib") and not cpu_s:
+    if not _int(peak, "mem_peak_mib") and not cpu_s and not gpu_mem and not counts:
         return None
     share = max(1, len(job.nodes))
-    return Measurement(
+    found = Measurement(
         seconds=seconds,
         cpu_s=cpu_s or None,
         cpus_used=round(cpu_s / seconds, 2) if cpu_s and seconds else None,
@@ -183,16 +187,49 @@ def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement
         mem_peak_mib=_int(peak, "mem_peak_mib") or None,
         mem_source=str(peak.get("mem_source", "")),
         gpus=-(-job.gpus // share),
-        gpu_mem_peak_mib=max((_gpu_memory(facts) for facts in epilogs), default=0) or None,
+        gpu_mem_peak_mib=gpu_mem or None,
+        gpu_util=_mean(share for facts in epilogs for share in _gpu_use(facts, "gpu_percent")),
+        gpu_mem_util=_mean(share for facts in epilogs for share in _gpu_use(facts, "memory_percent")),
     )
+    return with_steps(found, job, max(counts, key=lambda one: _int(one, "count"), default={}))
+
+
+def with_steps(found: Measurement | None, job: JobRecord, counted: Mapping[str, Any]) -> Measurement | None:
+    """`found` with what the step counter left (`observe/stepfiles.py`); all of it is the user's word."""
+    steps, per_s = _int(counted, "count"), _number(counted, "per_s")
+    if steps <= 0:
+        return found
+    base = found or Measurement(seconds=_run_s(job) or 0.0, gpus=-(-job.gpus // max(1, len(job.nodes))))
+    begun, last = job.start_time, _number(counted, "last_at")
+    until = last - begun if begun is not None and last >= begun else None
+    return replace(base, steps=steps, steps_per_s=per_s if per_s > 0 else None, steps_until_s=until)
+
+
+def _accounted(facts: Mapping[str, Any]) -> Iterable[Sequence[Mapping[str, Any]]]:
+    """The processes that NVML's accounting lists, GPU by GPU; none where that is off."""
+    gpus = facts.get("gpu")
+    for gpu in gpus if isinstance(gpus, list) else ():
+        found = gpu.get("accounting") if isinstance(gpu, Mapping) else None
+        if isinstance(found, list):
+            yield [one for one in found if isinstance(one, Mapping)]
+
+
+def _gpu_use(facts: Mapping[str, Any], key: str) -> Iterable[float]:
+    """0..1 of each GPU: of the process that worked longest on it, over that process's life."""
+    for processes in _accounted(facts):
+        told = [one for one in processes if isinstance(one.get(key), int) and 0 <= one[key] <= 100]
+        if told:
+            yield max(told, key=lambda one: _int(one, "ms"))[key] / 100
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return round(sum(known) / len(known), 3) if known else None
 
 
 def _gpu_memory(facts: Mapping[str, Any]) -> int:
     """The most that one process had on one GPU, by NVML's accounting; 0 where that is off."""
-    gpus = facts.get("gpu")
-    listed = [gpu.get("accounting") for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
-    used = [one for found in listed if isinstance(found, list) for one in found if isinstance(one, Mapping)]
-    return max((_int(one, "max_mib") for one in used), default=0)
+    return max((_int(one, "max_mib") for processes in _accounted(facts) for one in processes), default=0)
 
 
 def _interrupted(tails: Iterable[LogTail], observations: Sequence[Observation]) -> bool:
@@ -241,4 +278,5 @@ def _int(facts: Mapping[str, Any], key: str) -> int:
 
 def _number(facts: Mapping[str, Any], key: str) -> float:
     value = facts.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
+    # a record with an infinity in it could be stored and never read again
+    return float(value) if isinstance(value, int | float) and abs(value) < _MOST else 0.0

@@ -2,14 +2,15 @@
 import json
 import os
 
-from . import child, job, logpattern, rankfiles, userfile
+from . import child, job, logpattern, rankfiles, stepfiles, userfile
 
 TAIL = 64 * 1024
 ANSWER = 4 << 20  # both tails as JSON, every byte escaped
 
 
 def tails(environ, started_at, deadline):
-    """Facts `logs` and, where a file was not read, `log_error`; `logs_skipped` names ranks' files that were left out.
+    """Facts `logs` and, where a file was not read, `log_error`; `logs_skipped` names ranks' files that were left out;
+    `steps` where the job counts its steps (stepfiles.py).
 
     Returns by `deadline` whatever the file system does, with what was read by then.
     """
@@ -36,6 +37,7 @@ def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: d
 
 def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=None):
     def look(send):
+        steps_place = stepfiles.home_of(uid) if ranks_of is not None else None
         userfile.become(user, uid, gid, send.descriptor)
         read = []
         for name, readings in files:
@@ -45,13 +47,16 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
         if ranks_of is not None:
             job_id, work_dir = ranks_of
             _ranks(os.path.dirname(read[0]) if read else work_dir, job_id, uid, started_at, set(read), send)
+            send(json.dumps({"steps": stepfiles.below(steps_place, job_id, uid, started_at)}).encode("utf-8") + b"\n")
 
     answer = child.call(look, deadline, ANSWER)
     lines = [json.loads(line.decode("utf-8")) for line in answer.data.split(b"\n")[:-1]]
     facts = _facts([line for line in lines if isinstance(line, list)])
     for line in lines:
-        if isinstance(line, dict) and line["skipped"]:
+        if isinstance(line, dict) and line.get("skipped"):
             facts["logs_skipped"] = line["skipped"]
+        if isinstance(line, dict) and line.get("steps"):
+            facts["steps"] = line["steps"]
     if not answer.complete:
         why = "the file system did not answer in time" if answer.late else "not readable"
         facts["log_error"] = "; ".join(filter(None, [facts.get("log_error"), why]))

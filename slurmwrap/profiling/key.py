@@ -1,7 +1,9 @@
 """Names what a profile and a passed pre-run belong to. Pure.
 
 `derive_key` is coarse on purpose: it survives edits of the program, since its needs mostly do. `fingerprint` is exact:
-one changed byte of script, code, argument or option makes another.
+one changed byte of script, code, argument or option makes another. `derive_variant` lies between: it changes
+with the batch size, the loader's workers and whatever else shifts what a step costs, so that a profile knows how much
+of what it holds was measured on another job of the same key.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 
 from slurmwrap.job.request import JobRequest
@@ -24,6 +27,17 @@ _WITHOUT_EFFECT = frozenset(
 )
 # Variables that decide which code runs; the rest of the environment changes with every login.
 _CODE_VARIABLES = ("CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+
+# Names of options and variables that shift what one step needs; matched in "per_device_train_batch_size", "BS", "-b".
+_SHAPING = re.compile(
+    r"batch|worker|num-proc|precision|fp16|bf16|fp8|tf32|(?:^|-)amp(?:$|-)|dtype|quant|seq|length|max-len|block-size|context|accum"
+    r"|image-size|img|resolution|crop|hidden|layer|depth|width|heads|model|arch|config|compile|checkpointing|shard|zero"
+    r"|(?:^|-)(?:bs|tp|pp|size)$"
+)
+_PLACES = re.compile(r"dir|output|log|save|port|resume|seed|timestamp")  # they name runs and places, not work
+_SHORT = frozenset(("b", "j", "bs"))  # -b 64 and -j 8, as torchvision's and timm's scripts spell them
+_WORD = re.compile(r"""[^\s"'();&|]+""")
+_TEXT_CAP = 1 << 18  # characters of a script that are looked at
 
 
 def derive_key(request: JobRequest, entry_program: str, gpu_type: str) -> str:
@@ -43,21 +57,79 @@ def derive_key(request: JobRequest, entry_program: str, gpu_type: str) -> str:
     return f"{name[:40]}-{kind[:20]}x{gpus}-{_digest([program, script.name, gpu_type, gpus])[:12]}"
 
 
-def fingerprint(request: JobRequest, files: Mapping[str, bytes]) -> str:
+def derive_variant(request: JobRequest) -> str:
+    """12 hexadecimal digits over the settings that look like batch size, workers, precision or model; "" for none.
+
+    From the command line and the script: "--batch-size 64", "--batch-size=64", "-b 64", "data.batch_size=64" and
+    "BATCH_SIZE=64" are one and the same setting. A program that has its numbers inside shows no variant.
+    """
+    text = request.script.content[:_TEXT_CAP].decode("utf-8", "replace")
+    body = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    words = [_given(word, request.args) for word in _WORD.findall(body)]
+    found = set(_shaping([*words, "--", *request.args]))
+    return _digest(sorted(found))[:12] if found else ""
+
+
+def _given(word: str, args: Sequence[str]) -> str:
+    """`word` with the script's own arguments in place of $1 to $9."""
+    if "$" not in word:
+        return word
+    return re.sub(r"\$\{?([1-9])\}?", lambda m: args[int(m[1]) - 1] if len(args) >= int(m[1]) else m[0], word)
+
+
+def _shaping(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(name, value) of each word that sets what a step costs."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        dashed = name.startswith("-")
+        bare = name.lstrip("-+").rpartition(".")[2].replace("_", "-").lower()
+        if not (dashed or equals) or _PLACES.search(bare):
+            continue
+        if not (_SHAPING.search(bare) or (dashed and bare in _SHORT)):
+            continue
+        yield bare, value if equals else "" if following.startswith("-") else following
+
+
+# Variables that say where and when somebody logged in: they differ between two windows and mean nothing to a program.
+_OF_THE_LOGIN = frozenset(
+    (
+        *("_", "COLUMNS", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "LINES", "OLDPWD", "PWD", "SHLVL", "WINDOWID"),
+        *("STY", "TMUX", "TMUX_PANE", "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "LS_COLORS", "HISTFILE"),
+    )
+)
+_OF_THE_LOGINS = ("SSH_", "TERM", "VTE_", "GSUB_", "VSCODE_", "KRB5")
+
+
+def fingerprint(request: JobRequest, files: Mapping[str, bytes], environ: Mapping[str, str] | None = None) -> str:
     """64 hexadecimal digits over script, arguments, options that matter, environment of the code, and `files`.
 
-    `files`: the entry files' contents by path, as the pre-run would run them.
+    `files`: contents by path of the programs that the script starts and of the modules that they import. `environ`:
+    what the job will find; without it the few variables that the request itself keeps.
     """
+    known = request.environ if environ is None else environ
     in_force = {setting.option: setting.value for setting in request.settings}
     parts = [
         sha256(request.script.content).hexdigest(),
         list(request.args),
         request.chdir,
         sorted((option, value or "") for option, value in in_force.items() if option not in _WITHOUT_EFFECT),
-        [(name, request.environ.get(name, "")) for name in _CODE_VARIABLES],
+        [(name, known.get(name, "")) for name in _CODE_VARIABLES],
         sorted((path, sha256(content).hexdigest()) for path, content in files.items()),
+        [request.own.prerun_command, request.own.prerun_gpus, *request.components],
     ]
     return _digest(parts)
+
+
+def sweep_group(request: JobRequest, code: Mapping[str, bytes], environ: Mapping[str, str]) -> str:
+    """What the jobs of a sweep share: all of `fingerprint` but the arguments, and the whole environment of the caller,
+    since one pre-run that speaks for several jobs runs in the environment of the first. `code`: without files that
+    only hold settings."""
+    whole = sorted(
+        (name, value)
+        for name, value in environ.items()
+        if name not in _OF_THE_LOGIN and not name.startswith(_OF_THE_LOGINS)
+    )
+    return _digest([fingerprint(replace(request, args=()), code, environ), whole])
 
 
 def _digest(parts: object) -> str:

@@ -35,3 +35,9 @@ class ResourceProfile:
     gpu_util: float | None = None  # 0..1
     gpu_mem_util: float | None = None  # 0..1
     sensitivity: Mapping[str, float] = field(default_factory=dict)  # resource -> slow-down under a stressor, >= 1
+    variant: str = ""  # profiling.key.derive_variant() of the newest run; "" where nobody said
+    cpus_busy: float | None = None  # need by mean cores busy alone, per GPU: what holds where no curve does
+    cpus_busy_bound: bool = False  # as cpu_bound, of cpus_busy
+    curve_at: float = 0.0  # when cpu_curve was measured, Unix seconds
+    curve_variant: str = ""  # of the run that it was measured on
+    curve_doubts: int = 0  # later curves in a row that contradict it

@@ -54,6 +54,7 @@ class Edges:
     config: Config
     scope: Scope = field(default_factory=Scope)
     mounts: Mounts = first_component
+    steps: Callable[[AttemptRecord, str], Mapping[str, Any]] = lambda record, directory: {}  # host.stepfiles.StepFiles
     say: Callable[[str], None] = lambda line: None
 
 
@@ -147,12 +148,23 @@ class Pass:
 
 
 def learn(
-    edges: Edges, key: str, uid: int, measurement: Measurement, *, at: float, source: str, complete: bool
+    edges: Edges,
+    key: str,
+    uid: int,
+    measurement: Measurement,
+    *,
+    at: float,
+    source: str,
+    complete: bool,
+    variant: str = "",
+    gpu_type: str = "",
 ) -> None:
-    """Merges one measurement into its profile. In the site's database a key belongs to the user who named it."""
+    """Merges one measurement into its profile. In the site's database a key belongs to the user who named it.
+
+    `variant`, `gpu_type`: of the job that was measured, "" where nobody knows.
+    """
     own = key if edges.scope.user is not None else profile_key_of(uid, key)
     old = edges.store.profile(own)
-    gpu_type = old.gpu_type if old is not None else ""
     merged = merge(
         old,
         measurement,
@@ -162,6 +174,7 @@ def learn(
         gpu_type=gpu_type,
         gpus_per_node=measurement.gpus,
         complete=complete,
+        variant=variant,
     )
     edges.store.save_profile(merged)
     edges.store.save_measurement(own, measurement, at, source)

@@ -125,7 +125,16 @@ def _learn_from_prerun(record: PrerunRecord, edges: Edges) -> bool:
     measurement = record.verdict.measurement
     if measurement is None or not record.profile_key or record.verdict.outcome is Outcome.FAIL:
         return False
-    learn(edges, record.profile_key, record.uid, measurement, at=record.at, source="prerun", complete=False)
+    learn(
+        edges,
+        record.profile_key,
+        record.uid,
+        measurement,
+        at=record.at,
+        source="prerun",
+        complete=False,
+        variant=record.profile_variant,
+    )
     return True
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Partition
 from slurmwrap.diagnosis.evidence import Context, Diagnosis, LogTail, Observation
-from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_run
+from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_run, with_steps
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.reconcile.desk import Pass, learn
 from slurmwrap.reconcile.incidents import incident_of
@@ -57,6 +57,7 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     evidence = join(record.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
     diagnosis = _with_lost_node(run.edges.classify(evidence), record, run)
     submission = submission_of(record, run)
+    record = _counted(record, submission, word, run)
     blamed = _blamed_input(diagnosis, submission, record, word, run)
     diagnosis = _blaming(diagnosis, blamed)
     case = case_of(record, diagnosis, submission, job, others, run)
@@ -154,6 +155,14 @@ def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> D
     if diagnosis.category != "node_failure" or diagnosis.node or len(record.nodes) < 2:
         return diagnosis
     return replace(diagnosis, node=lost_node(diagnosis, record, Fleet(nodes=run.snapshot().nodes)))
+
+
+def _counted(record: AttemptRecord, submission: Submission | None, word: JobRecord, run: Pass) -> AttemptRecord:
+    """`record` with the steps that its own counter left, where no Epilog brought them: the user's word."""
+    if submission is None or not submission.step_dir or (record.measurement and record.measurement.steps):
+        return record
+    counted = run.edges.steps(record, submission.step_dir)
+    return replace(record, measurement=with_steps(record.measurement, word, counted))
 
 
 def _blamed_input(
@@ -262,5 +271,22 @@ def _learn(record: AttemptRecord, submission: Submission | None, run: Pass) -> N
         return
     complete = record.diagnosis is not None and record.diagnosis.category == "success"
     at = float(record.end_time or run.now)
-    learn(run.edges, submission.profile_key, record.uid, record.measurement, at=at, source="epilog", complete=complete)
+    learn(
+        run.edges,
+        submission.profile_key,
+        record.uid,
+        record.measurement,
+        at=at,
+        source="epilog",
+        complete=complete,
+        variant=submission.profile_variant,
+        gpu_type=_gpu_type(record, run),
+    )
     run.dirty = True
+
+
+def _gpu_type(record: AttemptRecord, run: Pass) -> str:
+    """Of the nodes it ran on; "" where they have several or Slurm names none."""
+    kinds = {node.gpu_type for node in run.snapshot().nodes if node.name in record.nodes} if record.gpus else set()
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    return "" if "," in kind else kind

@@ -11,6 +11,7 @@ from typing import TypeVar
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.actions import retries, rule_rows, to_do
 from slurmwrap.report.agreement import agreement
+from slurmwrap.report.ettr import counted
 from slurmwrap.report.record import (
     Blocked,
     CategoryRow,
@@ -96,6 +97,7 @@ def build(
         suspects=_suspects([strike for strike in blaming if since <= strike.at < until]),
         blocked=tuple(Blocked(input=b, user=names.get(b.uid, ""), new=since <= b.at < until) for b in blocked),
         to_do=to_do(decided),
+        counted=counted(real, since=since, until=until),
     )
 
 

@@ -132,6 +132,14 @@ class Retries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Jobs that count their steps. `ettr`: productive over available time (report/ettr.py); None without one."""
+
+    jobs: int = 0
+    ettr: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectNodes:
     """Nodes with the same strikes; `text` is the newest evidence."""
 
@@ -181,3 +189,4 @@ class NightReport:
     suspects: tuple[SuspectNodes, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     to_do: tuple[ToDo, ...] = ()
+    counted: Counted = field(default_factory=Counted)

@@ -163,7 +163,7 @@ def _run(
     ended = record.state or "not ended"
     task = f" of {record.address}" if "_" in record.address else ""
     yield paint(f"RUN {number}{visible(task)} ", "bold") + paint(visible(ended + _exit(record)), style)
-    yield wrapped(_when_and_where(record, zone), indent="  ", hanging="    ")
+    yield wrapped(_when_and_where(record, zone) + _counted(record), indent="  ", hanging="    ")
     diagnosis = record.diagnosis
     if diagnosis is None or diagnosis.category == SUCCESS:
         return
@@ -199,6 +199,17 @@ def _when_and_where(record: AttemptRecord, zone: tzinfo | None) -> str:
         return f"Since {moment(record.start_time, zone)}{where}."
     ran = f" ({duration(record.run_s)})"
     return f"{moment(record.start_time, zone)} to {moment(record.end_time, zone)}{ran}{where}."
+
+
+def _counted(record: AttemptRecord) -> str:
+    """What the step counter saw of the run; one that stood still long before its end hung."""
+    measured = record.measurement
+    if measured is None or not measured.steps:
+        return ""
+    speed = f", {measured.steps_per_s:.3g} a second" if measured.steps_per_s else ""
+    until = measured.steps_until_s
+    last = "" if until is None else f", the last {duration(max(0.0, record.run_s - until))} before the end"
+    return f" It counted {count(measured.steps, 'step')}{speed}{last}."
 
 
 _BOUND = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}

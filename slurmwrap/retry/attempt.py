@@ -86,6 +86,8 @@ class Submission:
     nodes: int = 0
     retry: bool = False
     profile_key: str = ""
+    profile_variant: str = ""  # profiling.key.derive_variant()
+    step_dir: str = ""  # where the step counter writes (--count-steps); "" when it does not
     prerun_mode: str = "off"
     prerun_job_id: int | None = None
     fingerprint: str = ""  # script + arguments + code + environment, for "passed already"
@@ -108,6 +110,7 @@ class PrerunRecord:
     verdict: Verdict
     fingerprint: str = ""
     profile_key: str = ""
+    profile_variant: str = ""  # profiling.key.derive_variant()
     gpus: int = 0  # of the real job
     plan: Mapping[str, Any] = field(default_factory=dict)  # the second plan, on what was measured
     changes: tuple[Mapping[str, Any], ...] = ()  # what was applied to the waiting job

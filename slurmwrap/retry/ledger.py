@@ -1,8 +1,11 @@
 """The retry ledger: which root causes this job has failed of before, and what that cost. Pure.
 
 Budgets go by (root cause, entity, node): what one cause spent, another has left. Only progress strictly beyond the best
-earlier step or checkpoint forgives. Both are the log's word, so the count of all failures and the GPU-hours lost are
-kept beside them and never forgiven.
+earlier step or checkpoint forgives. Both are the log's word or the step counter's (gsub --count-steps), the user's
+either way, so the count of all failures and the GPU-hours lost are kept beside them and never forgiven.
+
+What a log calls a step and what the counter counts need not be one unit, so the two are never compared with each other.
+The counter starts at zero in each run: a run that resumed counts on from the best checkpoint that was known before it.
 """
 
 from __future__ import annotations
@@ -111,23 +114,47 @@ def _entry(record: AttemptRecord) -> Entry:
 
 def _progressed_at(runs: Sequence[AttemptRecord]) -> int | None:
     """SubmitTime of the latest run that went strictly beyond the best known before it; None when none did."""
+    found = [_beyond(runs, [_logged(run) for run in runs]), _beyond(runs, counted_steps(runs))]
+    return max((at for at in found if at is not None), default=None)
+
+
+def _beyond(runs: Sequence[AttemptRecord], reached: Sequence[int | None]) -> int | None:
     best: int | None = None
     found: int | None = None
-    for run in runs:
-        reached = _reached(run)
-        if reached is None:
+    for run, step in zip(runs, reached, strict=True):
+        if step is None:
             continue
-        if best is not None and reached > best:
+        if best is not None and step > best:
             found = run.attempt.submit_time
-        best = reached if best is None else max(best, reached)
+        best = step if best is None else max(best, step)
     return found
 
 
-def _reached(run: AttemptRecord) -> int | None:
+def _logged(run: AttemptRecord) -> int | None:
     if run.diagnosis is None:
         return None
     known = [step for step in (run.diagnosis.step, run.diagnosis.checkpoint_step) if step is not None]
     return max(known, default=None)
+
+
+def counted_steps(runs: Sequence[AttemptRecord]) -> list[int | None]:
+    """How far each run of one job, oldest first, came by its step counter; None where it did not count."""
+    reached: list[int | None] = []
+    base = 0
+    for run in runs:
+        begin = base if run.diagnosis is not None and run.diagnosis.resumed else 0
+        steps = _steps(run)
+        reached.append(None if steps is None else begin + steps)
+        base = max(base, _checkpoint(run) or 0)
+    return reached
+
+
+def _steps(run: AttemptRecord) -> int | None:
+    return run.measurement.steps if run.measurement is not None else None
+
+
+def _checkpoint(run: AttemptRecord) -> int | None:
+    return run.diagnosis.checkpoint_step if run.diagnosis is not None else None
 
 
 def _lost(runs: Sequence[AttemptRecord]) -> float:
@@ -141,16 +168,15 @@ def _lost(runs: Sequence[AttemptRecord]) -> float:
         kept = _kept(run, base) if after.diagnosis is not None and after.diagnosis.resumed else 0.0
         if failed(run):
             lost += run.gpu_hours * (1 - kept)
-        if run.diagnosis is not None and run.diagnosis.checkpoint_step is not None:
-            base = max(base, run.diagnosis.checkpoint_step)
+        base = max(base, _checkpoint(run) or 0)
     return lost
 
 
 def _kept(run: AttemptRecord, base: int) -> float:
     """Share of the run's steps up to its checkpoint, 0..1; it began at step `base` if it resumed."""
     found = run.diagnosis
-    if found is None or found.step is None or found.checkpoint_step is None:
+    if found is None or found.checkpoint_step is None:
         return 0.0
-    begin = base if found.resumed else 0
-    made = found.step - begin
+    begin, counted = base if found.resumed else 0, _steps(run)
+    made = found.step - begin if found.step is not None else counted if counted is not None else 0
     return min(1.0, max(0.0, (found.checkpoint_step - begin) / made)) if made > 0 else 0.0

@@ -337,6 +337,13 @@ class Database(Session):
         """Inserts or replaces."""
         self._upsert(schema.PROFILES, profile)
 
+    def forget_profile(self, key: str) -> bool:
+        """Removes it with the measurements it was made of; False when there was none."""
+        where = {"key": sql_text(key)}
+        with self.transaction():
+            self._write("DELETE FROM measurements WHERE key = :key", where)
+            return self._write("DELETE FROM profiles WHERE key = :key", where)
+
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
         """Keeps a raw measurement beside the profile it went into; the same one twice is kept once."""
         row = {"key": sql_text(key), "at": at, "source": source, "measurement": dump(to_plain(measurement))}

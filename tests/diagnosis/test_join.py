@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -157,6 +158,46 @@ def test_what_the_epilogs_measured_is_told_of_one_node() -> None:
         mem_source="cgroup",
         gpus=3,
     )
+
+
+def gpu(*processes: dict[str, object]) -> dict[str, object]:
+    return {"index": 0, "accounting": list(processes)}
+
+
+def test_gpu_use_is_the_mean_over_gpus_of_who_worked_longest_on_each() -> None:
+    long = {"pid": 1, "max_mib": 20_000, "gpu_percent": 80, "memory_percent": 30, "ms": 50_000}
+    short = {"pid": 2, "max_mib": 300, "gpu_percent": 1, "memory_percent": 0, "ms": 900}
+    other = {"pid": 3, "max_mib": 21_000, "gpu_percent": 60, "memory_percent": None, "ms": 50_000}
+    found = measured(replace(job(81), gpus=2), [epilog(gpu=[gpu(short, long), gpu(other)])])
+    assert found is not None
+    assert (found.gpu_util, found.gpu_mem_util, found.gpu_mem_peak_mib) == (0.7, 0.3, 21_000)
+
+
+def test_what_is_no_share_is_no_gpu_use() -> None:
+    odd = {"pid": 1, "max_mib": 5, "gpu_percent": 4294967295, "memory_percent": -1, "ms": 5}
+    found = measured(job(81), [epilog(gpu=[gpu(odd), {"accounting": "no"}, 7])])
+    assert found is not None
+    assert (found.gpu_util, found.gpu_mem_util, found.gpu_mem_peak_mib) == (None, None, 5)
+
+
+def test_counted_steps_are_those_of_the_epilog_that_read_them() -> None:
+    counted = {"count": 40, "per_s": 2.5, "source": "optimizer", "processes": 8, "last_at": START + 50.0}
+    found = measured(replace(job(81), start_time=START, end_time=START + 60), [epilog(steps=counted), epilog("n2")])
+    assert found is not None
+    assert (found.steps, found.steps_per_s, found.steps_until_s) == (40, 2.5, 50.0)
+
+
+@pytest.mark.parametrize("counted", [{}, {"count": 0}, {"count": "40"}, {"count": -3}, [], "x", None])
+def test_what_is_no_count_is_none(counted: object) -> None:
+    assert measured(job(81), [epilog(steps=counted)]) is None
+
+
+@pytest.mark.parametrize("odd", [math.inf, math.nan, 10**400, -math.inf])
+def test_what_no_record_can_hold_is_no_speed_and_no_time(odd: float) -> None:
+    counted = {"count": 40, "per_s": odd, "last_at": odd}
+    found = measured(replace(job(81), start_time=START, end_time=START + 60), [epilog(steps=counted)])
+    assert found is not None
+    assert (found.steps, found.steps_per_s, found.steps_until_s) == (40, None, None)
 
 
 def test_nothing_measured_is_no_measurement() -> None:

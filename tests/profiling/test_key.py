@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.job.request import JobRequest, Origin, Own, ResourceShape, Script, Setting
-from slurmwrap.profiling.key import derive_key, fingerprint
+from slurmwrap.profiling.key import derive_key, derive_variant, fingerprint
 
 ASKED = JobRequest(
     script=Script(path="run.sbatch", name="run.sbatch", content=b"#!/bin/sh\nsrun python train.py\n"),
@@ -110,3 +110,35 @@ def test_trial_is_another_when_its_code_changes() -> None:
 
 def test_arguments_that_are_no_text_have_a_fingerprint_too() -> None:
     assert len(fingerprint(replace(ASKED, args=("\udcff",)), {})) == 64
+
+
+def started(line: str, *args: str) -> JobRequest:
+    script = replace(ASKED.script, content=b"#!/bin/sh\n#SBATCH --gpus=8\n" + line.encode() + b"\n")
+    return replace(ASKED, script=script, args=args)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py --batch-size 64",
+        "python train.py --lr 3 --batch-size=64 --seed 5",
+        "python train.py batch_size=64 out_dir=/x",
+        "srun -n 8 python train.py data.batch_size=64",
+        "python train.py --batch_size $1",
+    ],
+)
+def test_one_batch_size_is_one_variant_however_it_is_spelt(line: str) -> None:
+    assert derive_variant(started(line, "64")) == derive_variant(started("python other.py --batch-size 64"))
+
+
+def test_what_shifts_the_cost_of_a_step_is_another_variant_and_the_rest_is_not() -> None:
+    plain = "python train.py --batch-size 64 --workers 8"
+    same = [plain + more for more in (" --lr 3", " --seed 4", " --output-dir /runs/7", " --save-model-dir m7")]
+    other = [plain + more for more in (" --precision bf16", " --seq-len 512", " --amp", " -j 4", " --arch resnet50")]
+    assert {derive_variant(started(line)) for line in same} == {derive_variant(started(plain))}
+    assert len({derive_variant(started(line)) for line in (plain, *other)}) == 1 + len(other)
+
+
+def test_a_script_without_such_settings_has_no_variant() -> None:
+    assert derive_variant(started("python train.py --lr 3")) == ""
+    assert derive_variant(started("# python train.py --batch-size 3")) == ""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.prerun.verdict import Measurement
-from slurmwrap.profiling.merge import merge
+from slurmwrap.job.measurement import CurvePoint, Measurement
+from slurmwrap.profiling.merge import HALF_LIFE_S, as_of, merge
 from slurmwrap.profiling.profile import ResourceProfile
 
 
@@ -27,6 +27,7 @@ def test_first_prerun_makes_a_profile_per_gpu_with_a_margin() -> None:
     assert learnt(None, FIRST) == ResourceProfile(
         key="k",
         cpus_per_gpu=2.5,
+        cpus_busy=2.5,
         mem_mib_per_gpu=9001,
         steps_per_s=4.0,
         gpu_type="a100",
@@ -99,3 +100,143 @@ def test_more_preruns_alone_never_make_certain() -> None:
         profile = learnt(profile, FIRST)
     assert profile is not None
     assert profile.confidence == 0.578
+
+
+# --- CPU curves
+
+
+def curve(*rates: float, **values: Any) -> Measurement:
+    """Rates at 1, 2, 3, … CPUs."""
+    points = tuple(CurvePoint(cpus=cpus, steps_per_s=rate, rounds=2) for cpus, rate in enumerate(rates, 1))
+    return Measurement(**{"cpu_curve": points, "cpu_curve_end": "workers", **values})
+
+
+def after(*measurements: Measurement, every: float = 10.0, **values: Any) -> ResourceProfile:
+    profile = None
+    for index, measurement in enumerate(measurements, 1):
+        given = {"source": "prerun", "gpu_type": "", "complete": False, **values}
+        profile = merge(profile, measurement, key="k", at=index * every, gpus_per_node=1, **given)
+    assert profile is not None
+    return profile
+
+
+THREE, FOUR, SIX = curve(10, 20, 30, 30.5, 30), curve(10, 20, 28, 31, 31), curve(5, 10, 15, 20, 25, 30, 30)
+
+
+def test_a_curve_outranks_cores_busy_of_complete_runs() -> None:
+    busy = measured(6.0, 16)
+    profile = learnt(learnt(after(THREE), busy, complete=True), busy, complete=True)
+    assert (profile.cpus_per_gpu, profile.cpus_busy, profile.cpu_bound, profile.cpu_curve) == (
+        *(3.0, 7.5, False),
+        THREE.cpu_curve,
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "bound"), [("allocation", True), ("time", True), ("workers", False), ("pinned", False)]
+)
+def test_a_curve_that_still_rises_where_the_cpus_ended_is_a_lower_bound(end: str, bound: bool) -> None:
+    profile = after(curve(10, 20, 30, cpu_curve_end=end))
+    assert (profile.cpus_per_gpu, profile.cpu_bound) == (3.0, bound)
+
+
+def test_one_outlier_does_not_wipe_a_good_curve_and_a_second_does() -> None:
+    doubted = after(THREE, FOUR, SIX)
+    assert (doubted.cpu_curve, doubted.curve_at, doubted.curve_doubts) == (FOUR.cpu_curve, 20.0, 1)
+    assert doubted.confidence == round(after(THREE, FOUR, FOUR).confidence / 2, 3)
+    replaced = after(THREE, FOUR, SIX, SIX)
+    assert (replaced.cpu_curve, replaced.cpus_per_gpu, replaced.curve_doubts) == (SIX.cpu_curve, 6.0, 0)
+    confirmed = after(THREE, SIX, FOUR)
+    assert (confirmed.cpu_curve, confirmed.curve_doubts) == (FOUR.cpu_curve, 0)
+
+
+def test_a_run_without_a_curve_leaves_it() -> None:
+    profile = after(THREE, Measurement(steps_per_s=1.0))
+    assert (profile.cpu_curve, profile.curve_at, profile.cpus_per_gpu) == (THREE.cpu_curve, 10.0, 3.0)
+
+
+def test_an_old_curve_gives_way_at_once_and_until_then_only_raises() -> None:
+    assert after(THREE, SIX, every=HALF_LIFE_S + 1).cpu_curve == SIX.cpu_curve
+    busy = merge(
+        after(THREE), measured(6.0, 16), key="k", source="epilog", at=2 * HALF_LIFE_S, gpu_type="", gpus_per_node=1,
+        complete=True,
+    )  # fmt: skip
+    assert busy.cpus_per_gpu == 7.5
+    idle = merge(
+        after(THREE), measured(0.5, 16), key="k", source="epilog", at=2 * HALF_LIFE_S, gpu_type="", gpus_per_node=1,
+        complete=True,
+    )  # fmt: skip
+    assert idle.cpus_per_gpu == 3.0
+
+
+def test_a_late_curve_does_not_replace_a_newer_one() -> None:
+    late = merge(after(THREE), SIX, key="k", source="prerun", at=1.0, gpu_type="", gpus_per_node=1, complete=False)
+    assert late.cpu_curve == THREE.cpu_curve
+
+
+def test_a_curve_of_several_gpus_is_kept_per_gpu() -> None:
+    profile = after(curve(5, 10, 15, 20, gpus=2))
+    assert [(point.cpus, point.steps_per_s) for point in profile.cpu_curve] == [(1, 10), (2, 20)]
+
+
+# --- a changed job
+
+
+@pytest.mark.parametrize("change", [{"variant": "bs64"}, {"gpu_type": "h100"}])
+def test_of_a_changed_jobs_runs_one_counts_on(change: dict[str, str]) -> None:
+    known = ResourceProfile(
+        key="k", runs=4, preruns=2, variant="bs32", gpu_type="a100", confidence=0.965, mem_mib_per_gpu=9000,
+        measured_at=1.0,
+    )  # fmt: skip
+    seen = as_of(known, 1.0, **change)
+    assert (seen.runs, seen.preruns, seen.confidence, seen.mem_mib_per_gpu) == (1, 1, 0.625, 9000)
+    given = {"variant": "bs32", "gpu_type": "a100", **change}
+    merged = merge(known, FIRST, key="k", source="epilog", at=2.0, gpus_per_node=8, complete=True, **given)
+    assert (merged.runs, merged.variant, merged.gpu_type) == (2, given["variant"], given["gpu_type"])
+
+
+def test_a_curve_of_another_variant_only_raises() -> None:
+    first = after(SIX, variant="bs32")
+    low = merge(
+        first, measured(0.8, 16), key="k", source="epilog", at=50.0, gpu_type="", gpus_per_node=1, complete=True,
+        variant="bs64",
+    )  # fmt: skip
+    high = merge(
+        first, measured(8.0, 16), key="k", source="epilog", at=50.0, gpu_type="", gpus_per_node=1, complete=True,
+        variant="bs64",
+    )  # fmt: skip
+    assert (low.cpus_per_gpu, high.cpus_per_gpu) == (6.0, 10.0)
+    again = after(THREE, variant="bs64")
+    assert (
+        merge(
+            low, THREE, key="k", source="prerun", at=60.0, gpu_type="", gpus_per_node=1, complete=False, variant="bs64"
+        ).cpu_curve
+        == again.cpu_curve
+    )
+
+
+# --- the rest
+
+
+def test_confidence_halves_with_age() -> None:
+    known = ResourceProfile(key="k", runs=1, confidence=0.5, measured_at=1000.0)
+    assert [as_of(known, 1000.0 + age * HALF_LIFE_S).confidence for age in (-1, 0, 1, 2)] == [0.5, 0.5, 0.25, 0.125]
+
+
+def test_what_else_was_measured_is_kept_per_gpu_and_a_prerun_does_not_replace_what_runs_told() -> None:
+    everything = Measurement(
+        gpus=2, steps_per_s=5.0, loader_workers=8, read_mib_per_s=300.0, model_mib=400.0, largest_tensor_mib=100.0,
+        gpu_mem_peak_mib=20_000, gpu_util=0.8, gpu_mem_util=0.3, sensitivity={"cpu": 1.4},
+    )  # fmt: skip
+    first = after(everything, complete=True, source="epilog")
+    assert first == ResourceProfile(
+        key="k", steps_per_s=5.0, gpus_per_node=1, runs=1, confidence=0.5, source="epilog", measured_at=10.0,
+        loader_workers=4, read_mib_per_s=150.0, model_mib=400.0, skew=0.25, gpu_mem_mib=20_000, gpu_util=0.8,
+        gpu_mem_util=0.3, sensitivity={"cpu": 1.4},
+    )  # fmt: skip
+    trial = Measurement(steps_per_s=9.0, gpu_util=0.1, gpu_mem_peak_mib=1, loader_workers=2, sensitivity={"gpu": 2.0})
+    second = merge(first, trial, key="k", source="prerun", at=20.0, gpu_type="", gpus_per_node=1, complete=False)
+    assert (second.steps_per_s, second.gpu_util, second.gpu_mem_mib, second.loader_workers, second.sensitivity) == (
+        *(5.0, 0.8, 20_000, 2),
+        {"cpu": 1.4, "gpu": 2.0},
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 from slurmwrap.cli.terminal import paint
 from slurmwrap.diagnosis.evidence import Citation
+from slurmwrap.job.measurement import Measurement
 from slurmwrap.prerun.verdict import Finding, Outcome, Severity, Verdict
 from slurmwrap.report.story import Story, story_of
 from slurmwrap.report.tell import MAX_LINES, tell
@@ -149,3 +150,12 @@ def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
     assert [line for line in wide if "scontrol" not in line and "squeue" not in line and "gsub" not in line] == [
         line for line in wide if line.startswith("RUN 1")
     ]
+
+
+def test_what_the_step_counter_saw_is_told_of_the_run(day: dict[str, Any]) -> None:
+    story = retried(day)
+    first = story.attempts[0]
+    counted = Measurement(steps=1200, steps_per_s=2.5, steps_until_s=first.run_s - 600)
+    page = tell(replace(story, attempts=(replace(first, measurement=counted), story.attempts[1])))
+    assert "It counted 1,200 steps, 2.5 a second, the last 10 min before the end." in " ".join(page.split())
+    assert "It counted" not in tell(story)

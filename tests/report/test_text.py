@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.report.build import build
-from slurmwrap.report.record import Blocked, Estimate
+from slurmwrap.report.record import Blocked, Counted, Estimate
 from slurmwrap.report.text import render
 from slurmwrap.report.words import width
 from slurmwrap.retry.decision import BlockedInput
@@ -59,3 +59,9 @@ def test_an_input_blocked_for_an_unknown_user_is_named_by_uid() -> None:
     blocked = BlockedInput(digest="d", path="/p", uid=4242, reason="r", at=1_795_240_800)
     page = render(replace(report, blocked=(Blocked(input=blocked, user="", new=False),)))
     assert page.endswith("BLOCKED INPUTS\n  /p\n    for uid 4242 since 2026-11-21 06:00: r\n")
+
+
+def test_effective_training_time_is_told_where_jobs_counted_steps(day: dict[str, Any]) -> None:
+    page = render(replace(build(**day), counted=Counted(jobs=2, ettr=0.8712))).replace("\n", " ")
+    told = "Effective training time: 87.1 % of the time since they could run (ETTR), of 2 jobs that counted steps."
+    assert told in page

@@ -8,6 +8,7 @@ import pytest
 from fakes import START, job
 
 from slurmwrap.diagnosis.evidence import Diagnosis
+from slurmwrap.job.measurement import Measurement
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.ledger import Entry, Ledger, ledger_of
 from slurmwrap.retry.record import record_of
@@ -24,6 +25,7 @@ def run(
     step: int | None = None,
     saved: int | None = None,
     resumed: bool = False,
+    counted: int | None = None,
 ) -> AttemptRecord:
     """The run after `restarts` requeues: two GPUs for an hour."""
     shown = job(81, restarts=restarts, submit_time=START + restarts, uid=uid, start_time=START, end_time=START + HOUR)
@@ -37,7 +39,8 @@ def run(
         checkpoint_step=saved,
         resumed=resumed,
     )
-    return replace(record_of(shown, "lab"), diagnosis=found, decision=decision)
+    measurement = None if counted is None else Measurement(steps=counted)
+    return replace(record_of(shown, "lab"), diagnosis=found, decision=decision, measurement=measurement)
 
 
 NOW = replace(run(3), diagnosis=None)
@@ -113,6 +116,23 @@ def test_a_newer_checkpoint_is_progress_and_the_same_again_is_none() -> None:
     assert ledger_of([run(0, saved=20)], run(1, saved=20)).spent("nccl_error") == 1
 
 
+@pytest.mark.parametrize(
+    ("runs", "spent"),
+    [
+        ((run(0, counted=100), run(1, counted=100)), 1),
+        ((run(0, counted=100), run(1, counted=101)), 0),
+        ((run(0, counted=100, saved=80), run(1, counted=20, resumed=True)), 1),  # 80 + 20: not beyond
+        ((run(0, counted=100, saved=80), run(1, counted=21, resumed=True)), 0),
+        ((run(0, counted=100, saved=80), run(1, counted=21)), 1),  # it began anew
+        ((run(0, step=3), run(1, counted=500)), 1),  # epochs in the log are no steps of the counter
+        ((run(0, step=100, counted=7), run(1, step=50, counted=8)), 0),
+        ((run(0, step=50, counted=8), run(1, step=100, counted=7)), 0),
+    ],
+)
+def test_what_the_step_counter_saw_is_progress_of_its_own_unit(runs: tuple[AttemptRecord, ...], spent: int) -> None:
+    assert ledger_of(runs[:-1], runs[-1]).spent("nccl_error") == spent
+
+
 def test_the_total_of_failures_stands_whatever_progress_says() -> None:
     found = ledger_of([run(n, step=n) for n in range(5)], run(5, step=5))
     assert (found.entries, found.failures) == ((), 5)
@@ -126,6 +146,7 @@ def test_the_total_of_failures_stands_whatever_progress_says() -> None:
         (run(0, step=100, saved=80), run(1), 4.0),  # it wrote a checkpoint, and nobody used it
         (run(0, step=100, saved=80), run(1, resumed=True), 2.4),
         (run(0, step=100, saved=80), run(1, resumed=True, step=120, saved=100), 1.4),  # half of 80..120 again
+        (run(0, counted=100, saved=80), run(1, resumed=True), 2.4),  # a log that names the checkpoint alone
         (run(0, step=100, saved=900), run(1, resumed=True), 2.0),  # a boast saves no more than there was
         (run(0, "success"), run(1), 2.0),
     ],

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -385,6 +386,17 @@ def test_a_job_and_its_prerun_are_found_by_either_id(store: Database) -> None:
     for job_id in (81, 82):
         assert (store.submissions_of(job_id), store.preruns_of(job_id)) == ((SUBMISSION,), (PRERUN,))
     assert (store.submissions_of(83), store.preruns_of(83)) == ((), ())
+
+
+def test_a_forgotten_profile_takes_its_measurements_along(store: Database, path: Path) -> None:
+    other = replace(PROFILE, key="other")
+    for one in (PROFILE, other):
+        store.save_profile(one)
+        store.save_measurement(one.key, Measurement(steps=3), 1.0, "epilog")
+    assert [store.forget_profile(key) for key in ("train", "train", "none")] == [True, False, False]
+    assert store.profiles() == (other,)
+    with closing(sqlite3.connect(path)) as kept:
+        assert kept.execute("SELECT key FROM measurements").fetchall() == [("other",)]
 
 
 def test_profiles_come_back_whole(store: Database) -> None:

@@ -35,4 +35,4 @@ def test_every_query_runs(empty: Path, query: str) -> None:
 
 
 def test_there_are_queries() -> None:
-    assert len(QUERIES) == 4
+    assert len(QUERIES) == 5

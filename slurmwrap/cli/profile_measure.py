@@ -1,0 +1,43 @@
+"""`slurmwrap profile measure`: the pre-run of one job and nothing else, with the CPU curve behind its first steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from slurmwrap import config as configuration
+from slurmwrap.cli import flow
+from slurmwrap.cli.voice import Voice
+from slurmwrap.errors import PrerunFailed, PrerunInconclusive
+from slurmwrap.job.parse import parse_request
+from slurmwrap.job.shape import passthrough_reason
+from slurmwrap.prerun.verdict import Outcome
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.submit.remember import known_profile
+
+_CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
+
+
+def measured(words: Sequence[str], seconds: float, voice: Voice) -> tuple[ResourceProfile | None, int]:
+    """(what is now known of the job, exit code as of gsub --prerun=only). `seconds` are for the curve."""
+    environ = dict(os.environ)
+    request = parse_request(
+        list(words),
+        environ=environ,
+        cwd=str(Path.cwd()),
+        read_script=lambda path: Path(path).read_bytes(),
+        read_stdin=sys.stdin.buffer.read,
+    )
+    reason = passthrough_reason(request)
+    if reason is not None:
+        raise PrerunInconclusive(f"nothing can be measured: {reason}")
+    request = replace(request, own=replace(request.own, prerun="only", json=False))
+    desk = flow.open_desk(configuration.load(environ), environ, voice)
+    prepared = replace(flow.prepare(request, desk, voice), profile_s=seconds)
+    verdict = flow.pre_run_first(prepared, desk, voice)
+    voice.say(f"{verdict.outcome.value}: {verdict.reason}")
+    flow.refresh(desk, voice)
+    return known_profile(prepared.profile_key, desk), _CODES[verdict.outcome]

@@ -1,0 +1,145 @@
+"""Where `slurmwrap profile` finds and keeps profiles: the user's own database, or the site's. Edges opened here."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurmwrap.cli.known import place_of
+from slurmwrap.cli.voice import Voice
+from slurmwrap.config import load, user_state_dir
+from slurmwrap.errors import RefusedError, SlurmwrapError, UsageError
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.record import profile_key_of
+from slurmwrap.store.database import Database
+from slurmwrap.store.userstate import UserState
+
+LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """The profiles of one database; it need not exist yet."""
+
+    database: Path
+    site: bool
+
+    def profiles(self) -> tuple[ResourceProfile, ...]:
+        """All of them, by key."""
+        if not self.database.exists():
+            return ()
+        with Database.open(self.database, readonly=True) as database:
+            return database.profiles()
+
+    def one(self, name: str) -> ResourceProfile:
+        """By key, by an unambiguous beginning of it, or "last": the newest that was measured here.
+
+        UsageError names near keys.
+        """
+        known = self.profiles()
+        exact = [one for one in known if one.key == name]
+        if exact:
+            return exact[0]
+        if name == LAST and known:
+            return max(known, key=lambda one: (one.source != "import", one.measured_at))
+        begun = [one for one in known if name and self._bare(one.key).startswith(name)]
+        if len(begun) == 1:
+            return begun[0]
+        if begun:
+            shown = ", ".join(one.key for one in begun[:4]) + (", …" if len(begun) > 4 else "")
+            raise UsageError(f"'{name}' begins {len(begun)} keys: {shown}", hint="give more of it", exit_code=1)
+        raise self._unknown(name, known)
+
+    def exactly(self, key: str) -> ResourceProfile:
+        """By its whole key."""
+        known = self.profiles()
+        found = next((one for one in known if one.key == key), None)
+        if found is None:
+            raise self._unknown(key, known)
+        return found
+
+    def keep(self, profiles: Sequence[ResourceProfile]) -> None:
+        """All of them or none."""
+        self.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with Database.open(self.database) as database, database.transaction():
+            for one in profiles:
+                database.save_profile(one)
+
+    def forget(self, key: str) -> None:
+        """With its measurements."""
+        with Database.open(self.database) as database:
+            database.forget_profile(key)
+
+    def owned(self, profiles: Sequence[ResourceProfile], user: str) -> list[ResourceProfile]:
+        """`profiles` under the keys that this database uses: the site's name their user's uid first."""
+        if not self.site:
+            return list(profiles)
+        if not user:
+            if any(not one.key.partition(":")[0].isdecimal() for one in profiles):
+                raise UsageError("whose profiles are these?", hint="name the user: --user NAME")
+            return list(profiles)
+        try:
+            uid = pwd.getpwnam(user).pw_uid
+        except KeyError:
+            raise UsageError(f"--user: there is no user '{user}'") from None
+        return [replace(one, key=profile_key_of(uid, one.key)) for one in profiles]
+
+    def _bare(self, key: str) -> str:
+        return key.partition(":")[2] or key if self.site else key
+
+    def _unknown(self, name: str, known: Sequence[ResourceProfile]) -> UsageError:
+        from difflib import get_close_matches
+
+        if not known:
+            return UsageError(f"there is no profile '{name}': none is known yet", exit_code=1)
+        near = get_close_matches(name, [one.key for one in known], n=3, cutoff=0.5)
+        near = near or [one.key for one in known if name and name.lower() in one.key.lower()][:3]
+        hint = f"did you mean {' or '.join(near)}?" if near else "slurmwrap profile list"
+        return UsageError(f"there is no profile '{name}'", hint=hint, exit_code=1)
+
+
+def open_shelf(site: bool, environ: Mapping[str, str]) -> Shelf:
+    """The user's own, or with `site` the site's; RefusedError for those who may not."""
+    if not site:
+        return Shelf(database=UserState(user_state_dir(environ)).database, site=False)
+    place = place_of(load(environ), environ, os.geteuid())
+    if not place.site:
+        raise RefusedError(
+            "--site is for root and SlurmUser where site.state_dir is configured", hint="without it you see your own"
+        )
+    return Shelf(database=place.database, site=True)
+
+
+def catch_up(environ: Mapping[str, str], voice: Voice) -> None:
+    """Takes in what the last pre-runs left; a cluster that does not answer costs only the newest."""
+    state = UserState(user_state_dir(environ))
+    if not (state.directory / "unread").exists():
+        return
+    from slurmwrap.cli import flow
+
+    try:
+        flow.open_desk(load(environ), environ, voice)
+    except (SlurmwrapError, OSError) as error:
+        voice.say(f"what the last pre-runs measured is not in it yet: {error}")
+
+
+def key_of_script(path: Path) -> str:
+    """The key under which gsub keeps what it learns of this script, as it would be submitted from here."""
+    from slurmwrap.cli import flow
+    from slurmwrap.job.parse import parse_request
+    from slurmwrap.profiling.key import derive_key
+
+    environ = dict(os.environ)
+    request = parse_request(
+        [str(path)],
+        environ=environ,
+        cwd=str(Path.cwd()),
+        read_script=lambda name: Path(name).read_bytes(),
+        read_stdin=lambda: b"",
+    )
+    desk = flow.open_desk(load(environ), environ, Voice.of_terminal("slurmwrap"))
+    program = next(iter(desk.trials.entry_files(request)), request.script.name)
+    return request.own.resource_profile or derive_key(request, program, request.shape.gpu_type or "")

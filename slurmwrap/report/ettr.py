@@ -1,0 +1,48 @@
+"""Turns runs that count their steps (gsub --count-steps) into ETTR: productive time over available time. Pure.
+
+As Kokolis et al. 2024 define it: waiting since it could run, starting up and work that is lost count against it.
+Productive is what the steps that stand took at the measured speed. Of a job that ended well all its steps stand, else
+those up to its newest checkpoint. All of it is the user's own word; it is shown and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import fsum
+from statistics import median
+
+from slurmwrap.report.record import Counted
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.ledger import counted_steps
+
+
+def counted(runs: Iterable[AttemptRecord], *, since: float, until: float) -> Counted:
+    """Over the jobs whose newest run ended in [since, until) and all of whose ended runs counted; by GPU-hours."""
+    jobs: dict[tuple[str, int, int], list[AttemptRecord]] = {}
+    for run in runs:
+        jobs.setdefault((run.attempt.cluster, run.attempt.job_id, run.uid), []).append(run)
+    found = []
+    for same in jobs.values():
+        ordered = sorted(same, key=lambda run: run.attempt.submit_time)
+        end = ordered[-1].end_time
+        if end is not None and since <= end < until and (times := _times(ordered)) is not None:
+            found.append((max(1, ordered[-1].gpus), *times))
+    held = fsum(gpus * available for gpus, _, available in found)
+    used = fsum(gpus * productive for gpus, productive, _ in found)
+    return Counted(jobs=len(found), ettr=used / held if held else None)
+
+
+def _times(runs: Sequence[AttemptRecord]) -> tuple[float, float] | None:
+    """(productive, available) seconds of one job; None where its runs did not all count, or never began."""
+    first, last = runs[0], runs[-1]
+    rates = [run.measurement.steps_per_s for run in runs if run.measurement and run.measurement.steps_per_s]
+    reached = counted_steps(runs)
+    began = first.eligible_time if first.eligible_time is not None else first.start_time
+    if not rates or None in reached or began is None or last.end_time is None or last.end_time <= began:
+        return None
+    saved = [run.diagnosis.checkpoint_step or 0 for run in runs if run.diagnosis is not None]
+    well = last.diagnosis is not None and last.diagnosis.category == "success"
+    stands = max(step or 0 for step in reached)
+    stands = stands if well else min(stands, max(saved, default=0))
+    ran = fsum(run.run_s for run in runs)
+    return min(stands / median(rates), ran), float(last.end_time - began)

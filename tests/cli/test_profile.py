@@ -1,0 +1,295 @@
+"""slurmwrap profile: listed, shown, taken in, written out and forgotten; for one user and for the site."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from slurmwrap.errors import RefusedError, UsageError
+from slurmwrap.job.measurement import CurvePoint
+from slurmwrap.profiling.merge import HALF_LIFE_S
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.store.database import Database
+from slurmwrap.store.userstate import UserState
+
+Run = Callable[..., Result]
+SYNERGY = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"
+NOW = time.time()
+MEASURED = ResourceProfile(
+    key="train-a100x8-3f2a91c04be7", cpus_per_gpu=3.0, mem_mib_per_gpu=9001, steps_per_s=8.42, gpu_type="a100",
+    gpus_per_node=8, runs=3, preruns=1, confidence=0.906, source="epilog", measured_at=NOW - 7200,
+    cpu_curve=(CurvePoint(cpus=1, steps_per_s=1 / 3, spread=0.04, rounds=3), CurvePoint(cpus=3, steps_per_s=8.4)),
+    cpu_curve_end="workers", curve_at=NOW - 90000, loader_workers=4, read_mib_per_s=152.25, model_mib=97.7, skew=0.083,
+    gpu_mem_mib=20123, gpu_util=0.81, gpu_mem_util=0.32, sensitivity={"cpu": 1.41}, variant="0f", curve_variant="0f",
+    cpus_busy=2.5,
+)  # fmt: skip
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return tmp_path / "slurmwrap" / "user.db"
+
+
+def keep(database: Path, *profiles: ResourceProfile) -> None:
+    database.parent.mkdir(exist_ok=True)
+    with Database.open(database) as store:
+        for one in profiles:
+            store.save_profile(one)
+
+
+def all_of(database: Path) -> tuple[ResourceProfile, ...]:
+    with Database.open(database, readonly=True) as store:
+        return store.profiles()
+
+
+def in_hours(text: str) -> str:
+    """Ages without minutes: NOW is when this file was read, and the tests before this one take theirs."""
+    return re.sub(r"(\d h) \d\d min", r"\1", text)
+
+
+def test_nothing_known_is_said(slurmwrap: Run) -> None:
+    assert slurmwrap("profile", "list").stdout == "No profile is known.\n"
+    assert json.loads(slurmwrap("profile", "list", "--json").stdout) == []
+
+
+def test_a_profile_is_one_line_with_what_it_rests_on_and_how_sure_it_is(slurmwrap: Run, own: Path) -> None:
+    keep(own, MEASURED)
+    head, row = in_hours(slurmwrap("profile", "list").stdout).splitlines()
+    assert head.split() == ["profile", "CPUs", "MiB", "steps/s", "runs", "sure", "age", "from"]
+    assert row.split() == ["train-a100x8-3f2a91c04be7", "3", "9,001", "8.42", "3+1", "0.91", "2", "h", "epilog"]
+
+
+def test_confidence_is_as_of_now(slurmwrap: Run, own: Path) -> None:
+    keep(own, replace(MEASURED, measured_at=NOW - HALF_LIFE_S))
+    (found,) = json.loads(slurmwrap("profile", "list", "--json").stdout)
+    assert found["confidence"] == 0.453
+    assert "0.45 now; 0.91 when it was measured" in slurmwrap("profile", "show", "last").stdout
+
+
+def test_profiles_that_differ_in_the_digest_of_their_key_alone_share_a_line(slurmwrap: Run, own: Path) -> None:
+    others = [replace(MEASURED, key=f"train-a100x8-{number:012x}") for number in range(5)]
+    keep(own, *others, replace(MEASURED, key="eval-a100x8-000000000000"))
+    rows = slurmwrap("profile", "list").stdout.splitlines()[1:]
+    assert [" ".join(row.split()[:2]) for row in rows] == ["eval-a100x8-000000000000 3", "train-a100x8-… (5)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ((), ["new", "old", "weak"]),
+        (("ne",), ["new"]),
+        (("--source", "prerun"), ["weak"]),
+        (("--since", "1d"), ["new"]),
+        (("--min-confidence", "0.5"), ["new", "old"]),
+    ],
+)
+def test_the_list_can_be_narrowed(slurmwrap: Run, own: Path, words: tuple[str, ...], keys: list[str]) -> None:
+    old = replace(MEASURED, key="old", measured_at=NOW - 3 * 86400)
+    weak = replace(MEASURED, key="weak", source="prerun", confidence=0.1, measured_at=NOW - 4 * 86400)
+    keep(own, replace(MEASURED, key="new", measured_at=NOW - 3600), old, weak)
+    shown = json.loads(slurmwrap("profile", "list", "--json", *words).stdout)
+    assert [one["key"] for one in shown] == keys
+
+
+def test_a_profile_is_shown_with_its_curve_at_80_columns(slurmwrap: Run, own: Path) -> None:
+    keep(own, MEASURED)
+    shown = in_hours(slurmwrap("profile", "show", "train").stdout)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.splitlines()[:5] == [
+        "train-a100x8-3f2a91c04be7",
+        "  rests on    3 complete runs, 1 pre-run; the newest 2 h ago, by epilog",
+        "  confidence  0.91 now",
+        "  CPUs        3 per GPU, the least within 5 % of the best speed",
+        "  memory      9,001 MiB per GPU at its peak, anonymous and shared",
+    ]
+    curve = shown.splitlines()[shown.splitlines().index("CPU curve, measured 25 h ago") :]
+    assert curve[1] == "  CPUs    steps/s"
+    assert [line.split()[0] for line in curve[2:5]] == ["1", "3", "it"]
+    assert curve[6:8] == ["Memory model", "  least 11,826 MiB per GPU, its peak with a margin"]
+
+
+def test_the_memory_model_names_the_least_that_the_storage_allows(slurmwrap: Run, own: Path) -> None:
+    keep(own, replace(MEASURED, dataset_mib=60_000.0))
+    full = [line.split()[:2] for line in slurmwrap("profile", "show", "last").stdout.splitlines()[-6:]]
+    assert (full[0], full[-1]) == (["11,826", "152.2"], ["71,826", "0.00"])  # storage that full speed needs
+    slow = slurmwrap("profile", "show", "last", "--storage", "80").stdout.splitlines()
+    (chosen,) = [line for line in slow[slow.index("Memory model") :] if "chosen" in line]
+    assert chosen.split()[1] == "0.95"
+
+
+def test_a_script_is_shown_by_what_gsub_would_call_it(
+    slurmwrap: Run, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("named.sbatch").write_text("#!/bin/sh\n#GSUB --resource-profile mine\nsrun python train.py\n")
+    Path("plain.sbatch").write_text("#!/bin/sh\n#SBATCH --gpus-per-node=a100:8 --nodes=1\nsrun python train.py\n")
+    Path("train.py").write_text("")
+    keep(own, replace(MEASURED, key="mine"))
+    assert slurmwrap("profile", "show", "named.sbatch").stdout.startswith("mine\n")
+    error = slurmwrap("profile", "show", "plain.sbatch").exception
+    assert isinstance(error, UsageError) and "there is no profile 'train-a100x8-" in str(error)
+
+
+def test_a_needs_bound_and_a_doubted_curve_are_said(slurmwrap: Run, own: Path) -> None:
+    keep(own, replace(MEASURED, cpus_per_gpu=8.0, cpu_bound=True, curve_doubts=1))
+    shown = slurmwrap("profile", "show", "last").stdout
+    assert "at least 8 per GPU, by cores busy: the curve is in doubt" in shown
+    assert "a later measurement contradicts it: one more decides" in shown
+
+
+def test_an_unknown_key_names_near_ones(slurmwrap: Run, own: Path) -> None:
+    keep(own, MEASURED, replace(MEASURED, key="train-a100x8-ffffffffffff"))
+    for words, said, hint in [
+        (("show", "trian-a100x8-3f2a91c04be7"), "there is no profile", "did you mean train-a100x8-3f2a91c04be7"),
+        (("show", "train"), "'train' begins 2 keys", "give more of it"),
+        (("show", ""), "there is no profile ''", "slurmwrap profile list"),
+        (("forget", "train"), "there is no profile 'train'", ""),
+        (("export", "zzz"), "there is no profile 'zzz'", "slurmwrap profile list"),
+    ]:
+        error = slurmwrap("profile", *words).exception
+        assert isinstance(error, UsageError)
+        assert said in str(error) and hint in error.hint and error.exit_code == 1
+
+
+def test_synergys_whole_file_is_taken_in_and_gsub_finds_it(slurmwrap: Run, own: Path) -> None:
+    assert slurmwrap("profile", "import", str(SYNERGY)).stdout == "12 of 12 profiles taken in\n"
+    found = UserState(own.parent).profile("alexnet")  # what gsub --resource-profile alexnet reads
+    assert found is not None
+    assert (found.cpus_per_gpu, found.source) == (12.0, "import")
+    assert "a file that was taken in" in slurmwrap("profile", "show", "alexnet").stdout
+
+
+def test_what_is_known_stays_unless_it_is_to_be_replaced(slurmwrap: Run, own: Path) -> None:
+    keep(own, replace(MEASURED, key="alexnet"))
+    assert slurmwrap("profile", "import", str(SYNERGY)).stdout == "11 of 12 profiles taken in\n"
+    assert all_of(own)[0].mem_mib_per_gpu == 9001
+    assert slurmwrap("profile", "import", "--replace", str(SYNERGY)).stdout == "12 of 12 profiles taken in\n"
+    assert all_of(own)[0].mem_mib_per_gpu == 128_000
+
+
+def test_an_export_comes_back_as_it_was(slurmwrap: Run, own: Path, tmp_path: Path) -> None:
+    odd = ResourceProfile(key="näme “odd”", steps_per_s=0.1 + 0.2, measured_at=1795246838.8801715)
+    keep(own, MEASURED, odd)
+    before = all_of(own)
+    file = tmp_path / "profiles.json"
+    file.write_text(slurmwrap("profile", "export").stdout, encoding="utf-8")
+    assert slurmwrap("profile", "forget", "--all").exit_code == 0
+    assert slurmwrap("profile", "list").stdout == "No profile is known.\n"
+    assert slurmwrap("profile", "import", str(file)).exit_code == 0
+    assert all_of(own) == before
+    (one,) = json.loads(slurmwrap("profile", "export", "train").stdout)["profiles"]
+    assert one["key"] == MEASURED.key
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("hello\n", "line 1: there is no column 'model'"),
+        ("model,cpus,mem_gb,throughput\nm,1,1,x\n", "line 2: cpus, mem_gb and throughput must be numbers"),
+        ("{}", "it is JSON, but no export of profiles"),
+        ('{"slurmwrap_profiles": 9, "profiles": []}', "it was written by another version (9; this one knows 1)"),
+        ('{"slurmwrap_profiles": 1, "profiles": [{}]}', "ResourceProfile.key is missing"),
+        ('{"slurmwrap_profiles": 1, "profiles": [{"key": "k", "runs": "3"}]}', "ResourceProfile.runs"),
+        ('{"slurmwrap_profiles": 1, "profiles": [{"key": "k", "confidence": 3}]}', "between 0 and 1"),
+        ('{"slurmwrap_profiles": 1, "profiles": [{"key": "k", "cpus_per_gpu": -1}]}', "not positive"),
+        ('{"slurmwrap_profiles": 1, "profiles": [{"key": "k\\u001b[31m"}]}', "cannot be a key"),
+        ('{"slurmwrap_profiles": 1, "profiles": [{"key": "k"}, {"key": "k"}]}', "'k' is in it twice"),
+        ('{"slurmwrap_profiles"', "Expecting"),
+        ("[" * 100_000, ""),
+    ],
+)
+def test_a_file_that_is_none_changes_nothing(
+    slurmwrap: Run, own: Path, tmp_path: Path, content: str, said: str
+) -> None:
+    keep(own, MEASURED)
+    file = tmp_path / "in"
+    file.write_text(content)
+    error = slurmwrap("profile", "import", str(file)).exception
+    assert isinstance(error, UsageError) and error.exit_code == 1
+    assert said in str(error)
+    assert all_of(own) == (MEASURED,)
+
+
+def test_a_file_that_cannot_be_read_is_named(slurmwrap: Run, tmp_path: Path) -> None:
+    assert "cannot read" in str(slurmwrap("profile", "import", str(tmp_path / "none")).exception)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x01")
+    assert "no text of profiles" in str(slurmwrap("profile", "import", str(tmp_path / "binary")).exception)
+
+
+def test_what_is_forgotten_is_said_and_gone(slurmwrap: Run, own: Path) -> None:
+    keep(own, MEASURED, replace(MEASURED, key="other"))
+    assert slurmwrap("profile", "forget", "other").stdout == "forgotten: other\n"
+    assert all_of(own) == (MEASURED,)
+    both = slurmwrap("profile", "forget", "other", "--all").exception
+    assert isinstance(both, UsageError) and both.exit_code == 255
+    assert isinstance(slurmwrap("profile", "forget").exception, UsageError)
+    assert all_of(own) == (MEASURED,)
+
+
+def test_one_unknown_key_keeps_the_others(slurmwrap: Run, own: Path) -> None:
+    keep(own, MEASURED)
+    assert isinstance(slurmwrap("profile", "forget", MEASURED.key, "none").exception, UsageError)
+    assert all_of(own) == (MEASURED,)
+
+
+def test_a_plot_needs_the_extra_and_says_so(
+    slurmwrap: Run, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(own, MEASURED)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as where it is not installed
+    error = slurmwrap("profile", "show", "last", "--plot", str(tmp_path / "curve.png")).exception
+    assert isinstance(error, UsageError)
+    assert (error.hint, error.exit_code) == ("pip install 'slurmwrap[plot]'", 1)
+    wrong = slurmwrap("profile", "show", "last", "--plot", str(tmp_path / "curve.pdf")).exception
+    assert ".svg or .png" in str(wrong)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_plot_is_written(slurmwrap: Run, own: Path, tmp_path: Path, ending: str) -> None:
+    pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
+    keep(own, MEASURED)
+    path = tmp_path / f"curve.{ending}"
+    assert slurmwrap("profile", "show", "last", "--plot", str(path)).exit_code == 0
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
+
+
+def test_a_profile_without_a_curve_has_nothing_to_draw(slurmwrap: Run, own: Path, tmp_path: Path) -> None:
+    keep(own, replace(MEASURED, cpu_curve=()))
+    error = slurmwrap("profile", "show", "last", "--plot", str(tmp_path / "curve.png")).exception
+    assert "has no CPU curve to draw" in str(error)
+
+
+# --- the site
+
+
+def test_the_sites_profiles_are_named_by_their_user(slurmwrap: Run, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the site's database is root's and SlurmUser's")
+    keep(tmp_path / "site" / "site.db", replace(MEASURED, key=f"0:{MEASURED.key}", measured_at=time.time() - 7200))
+    (row,) = slurmwrap("profile", "list", "--site", site=True).stdout.splitlines()[1:]
+    assert row.startswith("root:train-a100x8-3f2a91c04be7")
+    assert slurmwrap("profile", "list", site=True).stdout == "No profile is known.\n"  # root's own are others
+    assert json.loads(slurmwrap("profile", "show", "train", "--site", "--json", site=True).stdout)["runs"] == 3
+
+
+def test_profiles_of_the_site_belong_to_a_user(slurmwrap: Run, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the site's database is root's and SlurmUser's")
+    (tmp_path / "site").mkdir()
+    whose = slurmwrap("profile", "import", "--site", str(SYNERGY), site=True).exception
+    assert isinstance(whose, UsageError) and whose.hint == "name the user: --user NAME"
+    assert slurmwrap("profile", "import", "--site", "--user", "root", str(SYNERGY), site=True).exit_code == 0
+    assert all_of(tmp_path / "site" / "site.db")[0].key == "0:alexnet"
+
+
+def test_a_user_has_no_site_to_look_into(slurmwrap: Run) -> None:
+    assert isinstance(slurmwrap("profile", "list", "--site").exception, RefusedError)

@@ -1,0 +1,77 @@
+"""Synergy's matrices: the whole file, and what is no such file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.job.measurement import CurvePoint, Measurement
+from slurmwrap.profiling.merge import merge
+from slurmwrap.profiling.synergy import parse_profiles
+
+SHIPPED = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"
+
+
+def test_the_whole_file_becomes_one_profile_per_model() -> None:
+    found = parse_profiles(SHIPPED.read_text(encoding="utf-8").splitlines(), at=7.0)
+    assert {one.key: (one.cpus_per_gpu, one.mem_mib_per_gpu) for one in found} == {
+        "alexnet": (12, 128_000),
+        "bert": (1, 21_330),
+        "deepspeech": (3, 64_000),
+        "gnmt": (1, 21_330),
+        "lstm": (1, 21_330),
+        "m5": (6, 192_000),
+        "mobilenet": (5, 64_000),  # 1.49 of 1.55: within 5 %
+        "res18": (9, 64_000),
+        "res50": (4, 64_000),
+        "shufflenet": (12, 128_000),
+        "transformer": (1, 21_330),
+        "vae": (1, 21_330),
+    }
+    assert {(len(one.cpu_curve), one.cpu_bound, one.source, one.confidence, one.measured_at) for one in found} == {
+        (9, False, "import", 0.25, 7.0)
+    }
+
+
+def test_what_is_measured_here_replaces_an_imported_curve_at_once_and_until_then_both_needs_hold() -> None:
+    shipped = parse_profiles(SHIPPED.read_text(encoding="utf-8").splitlines(), at=7.0)
+    imported = next(one for one in shipped if one.key == "res50")
+    given = {"key": "res50", "at": 1.8e9, "gpu_type": "", "gpus_per_node": 1}
+    busy = Measurement(cpus_used=6.0, cpus_allocated=16)
+    assert merge(imported, busy, source="epilog", complete=True, **given).cpus_per_gpu == 7.5
+    own = tuple(CurvePoint(cpus=cpus, steps_per_s=rate) for cpus, rate in ((1, 5.0), (2, 10.0), (4, 10.1)))
+    curve = Measurement(cpu_curve=own, cpu_curve_end="workers")
+    found = merge(imported, curve, source="prerun", complete=False, **given)
+    assert (found.cpus_per_gpu, found.cpu_curve) == (2.0, own)
+
+
+def test_a_curve_is_the_row_of_the_most_memory() -> None:
+    (found,) = parse_profiles(
+        ["model,cpus,mem_gb,throughput", "m,1,10,0.1", "m,2,10,0.2", "m,1,20,0.5", "m,2,20,1.0"], at=0.0
+    )
+    assert [(point.cpus, point.steps_per_s) for point in found.cpu_curve] == [(1, 0.5), (2, 1.0)]
+    assert (found.cpus_per_gpu, found.mem_mib_per_gpu) == (2, 20 * 1024)
+
+
+HEAD = "model,cpus,mem_gb,throughput"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["a,b", "1,2"], "line 1: there is no column 'model'"),
+        ([], "line 1: there is no column 'model'"),
+        ([HEAD, "m,1,10"], "line 2: cpus, mem_gb and throughput must be numbers"),
+        ([HEAD, "m,x,10,1"], "line 2: cpus, mem_gb and throughput must be numbers"),
+        ([HEAD, "m,1,10,1", ",1,10,1"], "line 3: it names no model"),
+        ([HEAD, "m\x1b[31m,1,10,1"], "line 2: it names no model"),
+        ([HEAD, "m,1.5,10,1"], "line 2: a number is out of range"),
+        ([HEAD, "m,1,10,nan"], "line 2: a number is out of range"),
+        ([HEAD, "m,1,-10,1"], "line 2: a number is out of range"),
+        ([HEAD, "m,nan,10,1"], "line 2: a number is out of range"),
+    ],
+)
+def test_what_is_no_matrix_is_said_with_its_line(lines: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_profiles(lines, at=0.0)

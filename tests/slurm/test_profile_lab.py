@@ -1,0 +1,49 @@
+"""`slurmwrap profile measure` on a real Slurm with real PyTorch: a loader that CPUs bind."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, run_as
+
+from slurmwrap.store.database import Database
+
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
+ALICE = USERS[0]
+TRAIN = """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self):
+        return 1_000_000
+    def __getitem__(self, index):
+        sum(range(20_000))
+        return torch.randn(32)
+if __name__ == "__main__":
+    model = torch.nn.Linear(32, 32)
+    optimizer = torch.optim.Adam(model.parameters())
+    for batch in DataLoader(Slow(), batch_size=8, num_workers=2):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_jobs_curve_is_measured_and_nothing_else_is_submitted(lab: Lab) -> None:
+    home = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip())
+    work = home / "measured"
+    run_as(ALICE, ["mkdir", "-p", work])
+    run_as(ALICE, ["tee", work / "train.py"], stdin=TRAIN)
+    script = "#!/bin/bash\n#SBATCH --gres=gpu:1 --cpus-per-task=2 --mem=2000\n#GSUB --resource-profile measured\n"
+    run_as(ALICE, ["tee", work / "job.sh"], stdin=f"{script}export OMP_NUM_THREADS=1\n{sys.executable} train.py\n")
+    command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "profile", "measure", "--minutes", "0.5", "job.sh"]
+    done = lab.run(command, ALICE, work, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("measured\n") and "CPU curve, measured" in done.stdout
+    with Database.open(home / ".local/state/slurmwrap/user.db", readonly=True) as database:
+        profile = database.profile("measured")
+    assert profile is not None and profile.preruns == 1
+    assert [point.cpus for point in profile.cpu_curve] == [1, 2]
+    assert lab.run(["squeue", "-h", "-u", ALICE, "-n", "job.sh"]).stdout == ""
