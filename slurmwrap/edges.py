@@ -254,6 +254,12 @@ class Memory(Protocol):
     def trial_dir(self) -> str:
         """A fresh private directory for one pre-run's files. OSError when it cannot."""
 
+    def step_dir(self) -> str:
+        """A fresh private directory where the runs of one job count their steps. OSError when it cannot."""
+
+    def keep_counter(self) -> str:
+        """The directory, one per version, that holds the step counter for real jobs. OSError when it cannot."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIncident:

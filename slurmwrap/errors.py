@@ -9,6 +9,7 @@
     │     └─ NoSlurmConf      1   no slurm.conf: nothing of Slurm's can work, and every command would try for 60 s
     ├─ RefusedError           5   we refuse: blocked input, the same failure twice (--force overrides)
     ├─ PrerunFailed           3   --prerun=wait|only|gate: the pre-run found a failure
+    │  └─ StaticFailed      3   the static stage found it: nothing was submitted, not even a pre-run
     ├─ PrerunInconclusive     4   --prerun=only: nothing proven
     ├─ StoreError             6   database or spool: locked, corrupt, newer, full
     │  └─ BadCredential       6   not a MUNGE credential of this realm: forged, damaged, or sealed for somebody else
@@ -69,6 +70,14 @@ class PrerunFailed(SlurmwrapError):
     """A pre-run that was waited for ended with the verdict `fail`."""
 
     exit_code = 3
+
+
+class StaticFailed(PrerunFailed):
+    """The static stage found what cannot work."""
+
+    def __init__(self, message: str, *, hint: str = "", verdict: object = None) -> None:
+        super().__init__(message, hint=hint)
+        self.verdict = verdict  # a prerun.verdict.Verdict: all findings, errors first
 
 
 class PrerunInconclusive(SlurmwrapError):

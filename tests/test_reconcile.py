@@ -1078,3 +1078,98 @@ def test_verbs_of_scontrol_are_the_only_ones_asked_for(world: World) -> None:
     world.hear(submitted(submission(143)), *hooks(failed, kernel=[XID_79]))
     world.run()
     assert {call.verb for call in world.slurm.calls} <= set(Verb)
+
+
+# --- counted steps ----------------------------------------------------------------------------------------------------
+
+
+def test_in_user_mode_the_users_own_counter_tells_how_far_the_run_came(tmp_path: Path) -> None:
+    world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
+    asked: list[tuple[int, str]] = []
+
+    def steps(record: AttemptRecord, directory: str) -> dict[str, object]:
+        asked.append((record.attempt.job_id, directory))
+        return {"count": 40, "per_s": 2.0, "last_at": START + 30.0}
+
+    counted, plain = job(140, state="COMPLETED", exit_code=0, reason="None"), job(141)
+    world.add(counted, plain)
+    told = submission(140, profile_key="resnet", profile_variant="bs32", step_dir="/home/alice/steps/1")
+    world.hear(submitted(told, uid=-1), submitted(submission(141), uid=-1))
+    reconcile_once(replace(world.edges(), steps=steps))
+    assert asked == [(140, "/home/alice/steps/1")]
+    measured = world.attempt(counted).measurement
+    assert measured is not None and (measured.steps, measured.steps_per_s) == (40, 2.0)
+    assert world.attempt(plain).measurement is None
+    profile = world.store.profile("resnet")
+    assert profile is not None and (profile.steps_per_s, profile.runs, profile.variant) == (2.0, 1, "bs32")
+
+
+def test_what_an_epilog_read_of_the_count_needs_no_second_look(world: World) -> None:
+    done = job(142, state="COMPLETED", exit_code=0, reason="None")
+    world.add(done)
+    prolog, epilog, *rest = hooks(done)
+    counted = replace(epilog, facts={**epilog.facts, "steps": {"count": 7, "per_s": 1.5}})
+    world.hear(submitted(submission(142, profile_key="k", step_dir="/s")), prolog, counted, *rest)
+
+    def steps(record: AttemptRecord, directory: str) -> dict[str, object]:
+        raise AssertionError("the Epilog has told it")
+
+    reconcile_once(replace(world.edges(), steps=steps))
+    measured = world.attempt(done).measurement
+    assert measured is not None and (measured.steps, measured.steps_per_s) == (7, 1.5)
+
+
+# --- a gate that nobody opens ----------------------------------------------------------------------------------------
+
+YEAR = 365 * 86400
+
+
+def gated(
+    world: World, *, mode: str = "gate", uid: int = 1001, prerun: str = "CANCELLED", begin: str | None = None
+) -> None:
+    """Job 21 waits for its pre-run, job 22."""
+    change = {"option": "begin", "old": begin, "new": f"now+{YEAR}"}
+    world.store.save_submission(
+        Submission(
+            cluster="lab",
+            job_id=21,
+            uid=uid,
+            user="alice",
+            at=START - 500.0,
+            prerun_mode=mode,
+            prerun_job_id=22,
+            changes=(change,),
+        )
+    )
+    waiting = job(21, state="PENDING", reason="BeginTime", start_time=None, end_time=None, nodes=())
+    world.add(replace(waiting, submit_time=START - 500, eligible_time=START - 500 + YEAR))
+    if prerun:
+        world.add(job(22, state=prerun, end_time=START - 100))
+
+
+def opened(world: World) -> list[tuple[str, str]]:
+    world.run()
+    return [(a.target, a.value) for a in world.slurm.calls if a.key == "StartTime"]
+
+
+@pytest.mark.parametrize("prerun", ["CANCELLED", "NODE_FAIL", "COMPLETED", ""])
+def test_a_gate_whose_pre_run_is_gone_is_opened_with_the_users_own_begin(tmp_path: Path, prerun: str) -> None:
+    world = World(tmp_path)
+    gated(world, prerun=prerun, begin="2099-01-01T00:00:00")
+    assert opened(world) == [("21", "2099-01-01T00:00:00")]
+
+
+@pytest.mark.parametrize(
+    "case", [{"prerun": "PENDING"}, {"prerun": "RUNNING"}, {"mode": "auto"}, {"uid": 1002, "prerun": "CANCELLED"}]
+)
+def test_a_gate_whose_pre_run_lives_or_that_is_none_is_left_alone(tmp_path: Path, case: dict[str, object]) -> None:
+    world = World(tmp_path)
+    gated(world, **case)  # type: ignore[arg-type]
+    assert opened(world) == []
+
+
+def test_a_gated_job_that_somebody_moved_is_left_alone(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    gated(world)
+    world.add(replace(world.slurm.records[21], eligible_time=START + 86400))
+    assert opened(world) == []

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Node, Snapshot, Switch, Topology
-from slurmwrap.config import Config
+from slurmwrap.config import Config, Prerun
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.edges import OpenIncident, Published, SbatchCall, SbatchResult
-from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable
+from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
+from slurmwrap.job.measurement import CurvePoint
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
 from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
@@ -22,7 +25,10 @@ from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.retry.record import profile_key_of, published_key_of
-from slurmwrap.submit import Desk, TrialJob, Trials, prepare, send
+from slurmwrap.store.inflight import Flights, guests
+from slurmwrap.store.inflight import submitted as submitted_trial
+from slurmwrap.submit import Desk, Sent, TrialJob, Trials, prepare, send
+from slurmwrap.submit.attach import sweep as look_after
 from slurmwrap.submit.conclude import Waiting, conclude
 
 NOW = 1_800_000_000.0
@@ -127,6 +133,12 @@ class FakeMemory:
 
     def trial_dir(self) -> str:
         return "/trial"
+
+    def step_dir(self) -> str:
+        return "/steps/1"
+
+    def keep_counter(self) -> str:
+        return "/counter"
 
 
 class FakeClock:
@@ -596,3 +608,226 @@ def test_only_what_may_hit_the_job_is_warned_about(
 
 def test_what_a_reconciler_that_no_longer_runs_said_is_not_told() -> None:
     assert warned(open_one("cluster"), at=NOW - 3600) == []
+
+
+# --- steps of the real job --------------------------------------------------------------------------------------------
+
+
+def test_a_counted_job_finds_the_counter_in_its_environment_and_its_pre_run_does_not() -> None:
+    slurm, memory = submitted("--count-steps", "--prerun=gate")
+    real, pre_run = slurm.calls
+    ours = {name: real.environ.get(name) for name in ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED", "PYTHONPATH")}
+    assert ours == {"SLURMWRAP_STEP_DIR": "/steps/1", "SLURMWRAP_STEP_NAMED": "1", "PYTHONPATH": "/counter"}
+    assert "SLURMWRAP_STEP_DIR" not in (pre_run.environ or {})
+    assert memory.submissions[0].step_dir == "/steps/1"
+
+
+def test_a_job_with_a_list_of_exported_variables_gets_the_counters_too() -> None:
+    slurm, memory = submitted("--count-steps", "--prerun=off", "--export=A=1")
+    (call,) = slurm.calls
+    assert "--export=A=1,SLURMWRAP_STEP_DIR,SLURMWRAP_STEP_NAMED,PYTHONPATH=/counter" in call.options
+    assert memory.submissions[0].changes[-1]["reason"].startswith("--count-steps")
+
+
+class NoHome(FakeMemory):
+    def step_dir(self) -> str:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("option", "memory", "why"),
+    [
+        ("--export=NONE", FakeMemory(), "--export=NONE keeps the counter's variables from the job"),
+        ("--export-file=env", FakeMemory(), "--export-file alone says what the job's environment is"),
+        ("--export='A=1,B'", FakeMemory(), "--export has a quoted value"),
+        ("--export=ALL", NoHome(), "[Errno 28] No space left on device"),
+    ],
+)
+def test_what_hinders_the_count_is_said_and_costs_no_job(option: str, memory: FakeMemory, why: str) -> None:
+    slurm, said = FakeSlurm(), []
+    at = replace(desk(slurm, memory), say=said.append)
+    sent = send(prepare(request("--count-steps", "--prerun=off", option), at), at, trial)
+    assert sent.result.job_id is not None
+    assert next(line for line in said if "not counted" in line).startswith(f"its steps are not counted: {why}")
+    assert memory.submissions[0].step_dir == ""
+
+
+def array_task(job_id: int, task: int | None, state: str) -> JobRecord:
+    return replace(pending(), job_id=job_id, array_job_id=101, array_task_id=task, state=state)
+
+
+@pytest.mark.parametrize(
+    ("other", "cancelled"), [("PENDING", True), ("CANCELLED", True), ("RUNNING", False), ("COMPLETED", False)]
+)
+def test_an_array_of_which_a_task_has_begun_is_left_alone(other: str, cancelled: bool) -> None:
+    slurm = FakeSlurm(jobs_by_address={"101": array_task(101, None, "PENDING"), "103": array_task(103, 1, other)})
+    at = desk(slurm, FakeMemory())
+    conclude(waiting(at), FAILED, at)
+    assert [a.verb for a in slurm.applied] == ([Verb.UPDATE_JOB, Verb.CANCEL] if cancelled else [])
+
+
+def test_a_borrowed_verdict_lets_a_job_go_and_teaches_nothing_about_its_arguments() -> None:
+    slurm, memory = FakeSlurm(jobs_by_address={"101": pending()}), FakeMemory()
+    at = desk(slurm, memory)
+    measured = replace(PASSED, measurement=Measurement(seconds=9.0))
+    record = conclude(replace(waiting(at), borrowed=True), measured, at)
+    assert (record.fingerprint, record.verdict.measurement, record.released) == ("", None, True)
+    conclude(replace(waiting(at), borrowed=True), FAILED, at)
+    assert Verb.CANCEL not in [a.verb for a in slurm.applied]
+
+
+# --- one pre-run in flight -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sweep:
+    """Submissions of one script with other arguments, as `gsub train.sbatch 1`, `gsub train.sbatch 2`."""
+
+    state: Path
+    slurm: FakeSlurm = field(default_factory=FakeSlurm)
+    said: list[str] = field(default_factory=list)
+    cluster: str = "lab"
+
+    def desk(self) -> Desk:
+        return replace(desk(self.slurm, FakeMemory()), flights=Flights(self.state), say=self.said.append)
+
+    def submit(self, value: str, *words: str) -> Sent:
+        asked = replace(request(*words), args=(value,))
+        return send(prepare(asked, self.desk()), self.desk(), self.trial)
+
+    def trial(self, prepared: object, job_id: int | None, release_at: str) -> TrialJob:
+        directory = self.state / "prerun" / str(job_id)
+        directory.mkdir(parents=True)
+        (directory / "spec.json").write_text(json.dumps({"real_job": str(job_id), "cluster": self.cluster}))
+        (directory / "waiting.json").write_text(json.dumps({"release_at": release_at}))
+        return TrialJob(call=SbatchCall(options=(), script_path="/wrapper.sh"), directory=str(directory))
+
+    def knows(self, **states: str) -> None:
+        """What Slurm says of jobs from now on: j101="PENDING"."""
+        for name, state in states.items():
+            number = int(name[1:])
+            self.slurm.jobs_by_address[str(number)] = replace(pending(), job_id=number, state=state)
+
+    def let_go(self) -> list[tuple[str, str]]:
+        return [(a.target, a.value) for a in self.slurm.applied if a.key == "StartTime"]
+
+
+def test_later_jobs_of_a_sweep_wait_for_the_first_ones_pre_run(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    first = sweep.submit("1")
+    assert (first.result.job_id, first.trial and first.trial.job_id, first.attached_to) == (101, 102, None)
+    sweep.knows(j101="PENDING", j102="RUNNING")
+    second = sweep.submit("2")
+    assert (second.result.job_id, second.trial, second.attached_to) == (103, None, 102)
+    assert "--begin=now+600" in sweep.slurm.calls[-1].options
+    assert [(one.job_id, one.release_at) for one in guests(tmp_path / "prerun" / "101")] == [(103, "now")]
+
+
+@pytest.mark.parametrize("other", [("--mem=100000",), ("--prerun=profile",), ("--prerun=off",)])
+def test_a_job_that_asks_for_something_else_does_not_attach(tmp_path: Path, other: tuple[str, ...]) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.submit("1")
+    sweep.knows(j101="PENDING", j102="RUNNING")
+    assert sweep.submit("2", *other).attached_to is None
+
+
+@pytest.mark.parametrize("dead", [{"j102": "CANCELLED"}, {"j102": "NODE_FAIL"}, {}])
+def test_a_dead_pre_run_lets_go_who_waited_and_the_next_job_gets_its_own(tmp_path: Path, dead: dict[str, str]) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.submit("1", "--begin=2099-01-01T00:00:00")
+    sweep.knows(j101="PENDING", j102="RUNNING")
+    sweep.submit("2", "--begin=2099-01-01T00:00:00")
+    sweep.slurm.jobs_by_address.pop("102")
+    sweep.knows(j103="PENDING", **dead)
+    third = sweep.submit("3", "--begin=2099-01-01T00:00:00")
+    assert (third.trial and third.trial.job_id, third.attached_to) == (105, None)
+    assert sweep.let_go() == [("101", "2099-01-01T00:00:00"), ("103", "2099-01-01T00:00:00")]
+
+
+def test_a_refused_pre_run_lets_go_its_own_job_alone_and_the_next_tries_again(tmp_path: Path) -> None:
+    no = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: no\n", job_id=None)
+    sweep = Sweep(tmp_path, FakeSlurm(refuse=lambda call: no if call.script_path == "/wrapper.sh" else None))
+    assert (sweep.submit("1").trial, sweep.submit("2").attached_to) == (None, None)
+    assert sweep.let_go() == [("101", "now"), ("102", "now")]
+
+
+def test_jobs_of_a_gate_whose_pre_run_is_gone_are_let_go_once(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.submit("1", "--prerun=gate")
+    submitted_trial(str(tmp_path / "prerun" / "101"), 102)
+    sweep.knows(j101="PENDING", j102="PENDING")
+    sweep.submit("2", "--prerun=gate")
+    sweep.knows(j103="PENDING")
+    assert look_after(Flights(tmp_path), sweep.desk()) == ()
+    sweep.knows(j102="CANCELLED")
+    assert [look_after(Flights(tmp_path), sweep.desk()) for _ in range(2)] == [(101, 103), ()]
+    assert sweep.let_go() == [("101", "now"), ("103", "now")]
+
+
+def test_a_pre_run_of_another_cluster_with_the_same_home_is_not_looked_after(tmp_path: Path) -> None:
+    elsewhere = Sweep(tmp_path, cluster="big")
+    elsewhere.submit("1", "--prerun=gate")
+    elsewhere.knows(j101="PENDING")
+    assert look_after(Flights(tmp_path), elsewhere.desk()) == ()
+
+
+def test_a_pre_run_that_left_its_verdict_is_not_looked_after(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.submit("1")
+    (tmp_path / "prerun" / "101" / "verdict.json").write_text("{}")
+    sweep.knows(j101="PENDING", j102="COMPLETED")
+    assert look_after(Flights(tmp_path), sweep.desk()) == ()
+
+
+# --- which pre-run ---------------------------------------------------------------------------------------------------
+
+
+def test_auto_on_the_command_line_overrides_a_configured_off() -> None:
+    off = replace(desk(FakeSlurm(), FakeMemory()), config=Config(prerun=Prerun(mode="off")))
+    assert prepare(request(), off).prerun == "off"
+    assert prepare(request("--prerun=auto"), off).prerun == "auto"
+
+
+def test_profile_always_pre_runs_and_takes_its_minutes() -> None:
+    slurm, _ = submitted("--prerun=profile", memory=FakeMemory(known_good=frozenset("*")))
+    assert "--begin=now+900" in slurm.calls[0].options
+    assert len(slurm.calls) == 2
+
+
+@pytest.mark.parametrize(("known", "seconds"), [(False, 120.0), (True, 0.0)])
+def test_the_sites_minutes_are_for_jobs_without_a_curve(known: bool, seconds: float) -> None:
+    curve = (CurvePoint(cpus=4, steps_per_s=1.0),) if known else ()
+    memory = FakeMemory(profiles={"mine": ResourceProfile(key="mine", cpu_curve=curve)})
+    at = replace(desk(FakeSlurm(), memory), config=Config(prerun=Prerun(profile_s=120)))
+    assert prepare(request("--resource-profile=mine"), at).profile_s == seconds
+
+
+def test_of_a_pre_run_alone_nothing_is_refused_that_it_can_find_out() -> None:
+    at = desk(FakeSlurm(), FakeMemory(past_failures=("KeyError 'lr'", "x")))
+    prepared = prepare(request("--prerun=only"), at)
+    assert [warning.severity for warning in prepared.warnings] == [Severity.WARNING]
+
+
+def test_an_error_of_the_static_stage_is_a_verdict_with_its_findings() -> None:
+    error = Finding(severity=Severity.ERROR, message="bad", file="train.py", line=3, category="syntax_error")
+    hint = Finding(severity=Severity.WARNING, message="hm")
+    at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (hint, error)})
+    with pytest.raises(StaticFailed) as caught:
+        prepare(request("--prerun=only"), at)
+    assert caught.value.verdict == Verdict(
+        outcome=Outcome.FAIL,
+        layer="static",
+        reason="train.py:3: bad",
+        category="syntax_error",
+        findings=(error, hint),
+    )
+
+
+def test_a_heterogeneous_job_goes_as_it_was_asked_for_behind_its_gate() -> None:
+    slurm = FakeSlurm()
+    at = desk(slurm, FakeMemory())
+    words = ["-N1", "--gres=gpu:2", ":", "-N1", "--mem=10", "train.sbatch", "x"]
+    asked = parse_request(words, environ={}, cwd="/home/alice", read_script=lambda path: SCRIPT, read_stdin=lambda: b"")
+    send(prepare(asked, at), at, trial)
+    assert slurm.calls[0].options == ("--nodes=1", "--gres=gpu:2", "--begin=now+600", ":", "-N1", "--mem=10")
+    assert (slurm.calls[0].script_path, slurm.calls[0].args) == ("/home/alice/train.sbatch", ("x",))

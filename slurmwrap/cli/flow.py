@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import sys
@@ -12,36 +11,31 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from slurmwrap import shipped, submit
+from slurmwrap import submit
 from slurmwrap.cli.memory import HomeMemory
+from slurmwrap.cli.trial_job import largest, make_trial, pre_run_first
+from slurmwrap.cli.verdicts import print_alone
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config, user_state_dir
-from slurmwrap.edges import Published, SbatchCall, SbatchResult
-from slurmwrap.errors import PrerunFailed, PrerunInconclusive, SlurmError, SlurmwrapError, StoreError
+from slurmwrap.edges import Published
+from slurmwrap.errors import PrerunFailed, SlurmwrapError
 from slurmwrap.host.clock import SystemClock
 from slurmwrap.host.command import run as run_command
-from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest
 from slurmwrap.job.show import equivalent_script, explain
 from slurmwrap.prerun import inputs, static
-from slurmwrap.prerun.entry import entry_points
+from slurmwrap.prerun.codetree import code_files, installed_marks
 from slurmwrap.prerun.environment import passed_on
-from slurmwrap.prerun.trial import (
-    TrialSpec,
-    exported_file,
-    mem_shrunk,
-    spec_to_json,
-    trial_environ,
-    trial_environment,
-    trial_options,
-    trial_shape,
-)
-from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.prerun.trial import trial_gpus
+from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.store.plain import to_plain
+from slurmwrap.store.inflight import Flights
 from slurmwrap.store.published import read_published, trusted_uids
 from slurmwrap.store.userstate import UserState
-from slurmwrap.submit import Desk, Prepared, TrialJob, Trials
+from slurmwrap.submit import Desk, Prepared, Trials
+from slurmwrap.submit.attach import OLD_S, live_trials, sweep
+
+WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
 
 
 def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
@@ -62,6 +56,7 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
         environ=environ,
         published=_published(config, memory.state, uid),
         say=voice.say,
+        flights=Flights(user_state_dir(environ)),
     )
 
 
@@ -92,6 +87,8 @@ def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
     prepared = submit.prepare(request, desk)
     for warning in prepared.warnings:
         voice.say(f"warning: {submit.describe(warning)}")
+    if prepared.prerun != "off":
+        trial_gpus(request, largest(prepared))  # a --prerun-gpus that no node has is said before anything is submitted
     return prepared
 
 
@@ -107,7 +104,8 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     if prepared.prerun in ("wait", "only"):
         verdict = pre_run_first(prepared, desk, voice)
         if prepared.prerun == "only":
-            return _verdict_alone(verdict, own.json)
+            remarks = tuple(f for f in prepared.warnings if f not in verdict.findings)
+            return print_alone(replace(verdict, findings=(*verdict.findings, *remarks)), own.json)
         if verdict.outcome is Outcome.FAIL:
             raise PrerunFailed(f"the pre-run failed: {verdict.reason}", hint="nothing was submitted")
         refresh(desk, voice)
@@ -115,7 +113,24 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         if own.explain:
             voice.say("planned again on what the pre-run measured:")
             voice.block(explain(prepared.request, prepared.batch, colour=voice.colour))
-    return _send(replace(prepared, prerun="off") if prepared.prerun == "wait" else prepared, desk, voice)
+    code = _send(replace(prepared, prerun="off") if prepared.prerun == "wait" else prepared, desk, voice)
+    watch_over(desk)
+    return code
+
+
+def watch_over(desk: Desk, older_than_s: float = WATCHED_S) -> None:
+    """Lets go the jobs whose pre-run is gone without a word. Costs nothing where every pre-run came to its end."""
+    if desk.flights is not None:
+        with suppress(SlurmwrapError, OSError):  # the next call, a reconcile or the grace does it
+            sweep(desk.flights, desk, older_than_s=older_than_s)
+
+
+def tidy(desk: Desk) -> None:
+    """The same for pre-runs of any age, and what old ones left is removed; never one in flight."""
+    watch_over(desk, 0.0)
+    if desk.flights is not None:
+        with suppress(OSError):
+            desk.flights.prune(OLD_S, keep=frozenset(str(path) for path in live_trials(desk)))
 
 
 def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
@@ -131,112 +146,15 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         return result.exit_code
     if prepared.prerun == "gate":
         voice.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
-    if sent.trial is not None and sent.trial.job_id is not None:
+    if sent.attached_to is not None:
+        which = f"job {sent.attached_to}" if sent.attached_to else "just submitted"
+        voice.say(f"job {result.job_id} waits for the pre-run of an earlier one with the same script and code, {which}")
+    elif sent.trial is not None and sent.trial.job_id is not None:
         voice.say(
             f"job {result.job_id} waits for its pre-run on one GPU, job {sent.trial.job_id}; "
             f"slurmwrap why {result.job_id} tells how it went"
         )
     return result.exit_code
-
-
-def _verdict_alone(verdict: Verdict, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(verdict_to_json(verdict), indent=1))
-    else:
-        print(f"{verdict.outcome.value}: {verdict.reason}")
-    return {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code}.get(verdict.outcome, PrerunInconclusive.exit_code)
-
-
-# --- the pre-run as a job --------------------------------------------------------------------------------------------
-
-
-def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk: Desk) -> TrialJob:
-    """Writes the trial's files and makes the call that submits it. OSError when they cannot be written."""
-    request, settings = prepared.request, desk.config.prerun
-    directory = Path(desk.memory.trial_dir())
-    node = max((n for n in prepared.snapshot.nodes if n.usable), key=lambda n: n.gpus, default=None)
-    cpus, mem_mib = trial_shape(request, node)
-    spec = TrialSpec(
-        trial_dir=str(directory),
-        script=str(directory / "script"),
-        script_name=request.script.path or request.script.name,
-        args=request.args,
-        chdir=request.chdir,
-        steps=settings.steps,
-        time_limit_s=float(settings.time_limit_s),
-        environment=trial_environment(request),
-        real_job=None if job_id is None else str(job_id),
-        cluster=desk.cluster,
-        mode=prepared.prerun,
-        fingerprint=prepared.fingerprint,
-        profile_key=prepared.profile_key,
-        gpus=request.shape.gpus,
-        nodes=prepared.plan.node_count or request.shape.nodes or 1,
-        gpu_type=request.shape.gpu_type or "",
-        cpus=cpus,
-        mem_mib=mem_mib,
-        mem_shrunk=mem_shrunk(request, mem_mib),
-        inputs=prepared.inputs,
-    )
-    _write(directory / "script", request.script.content)
-    (directory / "script").chmod(0o700)
-    _write_json(directory / "spec.json", spec_to_json(spec))
-    plain = {"request": to_plain(request), "plan": to_plain(prepared.plan), "release_at": release_at}
-    _write_json(directory / "waiting.json", plain)
-    options = trial_options(
-        request,
-        partition=settings.partition,
-        time_limit_s=settings.time_limit_s + 60,  # the supervisor's own limit comes first, so that a verdict is written
-        cpus=cpus,
-        mem_mib=mem_mib,
-        output=str(directory / "job.out"),
-    )
-    environ = {
-        **trial_environ(desk.environ),
-        "SLURMWRAP_PYTHON": sys.executable,
-        "SLURMWRAP_TRIAL_DIR": str(directory),
-        "SLURMWRAP_REAL_JOB": spec.real_job or "",
-        "SLURMWRAP_RELEASE_AT": release_at,
-    }
-    if exported := request.value("export-file"):
-        _write(directory / "environment", exported_file(Path(exported).read_bytes(), environ))
-        options = (*options, f"--export-file={directory / 'environment'}")
-    wrapper = shipped.shipped("templates") / "prerun" / "wrapper.sh"
-    call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
-    return TrialJob(call=call, directory=str(directory))
-
-
-def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice) -> Verdict:
-    """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live."""
-    from slurmwrap.cli.follow import follow
-
-    as_asked = render(prepared.request, (), added=prepared.added)  # a refused plan is no reason to refuse the job
-    tested = desk.slurm.sbatch(submit.sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
-    if tested.exit_code != 0:
-        raise SlurmError(_last(tested), exit_code=tested.exit_code)
-    try:
-        job = make_trial(prepared, None, "now", desk=desk)
-    except OSError as error:
-        raise StoreError(
-            f"no pre-run: its files cannot be written: {error}", hint="make room there, or go without: --prerun=off"
-        ) from error
-    result = desk.slurm.sbatch(job.call)
-    if result.job_id is None:
-        raise SlurmError(f"the pre-run was refused: {_last(result)}", hint="submit without it: --prerun=off")
-    voice.say(f"pre-run on one GPU is job {result.job_id}; Ctrl-C stops watching, not the pre-run")
-    return follow(Path(job.directory), result.job_id, desk, voice)
-
-
-def _last(result: SbatchResult) -> str:
-    return "; ".join(line.removeprefix("sbatch: error: ") for line in result.stderr.strip().splitlines()) or "no answer"
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
-def _write_json(path: Path, plain: object) -> None:
-    _write(path, json.dumps(plain).encode())
 
 
 # --- wiring ----------------------------------------------------------------------------------------------------------
@@ -260,13 +178,11 @@ def _digest(path: str) -> str | None:
 
 
 def _entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[str, bytes]:
-    """The programs that the script starts, as far as they can be read: path → content, in the script's order."""
+    """What the script runs, as far as it can be read: path → content; its entry programs first, in its order."""
     text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
-    found = {}
-    for entry in entry_points(text, request.chdir, request.args, environ):
-        with suppress(OSError):
-            found[entry.path] = Path(entry.path).read_bytes() if Path(entry.path).is_file() else b""
-    return {path: content for path, content in found.items() if path}
+    found = code_files(text, request.chdir, request.args, environ, inputs.named_files(request, environ))
+    marks = "\n".join(installed_marks(environ))
+    return {**found, "(installed)": marks.encode()} if found and marks else found
 
 
 def _published(config: Config, state: UserState, uid: int) -> Published:
@@ -288,4 +204,4 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-__all__ = ["SlurmwrapError", "make_trial", "open_desk", "pre_run_first", "prepare", "run"]
+__all__ = ["make_trial", "open_desk", "pre_run_first", "prepare", "print_alone", "run"]

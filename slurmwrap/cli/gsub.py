@@ -10,22 +10,26 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from slurmwrap import config as configuration
 from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import (
     NoSlurmConf,
     PrerunFailed,
-    PrerunInconclusive,
     RefusedError,
     ScriptError,
     SlurmwrapError,
+    StaticFailed,
     UsageError,
 )
 from slurmwrap.job.command_line import split_command_line
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
 from slurmwrap.job.shape import passthrough_reason
+
+if TYPE_CHECKING:
+    from slurmwrap.prerun.verdict import Verdict
 
 HELP = """\
 gsub submits a GPU job as sbatch does, and looks after it: a bug is caught on one GPU before the cluster pays for it,
@@ -41,16 +45,22 @@ Usage: gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
 
 gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
-  --prerun=MODE            auto: the job waits for its pre-run, 10 minutes at most; wait: the pre-run first, live;
-                           gate: the job waits without bound; off: no pre-run; only: the pre-run and nothing else
+  --prerun=MODE            auto: the job waits for its pre-run, 10 minutes at most, unless there is nothing to learn
+                           profile: the same, always, and some minutes more to learn which CPUs the job needs
+                           wait: the pre-run goes first, live; gate: the job waits without bound; off: no pre-run
+                           only: the pre-run and nothing else; ends with 0 (pass), 3 (fail) or 4 (inconclusive)
+  --prerun-gpus N          GPUs of the pre-run, for a job that cannot shrink to one
+  --prerun-command COMMAND what the pre-run runs in the script's place
   --resource-profile NAME  keep what is learnt of this job under NAME, and use it
+  --count-steps            count the real job's training steps: progress for retries, speed for its profile
   --retry, --no-retry      may this job be requeued after a failure that is not its own?
   --no-tune, --no-place    leave CPUs and memory, or nodes and switches, as asked
   --dry-run, --explain     see above
   --force                  submit although a check refuses
   --json                   with --prerun=only: the verdict as JSON
 
-Afterwards: slurmwrap why JOBID tells what was changed, what happened and what to do. All of sbatch's options follow.
+Afterwards: slurmwrap why JOBID tells what was changed, what happened and what to do; slurmwrap prerun list shows the
+pre-runs. All of sbatch's options follow.
 """
 
 
@@ -98,7 +108,7 @@ def _main(words: list[str], voice: Voice) -> int:
         voice.say(f"{reason} Nothing is changed, nothing submitted.")
         return 0
     if request.own.prerun == "only":
-        raise PrerunInconclusive(f"no pre-run: {reason}")
+        return _no_prerun(reason, request)
     if not any(request.setting(option) for option in _SILENT):
         voice.say(f"{reason} Submitted unchanged.")
     return _unchanged(words, stdin)
@@ -112,6 +122,11 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
         config = configuration.load(environ)
         desk = flow.open_desk(config, environ, voice)
         prepared = flow.prepare(request, desk, voice)
+    except StaticFailed as failed:
+        if "only" not in (request.own.prerun, config.prerun.mode if request.own.prerun is None else ""):
+            raise
+        voice.error(failed)
+        return flow.print_alone(cast("Verdict", failed.verdict), request.own.json)
     except (RefusedError, PrerunFailed, ScriptError, UsageError, NoSlurmConf):
         raise
     except Exception as error:
@@ -121,6 +136,13 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
         voice.say("the job is submitted unchanged")
         return _unchanged(words, stdin)
     return flow.run(prepared, desk, voice)
+
+
+def _no_prerun(reason: str, request: JobRequest) -> int:
+    """--prerun=only for a call that is not for us: its verdict is that nothing is proven."""
+    from slurmwrap.cli.verdicts import nothing_proven, print_alone
+
+    return print_alone(nothing_proven(f"no pre-run: {reason}"), request.own.json)
 
 
 def _unchanged(words: Sequence[str], stdin: _Stdin) -> int:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from time import localtime, strftime
+from time import localtime, strftime, time
 from typing import Any
 
+from slurmwrap import inject
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Context, Observation
 from slurmwrap.errors import StoreError
@@ -23,6 +24,8 @@ from slurmwrap.store.observation_json import new_nonce
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.spool import write_plain, write_sealed
 from slurmwrap.store.userstate import PastFailure, UserState
+
+_STEPS_KEPT_S = 180 * 86400.0  # longer than a job waits, runs and is retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,38 @@ class HomeMemory:
     def trial_dir(self) -> str:
         """prerun/<uuid>, mode 0700."""
         return str(self._private("prerun", uuid.uuid4().hex[:12]))
+
+    def step_dir(self) -> str:
+        """steps/<uuid>, mode 0700; those of long ago go."""
+        from shutil import rmtree
+
+        for old in self._private("steps").iterdir():
+            with suppress(OSError):
+                if time() - old.stat().st_mtime > _STEPS_KEPT_S:
+                    rmtree(old)
+        return str(self._private("steps", uuid.uuid4().hex[:12]))
+
+    def keep_counter(self) -> str:
+        """counter/<digest>: a copy, since nodes and containers see the home but perhaps not our installation."""
+        from shutil import rmtree
+
+        sources = sorted(Path(inject.__path__[0]).glob("[!_]*.py"))
+        contents = {source.name: source.read_bytes() for source in sources}
+        mark = sha256(b"".join(contents[name] for name in sorted(contents))).hexdigest()[:16]
+        final = self.state.directory / "counter" / mark
+        if not final.is_dir():
+            aside = self._private("counter", f".{uuid.uuid4().hex}")
+            for name, content in contents.items():
+                (aside / name).write_bytes(content)
+            try:
+                aside.rename(final)
+            except OSError:  # another call was faster
+                rmtree(aside, ignore_errors=True)
+                if not final.is_dir():
+                    raise
+        if ":" in str(final):
+            raise OSError(f"{final} cannot be part of PYTHONPATH: its name has a colon")
+        return str(final)
 
     def _private(self, *parts: str) -> Path:
         path = self.state.directory.joinpath(*parts)

@@ -24,6 +24,7 @@ from slurmwrap.host.clock import SystemClock
 from slurmwrap.host.inputs import read_inputs_as
 from slurmwrap.host.lock import held
 from slurmwrap.host.mounts import mount_of
+from slurmwrap.host.stepfiles import StepFiles
 from slurmwrap.host.userfile import UserLogs
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
@@ -73,6 +74,15 @@ def reconcile(
             _watch(edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), voice)
         else:
             _show(reconcile_once(edges), voice)
+    if not site:
+        _look_after_preruns(config, voice)
+
+
+def _look_after_preruns(config: Config, voice: Voice) -> None:
+    """Lets go the user's jobs whose pre-run is gone, and removes what old pre-runs left."""
+    from slurmwrap.cli.flow import open_desk, tidy
+
+    tidy(open_desk(config, os.environ, voice))
 
 
 def _is_site(config: Config) -> bool:
@@ -141,6 +151,7 @@ def _edges(
         config=config,
         scope=scope,
         mounts=mount_of,
+        steps=StepFiles(),
         say=voice.say,
     )
 

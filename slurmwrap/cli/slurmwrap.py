@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slurmwrap import __version__
-from slurmwrap.cli import classify, hooks, inputs, lab, nodes, reconcile
+from slurmwrap.cli import classify, hooks, inputs, lab, nodes, prerun, profile, reconcile
 from slurmwrap.cli.history import history
 from slurmwrap.cli.report import report
 from slurmwrap.cli.voice import Voice
@@ -65,6 +65,8 @@ app.add_typer(lab.app, name="lab", short_help="A real Slurm of many nodes on thi
 app.add_typer(hooks.app, name="hooks")
 app.add_typer(inputs.app, name="inputs", short_help="Input files that are refused until they change.")
 app.add_typer(nodes.app, name="nodes", short_help="Suspects, lemons and our drains, with their sums.")
+app.add_typer(prerun.app, name="prerun", short_help="Your pre-runs: what they found, what they do now.")
+app.add_typer(profile.app, name="profile", short_help="What your jobs need: CPUs, memory, GPU, speed.")
 
 
 def main() -> None:

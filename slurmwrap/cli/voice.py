@@ -39,10 +39,10 @@ class Voice:
         codes = ";".join(_STYLES[name] for name in names)
         return f"\033[{codes}m{text}\033[0m" if self.colour and codes else text
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, *styles: str) -> None:
         """One line, with the program's name; a line break in what a user wrote must not forge another line of ours."""
         one_line = harmless(text).replace("\n", "\\n")
-        self._line(f"{self.program}: {one_line}")
+        self._line(self.style(f"{self.program}: {one_line}", *styles))
 
     def block(self, text: str) -> None:
         """Text as it is (already harmless), for --explain."""
@@ -63,27 +63,30 @@ class Voice:
         if hint:
             self._line(f"{self.program}: {harmless(hint)}")
 
-    def progress(self, text: str) -> None:
-        """Rewrites one line on a terminal; elsewhere says nothing."""
+    def redraw(self, text: str) -> None:
+        """Rewrites one line on a terminal; elsewhere says nothing. `text` is harmless and no longer than `columns()`,
+        not counting styles."""
         if self.tty:
-            self.stream.write(f"\r\033[K{harmless(text)[: _columns()]}")
-            self.stream.flush()
+            self._write(f"\r\033[K{text}")
 
     def progress_done(self) -> None:
         """Clears the progress line."""
         if self.tty:
-            self.stream.write("\r\033[K")
-            self.stream.flush()
+            self._write("\r\033[K")
 
     def _line(self, text: str) -> None:
+        self._write(text + "\n")
+
+    def _write(self, text: str) -> None:
         try:
-            self.stream.write(text + "\n")
+            self.stream.write(text)
             self.stream.flush()
         except (OSError, ValueError):  # stderr closed or full: nothing to be done, and no reason to fail a submission
             pass
 
 
-def _columns() -> int:
+def columns() -> int:
+    """The terminal's width, less one so that a full line does not wrap."""
     try:
         return os.get_terminal_size(2).columns - 1
     except OSError:

@@ -21,6 +21,19 @@ class CommandLine:
     hetjob: bool  # `:` stands between options
     without_own: tuple[str, ...]  # argv as plain sbatch may have it
 
+    @property
+    def first_component(self) -> tuple[str, ...]:
+        """The words that concern the first component alone: its options, the script, the script's arguments."""
+        first = self.argv.index(":") if self.hetjob else len(self.argv)
+        end = len(self.argv) - len(self.args) - (self.script is not None)
+        return (*self.argv[: min(first, end)], *self.argv[end:])
+
+    @property
+    def other_components(self) -> tuple[str, ...]:
+        """From the first `:` up to the script, as plain sbatch may have it."""
+        end = len(self.without_own) - len(self.args) - (self.script is not None)
+        return self.without_own[self.without_own.index(":") : end] if self.hetjob else ()
+
     def has(self, *options: str) -> bool:
         """Whether one of sbatch's options is given."""
         return any(one.option in options and not one.own for one in self.given)

@@ -7,7 +7,7 @@ rank the same way: `#GSUB` < `GSUB_*` < flags.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from slurmwrap.errors import ScriptError, UsageError
@@ -51,13 +51,21 @@ def parse_request(
 
     `read_script` raises OSError as `open` and `read` do. `release` is sbatch's, where it is known (it decides what
     an abbreviation means); `extra` are options of site plugins. The script is not read (`content` b"") where sbatch
-    would not read it either, nor for a heterogeneous job with `:`.
+    would not read it either. Of a heterogeneous job all is about its first component.
 
     Raises UsageError and ScriptError with sbatch's words and exit codes. A UsageError without a hint is sbatch's own
     to make (or not to make, about an option of a site plugin that we do not know); one with a hint is ours.
     """
     names = names_for(release, extra)
     command = split_command_line(argv, names)
+    if command.hetjob and not command.has(*ANSWERED_AT_ONCE):
+        first = parse_request(
+            command.first_component, environ=environ, cwd=cwd, read_script=read_script, read_stdin=read_stdin,
+            release=release, extra=extra,
+        )  # fmt: skip
+        kept = [(f.name, getattr(first.own, f.name)) for f in fields(first.own)]
+        own = _own((kept, _own_on(command)))
+        return replace(first, own=own, hetjob=True, components=command.other_components)
     script = _script(command, environ, cwd, read_script, read_stdin)
     sbatch_words, own_words, hetjob = _words_of(script)
     settings = _settings(

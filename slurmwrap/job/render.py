@@ -82,7 +82,10 @@ class _Rewrite:
     def finished(self) -> BatchScript:
         return BatchScript(
             content=replace_spans(self._request.script.content, self._spans),
-            options=tuple(spell(s.option, s.value) for s in self._settings if s.origin is Origin.COMMAND_LINE),
+            options=(
+                *(spell(s.option, s.value) for s in self._settings if s.origin is Origin.COMMAND_LINE),
+                *self._request.components,  # behind what we add: that is for the first component, or for the whole job
+            ),
             args=self._request.args,
             environ=self._environ,
             changes=tuple(self._changes),

@@ -42,7 +42,7 @@ class Script:
 class Own:
     """gsub's own options, after `#GSUB` lines < GSUB_* variables < flags."""
 
-    prerun: str = "auto"  # auto | wait | gate | off | only | profile
+    prerun: str | None = None  # auto | wait | gate | off | only | profile; None: not said, the configuration decides
     prerun_gpus: int | None = None  # GPUs of the pre-run, for jobs that cannot shrink to one
     prerun_command: str = ""  # shell command that the pre-run runs in the script's place
     count_steps: bool = False  # the step counter also runs in the real job
@@ -115,7 +115,8 @@ class JobRequest:
     shape: ResourceShape = field(default_factory=ResourceShape)
     chdir: str = "/"  # absolute: --chdir, else where gsub was called
     environ: Mapping[str, str] = field(default_factory=dict)  # SBATCH_*, SLURM_CONF and the like that sbatch will see
-    hetjob: bool = False
+    hetjob: bool = False  # everything above is about the first component
+    components: tuple[str, ...] = ()  # `: OPTIONS` of the other ones, where the command line names them
 
     def setting(self, option: str) -> Setting | None:
         """The setting in force for `option` (canonical long name), or None."""

@@ -75,7 +75,7 @@ def passthrough_reason(request: JobRequest, own: Own | None = None) -> str | Non
     for option in ("help", "usage", "version", "autocomplete"):
         if request.setting(option):
             return f"--{option} is answered by sbatch."
-    if request.hetjob:
+    if request.hetjob and (own.prerun == "off" or own.dry_run or request.shape.gpus == 0):
         return "Heterogeneous jobs are not rewritten."
     if request.setting("test-only"):
         return "--test-only submits nothing."

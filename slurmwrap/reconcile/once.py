@@ -11,6 +11,7 @@ from slurmwrap.reconcile import incidents
 from slurmwrap.reconcile.act import finish
 from slurmwrap.reconcile.desk import Edges, Notebook, Pass, Summary, Words
 from slurmwrap.reconcile.gate import tell_gate
+from slurmwrap.reconcile.gates import release_gates
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.judge import judge
 from slurmwrap.reconcile.nodes import health_now
@@ -39,6 +40,7 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
         except Exception as error:  # one job that we cannot handle must not keep all others waiting
             run.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
     incidents.end(run)
+    release_gates(run)
     _publish(run)
     _tell_gate(run)
     return run.summary

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ T = TypeVar("T")
 DATABASE = "user.db"
 SPOOL = "spool"
 _FREED = "freed.json"
+_FORGOTTEN = "forgotten.json"  # fingerprint, or "*" for all → when `slurmwrap prerun forget` was said
 _NOT_THE_SCRIPTS = ("IF", "RS")  # domains: a full file system is no fault of the script that met it
 DETERMINISTIC = ("stop", "blacklist_input")  # the taxonomy's decisions for what will fail the same way again
 
@@ -80,23 +81,28 @@ class UserState:
 
     def freed_inputs(self) -> dict[str, float]:
         """Digests that this user freed by `slurmwrap inputs clear`, and when: what blocked him before is void."""
-        try:
-            found = json.loads((self.directory / _FREED).read_bytes())
-        except (OSError, ValueError):
-            return {}
-        pairs = found.items() if isinstance(found, dict) else ()
-        return {digest: float(at) for digest, at in pairs if isinstance(at, int | float)}
+        return self._times(_FREED)
 
     def free_input(self, digest: str, at: float) -> None:
         """Remembers it: the site's word on a user's own input binds nobody but himself, so he may overrule it."""
-        freed = {**self.freed_inputs(), digest: at}
-        aside = self.directory / f".{_FREED}.{os.getpid()}"
+        self._keep_times(_FREED, {**self.freed_inputs(), digest: at})
+
+    def _times(self, name: str) -> dict[str, float]:
+        try:
+            found = json.loads((self.directory / name).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        pairs = found.items() if isinstance(found, dict) else ()
+        return {key: float(at) for key, at in pairs if isinstance(at, int | float)}
+
+    def _keep_times(self, name: str, times: Mapping[str, float]) -> None:
+        aside = self.directory / f".{name}.{os.getpid()}"
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            aside.write_text(json.dumps(freed), encoding="ascii")
-            aside.replace(self.directory / _FREED)
+            aside.write_text(json.dumps(times), encoding="ascii")
+            aside.replace(self.directory / name)
         except OSError as error:
-            raise StoreError(f"cannot write {self.directory / _FREED}: {error.strerror}") from error
+            raise StoreError(f"cannot write {self.directory / name}: {error.strerror}") from error
 
     def passed(self, fingerprint: str) -> PrerunRecord | None:
         """The newest pre-run of this fingerprint, when it passed; None otherwise."""
@@ -106,7 +112,15 @@ class UserState:
         known: list[PrerunRecord] = self._read(schema.PRERUNS, query, fingerprint)
         known += [record for record in self._fresh_preruns() if record.fingerprint == fingerprint]
         newest = max(known, key=lambda record: record.at, default=None)
-        return newest if newest is not None and newest.verdict.outcome is Outcome.PASS else None
+        if newest is None or newest.verdict.outcome is not Outcome.PASS:
+            return None
+        forgotten = self._times(_FORGOTTEN)
+        return newest if newest.at > max(forgotten.get(fingerprint, 0.0), forgotten.get("*", 0.0)) else None
+
+    def forget_passed(self, fingerprints: Collection[str], at: float) -> None:
+        """What passed up to then counts no more: the next submission is pre-run again. "*" means all. StoreError."""
+        kept = {} if "*" in fingerprints else self._times(_FORGOTTEN)
+        self._keep_times(_FORGOTTEN, {**kept, **dict.fromkeys(fingerprints, at)})
 
     def submitted(self, script_sha256: str) -> tuple[Submission, ...]:
         """This user's submissions of this very script, taken in or still in the spool; in no order."""

@@ -8,12 +8,14 @@ from functools import partial
 from typing import TypeVar
 
 from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.place import plan
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.placement.retune import retune, undo
 from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.profiling.key import derive_variant
 from slurmwrap.profiling.merge import merge
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord
@@ -40,6 +42,7 @@ class Waiting:
     profile_key: str
     fingerprint: str
     cluster: str = ""  # "": ask Slurm
+    borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments
 
 
 def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
@@ -52,7 +55,7 @@ def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
     keep(lambda: desk.memory.remember_prerun(record), desk)
     if waiting.job_id is None:
         return record
-    if verdict.outcome is Outcome.FAIL:
+    if verdict.outcome is Outcome.FAIL and not waiting.borrowed:
         final = replace(record, changes=_cancel(waiting.job_id, verdict, desk))
     else:
         chosen, applied, released = _plan_again(waiting, measured_profile(waiting, verdict, desk), desk)
@@ -68,9 +71,11 @@ def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunReco
         prerun_job_id=waiting.prerun_job_id,
         uid=desk.uid,
         at=desk.clock.now(),
-        verdict=verdict,
-        fingerprint=waiting.fingerprint,
+        # borrowed: these arguments were never tried; what was measured is counted once, where it was measured
+        verdict=replace(verdict, measurement=None) if waiting.borrowed else verdict,
+        fingerprint="" if waiting.borrowed else waiting.fingerprint,
         profile_key=waiting.profile_key,
+        profile_variant=derive_variant(waiting.request),
         gpus=waiting.request.shape.gpus,
         plan=asdict(waiting.plan),
     )
@@ -90,6 +95,7 @@ def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> Resource
         gpu_type=waiting.request.shape.gpu_type or "",
         gpus_per_node=waiting.request.shape.gpus_per_node or 0,
         complete=False,
+        variant=derive_variant(waiting.request),
     )
 
 
@@ -99,12 +105,12 @@ def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
     Where Slurm cannot be asked the job is neither cancelled nor let go: it starts after its grace.
     """
     try:
-        record = _patiently(lambda: desk.slurm.job(str(job_id)), desk)
+        record = _patiently(lambda: still_waiting(job_id, desk), desk)
     except SlurmError as error:
         desk.say(f"job {job_id} could not be cancelled: {error}")
         refused = SlurmAction(verb=Verb.CANCEL, target=str(job_id), because=verdict.reason)
         return (_shown(refused, str(error)),)
-    if record is None or not record.pending:
+    if record is None:
         return ()
     reason = f"slurmwrap: pre-run failed: {verdict.reason}"[:400]
     comment = f"{record.comment} | {reason}" if record.comment else reason
@@ -118,6 +124,18 @@ def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
     return _apply_each(actions, desk)
 
 
+def still_waiting(job_id: int, desk: Desk) -> JobRecord | None:
+    """The job's record while all of it waits. None when it started, ended or was cancelled; of an array, as soon as
+    one task did: its bare id means every task, and one that runs must not be touched (facts of Slurm 22.05: the last
+    task to start keeps the array's id as its own)."""
+    record = desk.slurm.job(str(job_id))
+    if record is None or record.array_job_id is None:
+        return record if record is not None and record.pending else None
+    tasks = [one for one in desk.slurm.jobs(desk.user) if one.array_job_id == record.array_job_id]
+    started = [one for one in tasks if one.state not in ("PENDING", "CANCELLED")]
+    return record if record.pending and not started else None
+
+
 def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -> tuple[PlacementPlan, Applied, bool]:
     """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime.
 
@@ -127,21 +145,27 @@ def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -
     target, chosen = str(waiting.job_id), waiting.plan
     applied: Applied = ()
     try:
-        record = _patiently(lambda: desk.slurm.job(target), desk)
-        if record is None or not record.pending:
+        record = _patiently(lambda: still_waiting(int(target), desk), desk)
+        if record is None:
             return chosen, (), False
-        second = plan(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config)
-        updates = retune(waiting.plan, second, waiting.request, record)
-        applied = _apply_each(updates, desk)
-        if any(change["error"] for change in applied):
-            applied = (*applied, *_apply_each(undo(updates, waiting.plan, waiting.request, record), desk))
-        else:
-            chosen = replace(second, profile_key=waiting.profile_key)
+        if not waiting.request.hetjob:
+            chosen, applied = _tuned(waiting, profile, record, desk)
     except (SlurmError, ValueError) as error:  # the job is good; a plan we cannot make must not hold it
         desk.say(f"not tuned again: {error}")
     start = start_action(target, waiting.release_at, "the pre-run found nothing wrong")
     went = _apply_each((start,), desk)
     return chosen, (*applied, *went), bool(went) and went[0]["error"] is None
+
+
+def _tuned(
+    waiting: Waiting, profile: ResourceProfile | None, record: JobRecord, desk: Desk
+) -> tuple[PlacementPlan, Applied]:
+    second = plan(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config)
+    updates = retune(waiting.plan, second, waiting.request, record)
+    applied = _apply_each(updates, desk)
+    if any(change["error"] for change in applied):
+        return waiting.plan, (*applied, *_apply_each(undo(updates, waiting.plan, waiting.request, record), desk))
+    return replace(second, profile_key=waiting.profile_key), applied
 
 
 def _apply_each(actions: Sequence[SlurmAction], desk: Desk) -> Applied:

@@ -12,6 +12,7 @@ from slurmwrap.job.request import BatchScript, JobRequest, Wish
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.verdict import Finding
 from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.store.inflight import Flights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Desk:
     environ: Mapping[str, str]
     published: Published = field(default_factory=Published)
     say: Callable[[str], None] = lambda line: None
+    flights: Flights | None = None  # None: pre-runs know nothing of each other
 
     @property
     def cluster(self) -> str:
@@ -59,10 +61,14 @@ class Prepared:
     fingerprint: str
     inputs: tuple[str, ...]
     warnings: tuple[Finding, ...]
-    prerun: str  # "auto" | "wait" | "gate" | "off" | "only": what will be done
+    prerun: str  # "auto" | "wait" | "gate" | "off" | "only" | "profile": what will be done
     prerun_reason: str
     retry: bool
     forced: tuple[str, ...] = ()  # refusals that --force overrode
+    group: str = ""  # script, code, environment and options: jobs that may share one pre-run; "": this one shares none
+    profile_s: float = 0.0  # seconds of the pre-run that are for the CPU curve
+    job_environ: Mapping[str, str] = field(default_factory=dict)  # laid over the real job's environment alone
+    step_dir: str = ""  # where the real job counts its steps; "" when it does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,7 @@ class Sent:
     batch: BatchScript
     trial: SbatchResult | None = None
     trial_dir: str = ""
+    attached_to: int | None = None  # the pre-run of an earlier submission that speaks for this job too; 0: no id yet
 
 
 MakeTrial = Callable[[Prepared, int | None, str], TrialJob]  # (prepared, real job id, StartTime that releases it)

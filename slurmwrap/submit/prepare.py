@@ -6,22 +6,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from slurmwrap.cluster.node import Snapshot
-from slurmwrap.errors import PrerunFailed
+from slurmwrap.errors import StaticFailed
 from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest, Wish
 from slurmwrap.placement.place import plan
-from slurmwrap.prerun.verdict import Finding, Severity
-from slurmwrap.profiling.key import derive_key, fingerprint
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.prerun.checks.requests import request_findings
+from slurmwrap.prerun.codetree import SETTINGS
+from slurmwrap.prerun.verdict import Finding, Outcome, Severity, Verdict
+from slurmwrap.profiling.key import derive_key, derive_variant, fingerprint, sweep_group
+from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.submit import incidents
 from slurmwrap.submit.desk import Desk, Prepared
 from slurmwrap.submit.refuse import blocked_inputs, repeated
 from slurmwrap.submit.remember import known_profile, sha256_of
 
+PROFILE_S = 300  # of --prerun=profile: two rounds over a CPU curve of some eight points (facts of the profiler)
+
 
 def prepare(request: JobRequest, desk: Desk) -> Prepared:
     """Checks, looks up, places and renders. Raises RefusedError or PrerunFailed when the job should not run."""
     entry_files = desk.trials.entry_files(request)
-    mark = fingerprint(request, entry_files)
+    mark = fingerprint(request, entry_files, desk.environ)
     inputs = desk.trials.named_files(request)
     findings, forced = _checked(request, desk, mark, inputs)
     snapshot = desk.slurm.snapshot()
@@ -29,10 +35,17 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
     profile = known_profile(key, desk)
-    chosen = plan(request, profile, snapshot, desk.published.health, desk.config)
+    if profile is not None:  # as it counts today, and for this batch size
+        from slurmwrap.profiling.merge import as_of
+
+        kind = request.shape.gpu_type or ""
+        profile = as_of(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
+    # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
+    chosen = PlacementPlan() if request.hetjob else plan(request, profile, snapshot, desk.published.health, desk.config)
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
-    added = _retry_wishes(request) if retry else ()
+    added = _retry_wishes(request) if retry and not request.hetjob else ()
     prerun, reason = choose_prerun(request, snapshot, desk, mark)
+    code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
     around = incidents.warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
     return Prepared(
         request=request,
@@ -48,12 +61,23 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
             *(_overridden(text) for text in forced),
             *(f for f in findings if f.severity is Severity.WARNING),
             *around,
+            *request_findings(request, snapshot, request.script.path or request.script.name),
         ),
         prerun=prerun,
         prerun_reason=reason,
         retry=retry,
         forced=forced,
+        group=sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster}),  # a home may serve several
+        profile_s=_profile_s(prerun, profile, desk.config.prerun.profile_s),
     )
+
+
+def _profile_s(mode: str, profile: ResourceProfile | None, allowed_s: int) -> float:
+    """Seconds of the pre-run for the CPU curve: when asked, or by itself when none is known and the site allows it."""
+    if mode == "profile":
+        return float(max(allowed_s, PROFILE_S))
+    known = profile is not None and bool(profile.cpu_curve)
+    return float(allowed_s) if mode in ("auto", "gate", "wait") and not known else 0.0
 
 
 def _overridden(text: str) -> Finding:
@@ -65,21 +89,36 @@ def _checked(
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
     unchanged refuse the job."""
+    mode = request.own.prerun or desk.config.prerun.mode
     refused = [
         *blocked_inputs(inputs, desk),
         *repeated(desk.memory.failures(sha256_of(request.script.content), mark)),
     ]
-    if refused and not request.own.force:
+    if refused and not request.own.force and mode != "only":  # a pre-run alone is how to find out
         raise refused[0]
     forced = tuple(str(refusal) for refusal in refused)
-    mode = request.own.prerun if request.own.prerun != "auto" else desk.config.prerun.mode
     if mode == "off":
         return (), forced
+    began = desk.clock.now()
     findings = desk.trials.check(request)
     errors = [describe(f) for f in findings if f.severity is Severity.ERROR]
     if errors and not request.own.force:
-        raise PrerunFailed("\n".join(errors), hint="mend it, or submit as it is with --force")
+        verdict = static_verdict(findings, errors[0], desk.clock.now() - began)
+        raise StaticFailed("\n".join(errors), hint="mend it, or submit as it is with --force", verdict=verdict)
     return findings, (*forced, *errors)
+
+
+def static_verdict(findings: Sequence[Finding], reason: str, seconds: float) -> Verdict:
+    """`fail` by the static stage; its category is the first that a finding with an error names."""
+    wrong = [f for f in findings if f.severity is Severity.ERROR]
+    return Verdict(
+        outcome=Outcome.FAIL,
+        layer="static",
+        reason=reason,
+        seconds=round(seconds, 3),
+        category=next((f.category for f in wrong if f.category), ""),
+        findings=(*wrong, *(f for f in findings if f not in wrong)),
+    )
 
 
 def describe(finding: Finding) -> str:
@@ -107,9 +146,10 @@ def output_is_own(request: JobRequest) -> bool:
 
 def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str) -> tuple[str, str]:
     """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new."""
-    settings, mode = desk.config.prerun, request.own.prerun
-    if mode == "auto":
-        mode = settings.mode
+    settings = desk.config.prerun
+    mode = request.own.prerun or settings.mode
+    if mode == "profile" and request.setting("wait"):
+        return "wait", "--wait: the pre-run goes first, then the job"
     if mode not in ("auto", "gate"):
         return mode, "as asked"
     if request.shape.gpus < settings.min_gpus:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from slurmwrap.config import Config
 from slurmwrap.edges import SbatchCall, SbatchResult
-from slurmwrap.errors import SlurmError
+from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.job.begin import later_begin
 from slurmwrap.job.render import render
 from slurmwrap.job.request import BatchScript, JobRequest, Wish
+from slurmwrap.profiling.key import derive_variant
 from slurmwrap.retry.attempt import Submission
+from slurmwrap.store.inflight import Guest, submitted
+from slurmwrap.submit.attach import attach_or_claim, unclaim
+from slurmwrap.submit.count import counting
 from slurmwrap.submit.desk import Desk, MakeTrial, Prepared, Sent
 from slurmwrap.submit.release import start_action
 from slurmwrap.submit.remember import keep, sha256_of
@@ -23,18 +28,19 @@ _UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm
 def send(prepared: Prepared, desk: Desk, make_trial: MakeTrial) -> Sent:
     """Submits the real job, then its pre-run. An ambiguous or refused sbatch is returned as it is, never repeated."""
     now = desk.clock.now()
+    prepared = counting(prepared, desk)
     begin, release_at = _gate(prepared, desk.config, now)
     gate = () if begin is None else (begin,)
     batch, result = _sbatch(prepared, (*prepared.added, *gate), desk)
     shown = _as_quiet(result) if is_quiet(prepared.request) else result
     if result.job_id is None:
         return Sent(result=shown, batch=batch)
-    trial, directory = (
-        (None, "") if begin is None else _start_trial(prepared, result.job_id, release_at, desk, make_trial)
-    )
-    submission = _submission(prepared, batch, result.job_id, trial, desk, now)
+    sent = Sent(result=shown, batch=batch)
+    if begin is not None:
+        sent = _start_trial(prepared, sent, result.job_id, release_at, desk, make_trial)
+    submission = _submission(prepared, sent, result.job_id, desk, now)
     keep(lambda: desk.memory.remember_submission(submission), desk)
-    return Sent(result=shown, batch=batch, trial=trial, trial_dir=directory)
+    return sent
 
 
 def is_quiet(request: JobRequest) -> bool:
@@ -56,7 +62,10 @@ def _sbatch(prepared: Prepared, added: tuple[Wish, ...], desk: Desk) -> tuple[Ba
     leaves open whether the job was taken is never answered by submitting again.
     """
     request, lines = prepared.request, prepared.plan.lines
-    batch, as_asked = render(request, lines, added=added), render(request, (), added=added)
+    batch, as_asked = (
+        replace(one, environ={**one.environ, **prepared.job_environ})
+        for one in (render(request, lines, added=added), render(request, (), added=added))
+    )
     try:
         call = sbatch_call(request, batch, desk)
     except OSError as error:
@@ -99,30 +108,40 @@ def sbatch_call(request: JobRequest, batch: BatchScript, desk: Desk, extra: tupl
 
 def _gate(prepared: Prepared, config: Config, now: float) -> tuple[Wish | None, str]:
     """(--begin that lets the job wait for its pre-run or None, StartTime that ends the wait)."""
-    if prepared.prerun not in ("auto", "gate"):
+    if prepared.prerun not in ("auto", "gate", "profile"):
         return None, "now"
-    grace = config.prerun.grace_s if prepared.prerun == "auto" else _UNBOUNDED_S
-    begin, release_at = later_begin(prepared.request.value("begin"), grace, now)
-    bound = f"at most {config.prerun.grace_s // 60} min" if prepared.prerun == "auto" else "until its verdict"
+    grace = config.prerun.grace_s + math.ceil(prepared.profile_s)
+    begin, release_at = later_begin(
+        prepared.request.value("begin"), _UNBOUNDED_S if prepared.prerun == "gate" else grace, now
+    )
+    bound = "until its verdict" if prepared.prerun == "gate" else f"at most {math.ceil(grace / 60)} min"
     return Wish(option="begin", value=begin, reason=f"waits for its pre-run on one GPU, {bound}"), release_at
 
 
 def _start_trial(
-    prepared: Prepared, job_id: int, release_at: str, desk: Desk, make_trial: MakeTrial
-) -> tuple[SbatchResult | None, str]:
-    """Submits the pre-run. If that fails in any way the real job is let go at once: it runs as without us."""
+    prepared: Prepared, sent: Sent, job_id: int, release_at: str, desk: Desk, make_trial: MakeTrial
+) -> Sent:
+    """Attaches to a pre-run in flight, or submits one. If that fails in any way the real job is let go at once: it runs
+    as without us."""
+    directory = ""
     try:
         job = make_trial(prepared, job_id, release_at)
+        directory = job.directory
+        guest = Guest(job_id=job_id, release_at=release_at, trial_dir=directory)
+        if host := attach_or_claim(prepared, guest, desk):
+            return replace(sent, trial_dir=directory, attached_to=host.job_id or 0)
         result = desk.slurm.sbatch(job.call)
-    except (OSError, SlurmError, KeyboardInterrupt) as error:
-        desk.say(f"no pre-run: {str(error) or 'interrupted'}; job {job_id} starts without")
+        why_not = "" if result.job_id is not None else _last_line(result.stderr)
+    except (OSError, SlurmwrapError, KeyboardInterrupt) as error:
+        why_not = str(error) or "interrupted"
+    if why_not or result.job_id is None:
+        desk.say(f"no pre-run: {why_not}; job {job_id} starts without")
+        unclaim(prepared, directory, desk)
         _let_go(job_id, release_at, desk)
-        return None, ""
-    if result.job_id is None:
-        desk.say(f"no pre-run: {_last_line(result.stderr)}; job {job_id} starts without")
-        _let_go(job_id, release_at, desk)
-        return None, ""
-    return result, job.directory
+        return sent
+    with suppress(OSError):
+        submitted(directory, result.job_id)
+    return replace(sent, trial=result, trial_dir=directory)
 
 
 def _let_go(job_id: int, release_at: str, desk: Desk) -> None:
@@ -133,10 +152,8 @@ def _let_go(job_id: int, release_at: str, desk: Desk) -> None:
         desk.say(f"job {job_id} could not be released now ({error}); it starts by itself after the grace time")
 
 
-def _submission(
-    prepared: Prepared, batch: BatchScript, job_id: int, trial: SbatchResult | None, desk: Desk, now: float
-) -> Submission:
-    request = prepared.request
+def _submission(prepared: Prepared, sent: Sent, job_id: int, desk: Desk, now: float) -> Submission:
+    request, trial = prepared.request, sent.trial
     return Submission(
         cluster=desk.cluster,
         job_id=job_id,
@@ -151,12 +168,14 @@ def _submission(
         nodes=prepared.plan.node_count or request.shape.nodes or 0,
         retry=prepared.retry,
         profile_key=prepared.profile_key,
+        profile_variant=derive_variant(request),
+        step_dir=prepared.step_dir,
         prerun_mode=prepared.prerun,
-        prerun_job_id=trial.job_id if trial else None,
+        prerun_job_id=trial.job_id if trial else sent.attached_to or None,
         fingerprint=prepared.fingerprint,
         inputs=prepared.inputs,
         output_appends=request.value("open-mode") == "append" or any(w.option == "open-mode" for w in prepared.added),
         plan=asdict(prepared.plan),
-        changes=tuple(asdict(change) for change in batch.changes),
+        changes=tuple(asdict(change) for change in sent.batch.changes),
         forced=prepared.forced,
     )

@@ -11,11 +11,43 @@ let_the_job_go() {
     if [ -n "${SLURMWRAP_REAL_JOB:-}" ]; then
         scontrol update "JobId=$SLURMWRAP_REAL_JOB" "StartTime=${SLURMWRAP_RELEASE_AT:-now}"
     fi
+    let_the_others_go
     exit 4
 }
+
+# Later jobs of the same script that wait for this pre-run (slurmwrap/store/inflight.py): one file each, named by the
+# job; its first line says when it may start. The rename shuts the door.
+let_the_others_go() {
+    [ -d "${SLURMWRAP_TRIAL_DIR:-}/waiting" ] || return 0
+    mv "$SLURMWRAP_TRIAL_DIR/waiting" "$SLURMWRAP_TRIAL_DIR/closed" || return 0
+    for waiting in "$SLURMWRAP_TRIAL_DIR/closed"/*; do
+        job=${waiting##*/}
+        case $job in *[!0-9]*) continue ;; esac
+        IFS= read -r release_at <"$waiting" || continue
+        scontrol update "JobId=$job" "StartTime=${release_at:-now}"
+    done
+}
+
+trap 'let_the_job_go "it was stopped"' TERM
 
 [ -n "${SLURMWRAP_PYTHON:-}" ] || let_the_job_go "SLURMWRAP_PYTHON is not set"
 [ -d "${SLURMWRAP_TRIAL_DIR:-}" ] || let_the_job_go "no directory '${SLURMWRAP_TRIAL_DIR:-}' on $(hostname)"
 "$SLURMWRAP_PYTHON" -I -c 'import slurmwrap.cli.prerun_job' || let_the_job_go "$SLURMWRAP_PYTHON cannot import slurmwrap"
 
-exec "$SLURMWRAP_PYTHON" -I -m slurmwrap.cli.prerun_job "$SLURMWRAP_TRIAL_DIR"
+# Not exec: a Python that is killed, or stopped before it listens, has let nobody go. It ends with 0 or 1 when it has.
+# Its standard input is the job's; without the redirection a background command would get /dev/null.
+exec 3<&0
+"$SLURMWRAP_PYTHON" -I -m slurmwrap.cli.prerun_job "$SLURMWRAP_TRIAL_DIR" <&3 3<&- &
+child=$!
+trap 'kill -TERM "$child" 2>/dev/null' TERM
+wait "$child"
+status=$?
+while kill -0 "$child" 2>/dev/null; do # a signal ends `wait` before the child has ended
+    wait "$child"
+    status=$?
+done
+trap - TERM
+case $status in
+0 | 1) exit "$status" ;;
+esac
+let_the_job_go "slurmwrap ended with status $status"

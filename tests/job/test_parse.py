@@ -140,10 +140,18 @@ def test_a_script_on_standard_input_is_read_once_and_said_so() -> None:
     assert request.settings[0].where == "stdin:2"
 
 
-@pytest.mark.parametrize("argv", [("--help",), ("-V",), ("--usage", "x.sh"), ("-N1", ":", "-N2", "x.sh")])
-def test_nothing_is_read_where_sbatch_answers_or_splits_the_job_itself(argv: tuple[str, ...]) -> None:
-    request = call(*argv)
-    assert (request.script.content, request.hetjob) == (b"", ":" in argv)
+@pytest.mark.parametrize("argv", [("--help",), ("-V",), ("--usage", "x.sh"), ("--help", ":", "-N2", "x.sh")])
+def test_nothing_is_read_where_sbatch_answers_itself(argv: tuple[str, ...]) -> None:
+    assert call(*argv).script.content == b""
+
+
+def test_of_components_on_the_command_line_the_first_is_read_and_the_others_are_kept() -> None:
+    script = b"#!/bin/sh\n#SBATCH --mem=1G\n"
+    request = call("-N1", "--prerun=wait", ":", "-N2", "--json", ":", "-N3", "train.sbatch", ":", "x", script=script)
+    assert (request.hetjob, request.value("nodes"), request.value("mem")) == (True, "1", "1G")
+    assert request.components == (":", "-N2", ":", "-N3")
+    assert (request.script.content, request.args) == (script, (":", "x"))
+    assert (request.own.prerun, request.own.json) == ("wait", True)
 
 
 def test_a_second_component_makes_a_heterogeneous_job_of_which_the_first_is_read() -> None:

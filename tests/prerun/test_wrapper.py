@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from slurmwrap.shipped import shipped
+from slurmwrap.store import inflight
 
 WRAPPER = shipped("templates") / "prerun" / "wrapper.sh"
 
@@ -58,3 +60,81 @@ def test_a_job_is_let_go_no_earlier_than_its_user_said(scontrol: Path, tmp_path:
 
 def test_without_a_waiting_job_nothing_is_asked_of_slurm(scontrol: Path) -> None:
     assert wrap(scontrol) == (4, "slurmwrap: pre-run not possible here: SLURMWRAP_PYTHON is not set\n", "")
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """An interpreter that can import slurmwrap, and then does what its test says."""
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\n[ "$2" = -c ] || . {tmp_path}/does\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "asked"),
+    [
+        ("exit 0", 0, ""),
+        ("exit 1", 1, ""),  # it let go itself
+        ("exit 70", 4, "update\nJobId=81\nStartTime=now\n"),
+        ("kill -KILL $$", 4, "update\nJobId=81\nStartTime=now\n"),
+    ],
+)
+def test_a_python_that_dies_has_let_nobody_go_so_the_wrapper_does(
+    scontrol: Path, python: Path, tmp_path: Path, does: str, code: int, asked: str
+) -> None:
+    (tmp_path / "does").write_text(does)
+    found = wrap(scontrol, SLURMWRAP_PYTHON=str(python), SLURMWRAP_TRIAL_DIR=str(tmp_path), SLURMWRAP_REAL_JOB="81")
+    assert (found[0], found[2]) == (code, asked)
+
+
+@pytest.mark.parametrize(
+    ("does", "asked"),
+    [
+        ("touch {up}; while :; do sleep 0.1; done", "update\nJobId=81\nStartTime=now\n"),
+        ("trap 'sleep 0.3; echo done >{up}.2; exit 0' TERM; touch {up}; while :; do sleep 0.1; done", ""),
+    ],
+)
+def test_scancel_in_the_first_moments_lets_the_job_go_and_later_is_pythons_to_handle(
+    scontrol: Path, python: Path, tmp_path: Path, does: str, asked: str
+) -> None:
+    up = tmp_path / "up"
+    (tmp_path / "does").write_text(does.format(up=up))
+    environ = {
+        "PATH": f"{scontrol.parent}:{os.environ['PATH']}",
+        "SLURMWRAP_PYTHON": str(python),
+        "SLURMWRAP_TRIAL_DIR": str(tmp_path),
+        "SLURMWRAP_REAL_JOB": "81",
+    }
+    running = subprocess.Popen(["sh", str(WRAPPER)], env=environ, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while not up.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.terminate()
+    running.communicate(timeout=30)
+    told = tmp_path / "asked"
+    assert (told.read_text() if told.exists() else "") == asked
+    assert (tmp_path / "up.2").exists() is (not asked)
+
+
+def test_standard_input_is_the_jobs(scontrol: Path, python: Path, tmp_path: Path) -> None:
+    (tmp_path / "does").write_text(f"cat >{tmp_path}/read")
+    environ = {"PATH": os.environ["PATH"], "SLURMWRAP_PYTHON": str(python), "SLURMWRAP_TRIAL_DIR": str(tmp_path)}
+    subprocess.run(["sh", str(WRAPPER)], env=environ, input=b"the job's input", timeout=30, check=True)
+    assert (tmp_path / "read").read_bytes() == b"the job's input"
+
+
+def test_jobs_that_attached_are_let_go_too_and_the_door_is_shut(scontrol: Path, tmp_path: Path) -> None:
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    host = tmp_path / "trial"
+    (host / "waiting").mkdir(parents=True)
+    for job, at in ((90, "now"), (91, "2099-01-01T00:00:00")):
+        assert inflight.attach(host, inflight.Guest(job_id=job, release_at=at, trial_dir="/t"))
+    (host / "waiting" / ".92").write_text("half written")
+    _, _, asked = wrap(scontrol, SLURMWRAP_PYTHON="/bin/false", SLURMWRAP_TRIAL_DIR=str(host), SLURMWRAP_REAL_JOB="81")
+    assert asked.splitlines() == [
+        "update JobId=81 StartTime=now",
+        "update JobId=90 StartTime=now",
+        "update JobId=91 StartTime=2099-01-01T00:00:00",
+    ]
+    assert not inflight.attach(host, inflight.Guest(job_id=93, release_at="now", trial_dir="/t"))

@@ -1,0 +1,194 @@
+"""The pre-run as a Slurm job: its files, the call that submits it, and going first (--prerun=wait, only).
+
+Light imports only: gsub's fast path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmwrap import shipped, submit
+from slurmwrap.cli.verdicts import nothing_proven
+from slurmwrap.cli.voice import Voice
+from slurmwrap.cluster.node import Node
+from slurmwrap.config import Prerun
+from slurmwrap.edges import SbatchCall, SbatchResult
+from slurmwrap.errors import SlurmError, StoreError
+from slurmwrap.job.render import render
+from slurmwrap.prerun.trial import (
+    TrialSpec,
+    exported_file,
+    mem_shrunk,
+    spec_to_json,
+    trial_environ,
+    trial_environment,
+    trial_gpus,
+    trial_options,
+    trial_shape,
+    trial_tasks,
+)
+from slurmwrap.prerun.verdict import Finding, Severity, Verdict
+from slurmwrap.store import inflight
+from slurmwrap.store.plain import to_plain
+from slurmwrap.submit import Desk, Prepared, TrialJob
+from slurmwrap.submit.prepare import static_verdict
+
+# What no wait can mend: Slurm's words for a request that no node, partition or account of the cluster fits.
+_NEVER = re.compile(
+    r"Requested node configuration is not available|Invalid (partition|account|qos|feature|node|generic resource"
+    r"|job array|license|reservation|constraint)|can not be satisfied|specification|more processors|Node count",
+    re.IGNORECASE,
+)
+
+
+_LAST_ACT_S = 60  # the supervisor's own limit comes first, so that a verdict is written
+_STEPS_S = 120.0  # what is left for the steps where a partition's limit is short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of a trial: until its steps are counted, for the CPU curve then, and the time limit of its Slurm job."""
+
+    trial_s: float
+    profile_s: float
+    slurm_s: float
+
+
+def trial_times(prepared: Prepared, settings: Prerun) -> Times:
+    """As configured, but within the partition's time limit: beyond it Slurm would let the pre-run pend for ever."""
+    named = settings.partition or prepared.request.value("partition") or prepared.snapshot.default_partition
+    limits = [p.max_time_s for p in prepared.snapshot.partitions if p.name in named.split(",") and p.max_time_s]
+    most = max(_LAST_ACT_S, min(limits, default=86400 * 365) - _LAST_ACT_S)
+    profile_s = min(prepared.profile_s, max(0.0, most - min(_STEPS_S, settings.time_limit_s)))
+    trial_s = min(float(settings.time_limit_s), most - profile_s)
+    return Times(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _LAST_ACT_S)
+
+
+def largest(prepared: Prepared) -> Node | None:
+    """The usable node with the most GPUs; None when none is known."""
+    return max((n for n in prepared.snapshot.nodes if n.usable), key=lambda n: n.gpus, default=None)
+
+
+def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk: Desk) -> TrialJob:
+    """Writes the trial's files and makes the call that submits it. OSError when they cannot be written."""
+    request, settings = prepared.request, desk.config.prerun
+    directory = Path(desk.memory.trial_dir())
+    times = trial_times(prepared, settings)
+    node = largest(prepared)
+    gpus = trial_gpus(request, node)
+    tasks = trial_tasks(request, gpus)
+    cpus, mem_mib = trial_shape(request, node, gpus)
+    spec = TrialSpec(
+        trial_dir=str(directory),
+        script=str(directory / "script"),
+        script_name=request.script.path or request.script.name,
+        args=request.args,
+        chdir=request.chdir,
+        steps=settings.steps,
+        time_limit_s=times.trial_s,
+        environment=trial_environment(request, gpus),
+        real_job=None if job_id is None else str(job_id),
+        cluster=desk.cluster,
+        mode=prepared.prerun,
+        fingerprint=prepared.fingerprint,
+        profile_key=prepared.profile_key,
+        gpus=request.shape.gpus,
+        nodes=prepared.plan.node_count or request.shape.nodes or 1,
+        gpu_type=request.shape.gpu_type or "",
+        cpus=cpus,
+        mem_mib=mem_mib,
+        mem_shrunk=mem_shrunk(request, mem_mib),
+        inputs=prepared.inputs,
+        trial_gpus=gpus,
+        trial_tasks=tasks,
+        command=request.own.prerun_command,
+        profile_s=times.profile_s,
+        overlay=settings.overlay,
+    )
+    _write(directory / "script", request.script.content)
+    (directory / "script").chmod(0o700)
+    _write_json(directory / "spec.json", spec_to_json(spec))
+    plain = {"request": to_plain(request), "plan": to_plain(prepared.plan), "release_at": release_at}
+    _write_json(directory / "waiting.json", plain)
+    options = trial_options(
+        request,
+        partition=settings.partition,
+        time_limit_s=times.slurm_s,
+        cpus=cpus,
+        mem_mib=mem_mib,
+        output=str(directory / "job.out"),
+        gpus=gpus,
+        tasks=tasks,
+    )
+    environ = {
+        **trial_environ(desk.environ),
+        "SLURMWRAP_PYTHON": sys.executable,
+        "SLURMWRAP_TRIAL_DIR": str(directory),
+        "SLURMWRAP_REAL_JOB": spec.real_job or "",
+        "SLURMWRAP_RELEASE_AT": release_at,
+    }
+    if exported := request.value("export-file"):
+        _write(directory / "environment", exported_file(Path(exported).read_bytes(), environ))
+        options = (*options, f"--export-file={directory / 'environment'}")
+    wrapper = shipped.shipped("templates") / "prerun" / "wrapper.sh"
+    call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
+    return TrialJob(call=call, directory=str(directory))
+
+
+def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice) -> Verdict:
+    """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live.
+
+    With `only` what Slurm refuses is a verdict; else SlurmError with its words and exit code. KeyboardInterrupt: the
+    user stopped watching; the pre-run goes on, nothing else was submitted, and he was told.
+    """
+    from slurmwrap.cli.follow import follow
+
+    alone = prepared.prerun == "only"
+    as_asked = render(prepared.request, (), added=prepared.added)  # a refused plan is no reason to refuse the job
+    tested = desk.slurm.sbatch(submit.sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
+    if tested.exit_code != 0:
+        if not alone:
+            raise SlurmError(_last(tested), exit_code=tested.exit_code)
+        reason = f"Slurm refuses the job: {_last(tested)}"
+        refused = Finding(severity=Severity.ERROR, message=reason, fix="ask for what the cluster has: sinfo")
+        never = _NEVER.search(reason) is not None
+        return static_verdict((refused, *prepared.warnings), reason, 0.0) if never else nothing_proven(reason)
+    try:
+        job = make_trial(prepared, None, "now", desk=desk)
+    except OSError as error:
+        raise StoreError(
+            f"no pre-run: its files cannot be written: {error}", hint="make room there, or go without: --prerun=off"
+        ) from error
+    result = desk.slurm.sbatch(job.call)
+    if result.job_id is None:
+        shutil.rmtree(job.directory, ignore_errors=True)  # else it would be listed as a pre-run that got lost
+        if alone:
+            return nothing_proven(f"Slurm refuses the pre-run: {_last(result)}")
+        raise SlurmError(f"the pre-run was refused: {_last(result)}", hint="submit without it: --prerun=off")
+    try:
+        inflight.submitted(job.directory, result.job_id)
+        voice.say(f"pre-run on one GPU is job {result.job_id}; Ctrl-C stops watching, not the pre-run")
+        return follow(Path(job.directory), result.job_id, desk, voice)
+    except KeyboardInterrupt:
+        voice.say(
+            f"stopped watching; the pre-run, job {result.job_id}, goes on, and nothing else was submitted; "
+            f"look on: slurmwrap prerun show {result.job_id} --follow; end it: scancel {result.job_id}"
+        )
+        raise
+
+
+def _last(result: SbatchResult) -> str:
+    return "; ".join(line.removeprefix("sbatch: error: ") for line in result.stderr.strip().splitlines()) or "no answer"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _write_json(path: Path, plain: object) -> None:
+    _write(path, json.dumps(plain).encode())

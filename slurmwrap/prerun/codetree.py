@@ -1,0 +1,172 @@
+"""The code that a script runs, as far as it lies beside it: what a passed pre-run is remembered by.
+
+From the programs that the batch script starts, through the shell scripts among them and the local modules that they
+import, transitively: looked for in the program's directory, the job's directory and PYTHONPATH. Installed packages
+stand in for themselves by the environment's own marks (`installed_marks`). Everything is bounded: beyond a bound the
+rest is left out, and a change there is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from slurmwrap.prerun.entry import EntryPoint, entry_points
+
+SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")  # what an argument may name beside code
+MAX_FILES, MAX_BYTES, MAX_S = 500, 16 << 20, 0.3
+_FILE_BYTES = 2 << 20
+_SHELL_DEPTH = 3
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(?P<where>\.*[\w.]*)[ \t]+import[ \t]+(?P<names>\([^)]{0,20000}\)|[^\n#;]+)"
+    rb"|import[ \t]+(?P<modules>[^\n#;]+))",
+    re.MULTILINE,
+)
+_NAME = re.compile(rb"[A-Za-z_][\w.]*")
+_HYDRA = ("conf", "config", "configs")  # hydra's config_path, as its own examples call it
+
+
+def code_files(
+    script: str, chdir: str, args: Sequence[str], environ: Mapping[str, str], inputs: Iterable[str] = ()
+) -> dict[str, bytes]:
+    """path → content: the entry programs first, in the script's order; b"" for one that cannot be read.
+
+    `environ`: as of `entry_points`, with PYTHONPATH. `inputs`: files that the job names, of which small settings count.
+    """
+    budget = _Budget()
+    entries = list(_entries(script, chdir, args, environ, 0))
+    found = {entry.path: budget.read(entry.path) or b"" for entry in entries if entry.path}
+    roots = [root for root in environ.get("PYTHONPATH", "").split(":") if root]
+    beside = [os.path.dirname(entry.path) for entry in entries if entry.path]  # noqa: PTH120
+    places = list(dict.fromkeys([*beside, *(e.cwd for e in entries if e.cwd), chdir, *roots]))
+    found |= _imported(found, places, budget)
+    if any(b"hydra" in content for content in found.values()):
+        found |= _hydra(beside, budget)
+    for path in inputs:
+        if path.endswith(SETTINGS) and path not in found and (content := budget.read(path)) is not None:
+            found[path] = content
+    return found
+
+
+def installed_marks(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What changes when a package is installed into the environment that is active: its site-packages' own times."""
+    marks = []
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if prefix := environ.get(name):
+            for folder in sorted(Path(prefix, "lib").glob("python3*/site-packages"))[:4]:
+                try:
+                    marks.append(f"{folder} {folder.stat().st_mtime_ns}")
+                except OSError:
+                    continue
+    return tuple(marks)
+
+
+Listing = Callable[[str], frozenset[str]]
+
+
+class _Budget:
+    """How much may still be read."""
+
+    def __init__(self) -> None:
+        self.files, self.bytes, self.until = MAX_FILES, MAX_BYTES, time.monotonic() + MAX_S
+        self._listed: dict[str, frozenset[str]] = {}
+
+    def listing(self, directory: str) -> frozenset[str]:
+        """The names in a directory: one question instead of two for each module of every import."""
+        if directory not in self._listed:
+            try:
+                self._listed[directory] = frozenset(entry.name for entry in os.scandir(directory or "."))
+            except OSError:
+                self._listed[directory] = frozenset()
+        return self._listed[directory]
+
+    def read(self, path: str) -> bytes | None:
+        """A regular file's content; None when there is none, or the budget is used up."""
+        if self.files <= 0 or self.bytes <= 0 or time.monotonic() > self.until:
+            return None
+        try:
+            info = os.stat(path)  # noqa: PTH116 - before opening: a FIFO would hang
+            if not stat.S_ISREG(info.st_mode) or info.st_size > _FILE_BYTES:
+                return None
+            content = Path(path).read_bytes()
+        except (OSError, ValueError):
+            return None
+        self.files, self.bytes = self.files - 1, self.bytes - len(content)
+        return content
+
+
+def _entries(
+    script: str, chdir: str, args: Sequence[str], environ: Mapping[str, str], depth: int
+) -> Iterator[EntryPoint]:
+    """Entry points of the script, and of the shell scripts that it starts."""
+    for entry in entry_points(script, chdir, args, environ):
+        yield entry
+        if entry.kind == "shell" and depth < _SHELL_DEPTH and entry.path:
+            content = _Budget().read(entry.path)
+            if content is not None:
+                text = content.decode("utf-8", "surrogateescape")
+                yield from _entries(text, entry.cwd or chdir, entry.argv, environ, depth + 1)
+
+
+def _imported(known: Mapping[str, bytes], places: Sequence[str], budget: _Budget) -> dict[str, bytes]:
+    """The local modules that `known` import, and those that these import."""
+    found: dict[str, bytes] = {}
+    tried: set[str] = set()
+    todo = [(path, content) for path, content in known.items() if content]
+    while todo:
+        path, content = todo.pop()
+        here = os.path.dirname(path)  # noqa: PTH120
+        for base in _modules(content, here, places, budget.listing):
+            if base in tried:
+                continue
+            tried.add(base)
+            for file in (f"{base}.py", f"{base}/__init__.py"):
+                if file not in found and file not in known and (text := budget.read(file)) is not None:
+                    found[file] = text
+                    todo.append((file, text))
+    return found
+
+
+def _modules(content: bytes, here: str, places: Sequence[str], listing: Listing) -> Iterator[str]:
+    """Paths without ending where the modules may lie that `content` imports."""
+    for match in _IMPORT.finditer(content):
+        if match["modules"] is not None:
+            for part in match["modules"].split(b","):
+                if module := _NAME.match(part.strip()):
+                    yield from _below(_text(module[0]), places, listing)
+            continue
+        where = _text(match["where"])
+        dots = len(where) - len(where.lstrip("."))
+        roots = [os.path.normpath(os.path.join(here, *[".."] * (dots - 1)))] if dots else places  # noqa: PTH118
+        names = [_text(name) for name in _NAME.findall(match["names"])]
+        package = where[dots:]
+        yield from _below(package, roots, listing)
+        for name in names:
+            yield from _below(f"{package}.{name}" if package else name, roots, listing)
+
+
+def _below(module: str, roots: Sequence[str], listing: Listing) -> Iterator[str]:
+    """The module and the packages that hold it, below each root that has the first of them."""
+    parts = [part for part in module.split(".") if part]
+    for root in roots:
+        if parts and not {parts[0], f"{parts[0]}.py"}.isdisjoint(listing(root)):
+            for count in range(1, len(parts) + 1):
+                yield "/".join((root, *parts[:count]))
+
+
+def _hydra(places: Sequence[str], budget: _Budget) -> dict[str, bytes]:
+    found = {}
+    for place in dict.fromkeys(places):
+        for name in _HYDRA:
+            for path in sorted(Path(place, name).rglob("*.yaml"))[:200]:
+                if (content := budget.read(str(path))) is not None:
+                    found[str(path)] = content
+    return found
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

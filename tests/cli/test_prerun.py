@@ -1,0 +1,304 @@
+"""`slurmwrap prerun` on directories as pre-runs leave them, and how one is followed. Without a Slurm."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from fakes import START, FakeClock, FakeSlurm, job
+
+from slurmwrap.cli.follow import Seen, describe, follow, seen
+from slurmwrap.cli.verdicts import nothing_proven, print_alone, shown
+from slurmwrap.cli.voice import Voice
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.evidence import Citation
+from slurmwrap.prerun.trial import TrialSpec, spec_to_json
+from slurmwrap.prerun.verdict import Finding, Outcome, Severity, Verdict, verdict_to_json
+from slurmwrap.store.userstate import UserState
+from slurmwrap.submit import Desk, Trials
+
+Run = Callable[..., Result]
+PASSED = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 steps ran", steps=3, seconds=41.0)
+FAILED = Verdict(
+    outcome=Outcome.FAIL,
+    layer="exit",
+    reason="train.py:9: KeyError: 'lr'",
+    seconds=8.0,
+    category="key_error",
+    findings=(Finding(severity=Severity.WARNING, message="no such file", file="job.sh", line=4, fix="make it"),),
+    evidence=(Citation(source="output", line=7, text="KeyError: 'lr'"),),
+)
+
+
+@pytest.fixture
+def leave(tmp_path: Path) -> Callable[..., Path]:
+    """Writes what a pre-run leaves."""
+
+    def write(name: str, verdict: Verdict | None = None, *, age_s: float = 60.0, **files: Any) -> Path:
+        directory = tmp_path / "slurmwrap" / "prerun" / name
+        directory.mkdir(parents=True)
+        spec = TrialSpec(
+            trial_dir=str(directory),
+            script=str(directory / "script"),
+            script_name=files.pop("script_name", "/home/ada/job.sh"),
+            real_job=files.pop("real_job", None),
+            fingerprint=files.pop("fingerprint", "f" * 64),
+            gpus=16,
+        )
+        (directory / "spec.json").write_text(json.dumps(spec_to_json(spec)))
+        if verdict:
+            (directory / "verdict.json").write_text(json.dumps(verdict_to_json(verdict)))
+        for key, text in files.items():
+            (directory / key).write_text(text)
+        os.utime(directory / "spec.json", (time.time() - age_s,) * 2)
+        return directory
+
+    return write
+
+
+def test_the_newest_comes_first_with_its_verdict(slurmwrap: Run, leave: Callable[..., Path]) -> None:
+    leave("a", PASSED, age_s=7300, real_job="11", job="12\n")
+    leave("b", FAILED, age_s=100, job="14\n")
+    leave("c", PASSED, age_s=50, real_job="15", attached="12\n")
+    done = slurmwrap("prerun", "list")
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[:4] for row in rows[1:4]] == [
+        ["15", "12*", "job.sh", "pass"],
+        ["-", "14", "job.sh", "fail"],
+        ["11", "12", "job.sh", "pass"],
+    ]
+    assert rows[4][:3] == ["*", "waited", "for"]
+
+
+def test_filters_choose_and_json_has_every_field(slurmwrap: Run, leave: Callable[..., Path]) -> None:
+    leave("a", PASSED, age_s=7300)
+    leave("b", FAILED, real_job="11", job="14\n", **{"progress.json": '{"steps": 2}'})
+    (row,) = json.loads(slurmwrap("prerun", "list", "--failed", "--json").stdout)
+    wanted = {
+        "job_id": 11,
+        "prerun_job_id": 14,
+        "attached": False,
+        "state": "fail",
+        "verdict": "fail",
+        "category": "key_error",
+        "gpus": 16,
+    }
+    assert {key: row[key] for key in wanted} == wanted
+    assert row["progress"] == {"steps": 2}
+    assert len(json.loads(slurmwrap("prerun", "list", "--since", "1h", "--json").stdout)) == 1
+    assert slurmwrap("prerun", "list", "--running").stdout == "No pre-run.\n"
+
+
+def test_show_tells_verdict_findings_evidence_and_output(slurmwrap: Run, leave: Callable[..., Path]) -> None:
+    leave("a", FAILED, age_s=600, real_job="11", job="14\n", output="\n".join(f"line {n}" for n in range(40)))
+    by_job, by_trial, last = (slurmwrap("prerun", "show", which).stdout for which in ("11", "14", "last"))
+    assert by_job == by_trial == last
+    for text in (
+        "PRE-RUN 14 of /home/ada/job.sh, for job 11 (16 GPUs)",
+        "fail, submitted 10 min ago",
+        "decided by layer exit",
+        "key_error: train.py:9: KeyError: 'lr'",
+        "warning: job.sh:4 no such file (make it)",
+        "| output:7: KeyError: 'lr'",
+        "| line 39",
+    ):
+        assert text in by_job
+    assert "| line 27" not in by_job
+    assert json.loads(slurmwrap("prerun", "show", "11", "--json").stdout)["output"][-1] == "line 39"
+
+
+def test_a_pre_runs_id_names_itself_before_those_that_attached_to_it(
+    slurmwrap: Run, leave: Callable[..., Path]
+) -> None:
+    leave("a", FAILED, age_s=100, real_job="11", job="12\n")
+    leave("b", PASSED, age_s=50, real_job="15", attached="12\n")
+    assert json.loads(slurmwrap("prerun", "show", "12", "--json").stdout)["job_id"] == 11
+    assert json.loads(slurmwrap("prerun", "show", "15", "--json").stdout)["attached"] is True
+
+
+def test_what_is_not_known_is_named_with_the_way_out(slurmwrap: Run, leave: Callable[..., Path]) -> None:
+    none = slurmwrap("prerun", "show", "last")
+    assert "there is no pre-run of yours" in str(none.exception)
+    leave("a", PASSED)
+    assert "no pre-run of yours is known as '99'" in str(slurmwrap("prerun", "show", "99").exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say what to forget"),
+        (("--all", "7"), "say what to forget"),
+        (("xyz",), "'xyz' is neither a job id nor a fingerprint"),
+        (("7",), "no pre-run of job 7 is known"),
+        (("abcdefabcdef",), "no fingerprint of yours starts with 'abcdefabcdef'"),
+        (("--script", "/nosuch"), "--script /nosuch: No such file or directory"),
+    ],
+)
+def test_nothing_is_forgotten_by_mistake(slurmwrap: Run, words: tuple[str, ...], said: str) -> None:
+    done = slurmwrap("prerun", "forget", *words)
+    assert done.exit_code != 0
+    assert said in str(done.exception)
+
+
+def test_forget_by_job_fingerprint_script_and_all(slurmwrap: Run, leave: Callable[..., Path], tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n")
+    leave("a", PASSED, real_job="11", job="12\n", fingerprint="a" * 64)
+    leave("b", PASSED, fingerprint="b" * 64, script_name=str(script))
+    leave("c", PASSED, fingerprint="c" * 64)
+    forgotten = tmp_path / "slurmwrap" / "forgotten.json"
+    for words, marks in [
+        (("12",), ["a" * 64]),
+        (("--script", str(script)), ["a" * 64, "b" * 64]),
+        (("c" * 12,), ["a" * 64, "b" * 64, "c" * 64]),
+        (("--all",), ["*"]),
+    ]:
+        done = slurmwrap("prerun", "forget", *words)
+        assert done.exit_code == 0, done.output
+        assert sorted(json.loads(forgotten.read_text())) == marks
+
+
+def test_a_freed_input_and_a_forgotten_pass_do_not_mix(tmp_path: Path) -> None:
+    state = UserState(tmp_path)
+    state.forget_passed(["a"], 5.0)
+    state.free_input("d", 6.0)
+    assert state.freed_inputs() == {"d": 6.0}
+
+
+# --- following -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "progress", "told"),
+    [
+        ("PENDING", {}, "pre-run waiting for one GPU 9 s  (Priority)"),
+        ("CONFIGURING", {}, "pre-run starting 9 s  (Priority)"),
+        ("RUNNING", {}, "pre-run starting 9 s"),
+        ("RUNNING", {"seconds": 3.0, "steps": 0}, "pre-run running 3 s  0/3 steps"),
+        ("RUNNING", {"seconds": 4.4, "steps": 2, "gpu_percent": 71.6}, "pre-run stepping 4 s  2/3 steps  GPU 72 %"),
+        ("RUNNING", {"seconds": 60.0, "steps": 9, "stage": "profiles"}, "pre-run profiling 60 s  9 steps"),
+        ("COMPLETING", {"seconds": 5.0, "steps": 3}, "pre-run ending 5 s  3/3 steps"),
+        ("SUSPENDED", {"seconds": 5.0}, "pre-run stopped 9 s"),
+        ("RUNNING", {"seconds": None, "steps": "x", "gpu_percent": "y"}, "pre-run running 0 s  0/3 steps"),
+    ],
+)
+def test_each_stage_is_told_in_a_line(state: str, progress: dict[str, Any], told: str) -> None:
+    assert describe(seen(state, "Priority", 9.0, progress, 3)) == told
+
+
+def test_the_bar_fills_with_the_steps() -> None:
+    def bar(steps: int) -> str:
+        return describe(Seen(stage="stepping", steps=steps, steps_wanted=3), bar=True)
+
+    assert ["[------------]" in bar(0), "[####--------]" in bar(1), "[############]" in bar(5)] == [True] * 3
+
+
+class Film(FakeClock):
+    """At each pause the next scene is played."""
+
+    def __init__(self, *scenes: Callable[[], None]) -> None:
+        super().__init__()
+        self.scenes = list(scenes)
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.scenes:
+            self.scenes.pop(0)()
+
+
+def a_desk(slurm: FakeSlurm, clock: FakeClock) -> Desk:
+    none = Trials(check=lambda _: (), named_files=lambda _: (), digest=lambda _: None, entry_files=lambda _: {})
+    return Desk(slurm=slurm, clock=clock, memory=None, config=Config(), trials=none, uid=1, user="ada", environ={})  # type: ignore[arg-type]
+
+
+def test_without_a_terminal_each_stage_comes_once_in_a_plain_line(tmp_path: Path) -> None:
+    slurm, said = FakeSlurm(), io.StringIO()
+    slurm.add(job(7, state="RUNNING"))
+    (tmp_path / "spec.json").write_text('{"steps": 3}')
+
+    def progress(steps: int) -> Callable[[], None]:
+        text = json.dumps({"seconds": 2.0, "steps": steps, "last_line": "loss \x1b[31m1"})
+
+        def write() -> None:
+            (tmp_path / "progress.json").write_text(text)
+
+        return write
+
+    def verdict() -> None:
+        (tmp_path / "verdict.json").write_text(json.dumps(verdict_to_json(PASSED)))
+
+    film = Film(progress(0), progress(0), progress(1), progress(2), verdict)
+    found = follow(tmp_path, 7, a_desk(slurm, film), Voice("gsub", said))
+    assert found == PASSED
+    assert said.getvalue().splitlines() == [
+        "gsub: pre-run starting 0 s",
+        "gsub: pre-run running 2 s  0/3 steps  loss \\x1b[31m1",
+        "gsub: pre-run stepping 2 s  1/3 steps  loss \\x1b[31m1",
+        "gsub: pre-run: pass after 41 s, 3 steps: 3 steps ran",
+    ]
+
+
+def test_on_a_terminal_one_line_is_drawn_again_and_cleared_at_the_end(tmp_path: Path) -> None:
+    slurm, said = FakeSlurm(), io.StringIO()
+    slurm.add(job(7, state="PENDING", reason="Priority"))
+    film = Film(lambda: None, lambda: None, lambda: slurm.add(job(7, state="CANCELLED")), *[lambda: None] * 9)
+    found = follow(tmp_path, 7, a_desk(slurm, film), Voice("gsub", said, tty=True))
+    assert (found.outcome, found.reason) == (
+        Outcome.INCONCLUSIVE,
+        "pre-run job 7 ended without a verdict (CANCELLED)",
+    )
+    drawn = said.getvalue()
+    assert drawn.startswith("\r\033[Kpre-run waiting for one GPU 0 s  (Priority)\r\033[K")
+    assert drawn.count("\n") == 1 and "gsub: pre-run: inconclusive" in drawn.split("\r\033[K")[-2]
+
+
+def test_a_silent_controller_does_not_end_the_watching(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.away = True
+
+    def verdict() -> None:
+        (tmp_path / "verdict.json").write_text(json.dumps(verdict_to_json(FAILED)))
+
+    film = Film(*[lambda: None] * 20, verdict)
+    assert follow(tmp_path, 7, a_desk(slurm, film), Voice("gsub", io.StringIO())) == FAILED
+    assert film.now() > START + 5
+
+
+# --- the verdict alone -----------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_printed_under_the_names_that_programs_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    code = print_alone(FAILED, as_json=True, prerun_job_id=14)
+    printed = json.loads(capsys.readouterr().out)
+    assert code == 3
+    named = ("verdict", "layer", "steps", "seconds", "category", "reason", "prerun_job_id")
+    assert [printed[key] for key in named] == ["fail", "exit", 0, 8.0, "key_error", FAILED.reason, 14]
+    assert printed["findings"][0] == {
+        "severity": "warning", "message": "no such file", "file": "job.sh", "line": 4, "fix": "make it", "category": "",
+    }  # fmt: skip
+    assert printed["evidence"][0]["line"] == 7
+    assert "outcome" not in printed
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "line"),
+    [
+        (PASSED, 0, "pass: 3 steps ran"),
+        (replace(FAILED, reason="two\nlines \x1b[31m"), 3, "fail: two\\nlines \\x1b[31m"),
+        (nothing_proven("no GPU"), 4, "inconclusive: no GPU"),
+    ],
+)
+def test_for_people_a_verdict_is_one_harmless_line(
+    verdict: Verdict, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (print_alone(verdict, as_json=False), capsys.readouterr().out) == (code, line + "\n")
+    assert shown(verdict)["verdict"] == verdict.outcome.value

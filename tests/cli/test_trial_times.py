@@ -1,0 +1,39 @@
+"""A pre-run asks for no more time than its partition gives: Slurm would let it pend for ever (PartitionTimeLimit)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from slurmwrap.cli.trial_job import Times, trial_times
+from slurmwrap.cluster.node import Partition, Snapshot
+from slurmwrap.config import Prerun
+from slurmwrap.job.parse import parse_request
+
+PARTITIONS = (
+    Partition(name="gpu", default=True),
+    Partition(name="short", max_time_s=1200),
+    Partition(name="tiny", max_time_s=120),
+)
+
+
+@pytest.mark.parametrize(
+    ("partition", "configured", "profile_s", "expected"),
+    [
+        ("", "", 0.0, Times(trial_s=900, profile_s=0, slurm_s=960)),
+        ("", "", 300.0, Times(trial_s=900, profile_s=300, slurm_s=1260)),
+        ("short", "", 300.0, Times(trial_s=840, profile_s=300, slurm_s=1200)),
+        ("gpu,short", "", 300.0, Times(trial_s=840, profile_s=300, slurm_s=1200)),
+        ("", "short", 3000.0, Times(trial_s=120, profile_s=1020, slurm_s=1200)),
+        ("tiny", "", 300.0, Times(trial_s=60, profile_s=0, slurm_s=120)),
+        ("unknown", "", 0.0, Times(trial_s=900, profile_s=0, slurm_s=960)),
+    ],
+)
+def test_times_fit_the_partition(partition: str, configured: str, profile_s: float, expected: Times) -> None:
+    words = [*([f"--partition={partition}"] if partition else []), "--gres=gpu:2", "a.sh"]
+    script = b"#!/bin/sh\n"
+    request = parse_request(words, environ={}, cwd="/", read_script=lambda _: script, read_stdin=lambda: b"")
+    snapshot = Snapshot(taken_at=0.0, nodes=(), default_partition="gpu", partitions=PARTITIONS)
+    prepared = SimpleNamespace(request=request, snapshot=snapshot, profile_s=profile_s)
+    assert trial_times(prepared, Prerun(partition=configured)) == expected  # type: ignore[arg-type]
