@@ -1,0 +1,3 @@
+from .nets import build_mlp
+
+__all__ = ["build_mlp"]
