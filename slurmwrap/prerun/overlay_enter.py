@@ -205,7 +205,8 @@ def roots_of(
     """(directories to cover, candidates that are writable and cannot be): of each the highest ancestor of his own,
     where it `climbs`.
 
-    What belongs to another uid or gid cannot be copied up (EOVERFLOW, measured): such a directory is left out.
+    What belongs to another uid or gid cannot be copied up (EOVERFLOW, measured): such a directory is left out, and with
+    it the one that it lies in.
     """
     roots: list[str] = []
     left_out = []
@@ -217,8 +218,15 @@ def roots_of(
             roots.append(_highest(folder, is_own) if climbs else folder)
         elif is_writable(folder):
             left_out.append(folder)
-    unique = sorted(set(roots))
-    return [r for r in unique if not any(r != other and below(r, other) for other in unique)], sorted(set(left_out))
+    roots, foreign = _sorted_out(set(roots), set(left_out))
+    return roots, sorted({*left_out, *foreign})
+
+
+def _sorted_out(roots: set[str], left_out: set[str]) -> tuple[list[str], list[str]]:
+    """(the outermost of `roots`, those of them that hold a directory which would be read-only in the overlay)."""
+    outer = {root for root in roots if not any(root != other and below(root, other) for other in roots)}
+    foreign = {root for root in outer if any(below(folder, root) for folder in left_out)}
+    return sorted(outer - foreign), sorted(foreign)
 
 
 def _existing(path: str) -> str:

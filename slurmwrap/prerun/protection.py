@@ -21,6 +21,7 @@ from slurmwrap.prerun.result import TrialResult
 from slurmwrap.prerun.touches import Touch
 from slurmwrap.prerun.trial import TrialSpec
 
+BROKEN = "what keeps the job's files as they are failed"
 _SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/run/user")
 _LOGS = (".log", ".out", ".err")
 _LOGS_READ = 6  # the newest
@@ -69,9 +70,7 @@ class Protection:
         text = "\n".join(log.text for log in result.logs)
         symptom = broken_by_overlay(text)
         if symptom and (self.overlay.roots or (Path(self.spec.trial_dir) / "outputs").exists()):
-            return replace(
-                result, layer="supervisor", error=f"what keeps the job's files as they are failed: {symptom}"
-            )
+            return replace(result, layer="supervisor", error=f"{BROKEN}: {symptom}")
         if "CalledProcessError" in text and (Path(self.spec.trial_dir) / "outputs").exists():
             return replace(result, layer="supervisor", error="a program it starts does not see what its trial wrote")
         if self.reads_back and _redirected(self.spec.step_dir):
@@ -87,6 +86,11 @@ class Protection:
         found = [*redirected, *(pair for root, folder in folders for pair in _log_files(root, folder))]
         newest = sorted(dict.fromkeys(found), key=lambda pair: _mtime(pair[1]), reverse=True)
         return tuple(newest[:_LOGS_READ])
+
+    def gave_way(self, result: TrialResult) -> bool:
+        """The overlay, not the script, ended this trial: it can be tried again without (EOVERFLOW in a directory of
+        another group, found too late)."""
+        return bool(self.overlay.roots) and result.layer == "supervisor" and result.error.startswith(BROKEN)
 
     def remove(self) -> None:
         """Takes everything away that only the trial needed, once none of its processes is left."""

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmwrap.diagnosis.evidence import LogTail
@@ -52,15 +52,39 @@ def run_trial(
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> TrialResult:
     """Runs the trial to its end; no process of it is left, whatever happens here. `environ`: the pre-run job's own."""
+    result, again = _run_once(spec, environ, clock, on_progress)
+    left = spec.time_limit_s - result.seconds
+    if not again or left <= 0:
+        return result
+    _forget(spec)
+    return _run_once(replace(spec, overlay="off", time_limit_s=left), environ, clock, on_progress)[0]
+
+
+def _run_once(
+    spec: TrialSpec,
+    environ: Mapping[str, str],
+    clock: Callable[[], float],
+    on_progress: Callable[[Progress], None],
+) -> tuple[TrialResult, bool]:
+    """(how it ended, whether it is worth another try without the overlay)."""
     try:
         environment = trial_environment_of(spec, environ, hostname=socket.gethostname(), python=sys.executable)
         protection = protect(spec, environment)
     except (OSError, ValueError) as error:
-        return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
+        return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}"), False
     try:
-        return _run_protected(spec, protection, environment, environ, clock, on_progress)
+        result = _run_protected(spec, protection, environment, environ, clock, on_progress)
+        return result, protection.gave_way(result)
     finally:
         protection.remove()
+
+
+def _forget(spec: TrialSpec) -> None:
+    """What a first try left of its own: its steps, marks and output would be taken for the second's."""
+    for folder in (spec.step_dir, f"{spec.trial_dir}/shims", f"{spec.trial_dir}/inject"):
+        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        os.truncate(spec.output, 0)
 
 
 def _run_protected(

@@ -169,6 +169,37 @@ def test_the_highest_directory_of_the_users_own_is_covered(climbs: bool, covered
     assert found == ([str(tmp_path / name) for name in covered], [str(tmp_path / "shared")])
 
 
+def test_a_directory_that_holds_one_of_another_group_is_left_out_with_it(home: Path) -> None:
+    os.chown(home / "work", UID, UID + 1)
+    found = run(home, "true")
+    assert (found["roots"], found["left_out"]) == ([], [str(home), str(home / "work")])
+
+
+TRIAL = """
+import json, sys
+from slurmwrap.prerun.supervisor import run_trial
+from slurmwrap.prerun.trial import TrialSpec
+
+home = sys.argv[1]
+spec = TrialSpec(trial_dir=home + "/state/trial", script=home + "/state/trial/script", chdir=home + "/work")
+result = run_trial(spec, environ={"HOME": home, "PATH": sys.argv[2], "USER": "ada"})
+print(json.dumps([result.layer, result.exit_code, result.error, result.logs[0].text]))
+"""
+
+
+def test_a_trial_that_meets_a_directory_of_another_group_is_tried_again_without_overlay(home: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    os.chown(home / "work" / "sub", UID, UID + 1)
+    code = "import os; open('sub/new.txt', 'w').write('x'); print('wrote', os.path.exists('sub/new.txt'))"
+    (home / "state" / "trial" / "script").write_text(f'#!/bin/bash\npython3 -c "{code}"\n')
+    argv = [sys.executable, "-c", TRIAL, str(home), os.environ["PATH"]]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **identity())
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["exit", 0, "", "wrote True\n"]
+    assert os.listdir(home / "work" / "sub") == []
+
+
 def test_paths_are_covered_and_found_again() -> None:
     found = Overlay(roots=("/home/ada", "/s/ada"), folder="/tmp/o", keep=("/home/ada/.state/7",))
     paths = ("/home/ada/x", "/home/adam", "/home/ada/.state/7/out", "/s/ada", "/etc")
