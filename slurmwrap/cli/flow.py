@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurmwrap import submit
 from slurmwrap.cli.memory import HomeMemory
-from slurmwrap.cli.trial_job import largest, make_trial, pre_run_first
+from slurmwrap.cli.trial_job import largest, make_trial, on_gpus, pre_run_first
 from slurmwrap.cli.verdicts import print_alone
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config, user_state_dir
@@ -151,7 +151,7 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         voice.say(f"job {result.job_id} waits for the pre-run of an earlier one with the same script and code, {which}")
     elif sent.trial is not None and sent.trial.job_id is not None:
         voice.say(
-            f"job {result.job_id} waits for its pre-run on one GPU, job {sent.trial.job_id}; "
+            f"job {result.job_id} waits for its pre-run on {on_gpus(prepared)}, job {sent.trial.job_id}; "
             f"slurmwrap why {result.job_id} tells how it went"
         )
     return result.exit_code

@@ -116,9 +116,9 @@ def _main(words: list[str], voice: Voice) -> int:
 
 def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Voice, stdin: _Stdin) -> int:
     """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
-    from slurmwrap.cli import flow
-
     try:
+        from slurmwrap.cli import flow
+
         config = configuration.load(environ)
         desk = flow.open_desk(config, environ, voice)
         prepared = flow.prepare(request, desk, voice)

@@ -172,7 +172,7 @@ def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice) -> Verdict:
         raise SlurmError(f"the pre-run was refused: {_last(result)}", hint="submit without it: --prerun=off")
     try:
         inflight.submitted(job.directory, result.job_id)
-        voice.say(f"pre-run on one GPU is job {result.job_id}; Ctrl-C stops watching, not the pre-run")
+        voice.say(f"pre-run on {on_gpus(prepared)} is job {result.job_id}; Ctrl-C stops watching, not the pre-run")
         return follow(Path(job.directory), result.job_id, desk, voice)
     except KeyboardInterrupt:
         voice.say(
@@ -188,6 +188,12 @@ def _last(result: SbatchResult) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
+
+
+def on_gpus(prepared: Prepared) -> str:
+    """ "one GPU", or how many --prerun-gpus asked for."""
+    asked = prepared.request.own.prerun_gpus or 1
+    return "one GPU" if asked == 1 else f"{asked} GPUs"
 
 
 def _write_json(path: Path, plain: object) -> None:

@@ -6,6 +6,7 @@ covers nothing and says why. Upper layers lie on the node where they can (an NFS
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pwd
@@ -27,6 +28,8 @@ __all__ = ["NOT_ENTERED", "Overlay", "broken_by_overlay", "candidates", "plan"]
 
 _PREFIX = "slurmwrap-overlay-"
 _STALE_S = 7 * 86400.0
+_LOCK = "lock"
+_SHARE = 0.8  # of the free space, for the layers of one trial
 PROBE_S = 5.0  # a file system that hangs costs the overlay, not the trial
 _ENTER = Path(overlay_enter.__file__)
 # Programs that need a set-uid helper, which has no power in a user namespace that does not map root.
@@ -49,6 +52,8 @@ class Overlay:
     folder: str = ""  # upper and work layers, ours
     keep: tuple[str, ...] = ()  # directories below a root that stay as they are
     reason: str = ""
+    lock: int = -1  # held while the layers are ours
+    room: int = 0  # bytes that were free for the layers when they were made
 
     def command(self, argv: Sequence[str], binds: Sequence[tuple[str, str]] = ()) -> tuple[str, ...]:
         """`argv` as it is started: inside the overlay where there is one, with `binds` (source, target) put over."""
@@ -70,8 +75,14 @@ class Overlay:
                 return os.path.normpath(f"{self._layer(index)}/upper/{path[len(root) :]}")
         return None
 
+    def crowds(self) -> bool:
+        """True when what is written would fill the node's disk for others: four fifths of what was free are gone."""
+        return bool(self.room) and _room(self.folder) < (1 - _SHARE) * self.room
+
     def remove(self) -> None:
         """Removes the layers once no process of the trial is left."""
+        if self.lock >= 0:
+            os.close(self.lock)
         if self.folder:
             with suppress(OSError):
                 overlay_enter._open_up(self.folder)
@@ -113,19 +124,57 @@ def _planned(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:
         return Overlay(reason="; ".join(reasons), left_out=tuple(answer["left_out"]))
     _sweep(answer["scratch"])
     folder = tempfile.mkdtemp(prefix=_PREFIX, dir=answer["scratch"])
+    lock = _held(folder)
     for index in range(len(roots)):
         for name in ("upper", "work"):
             Path(folder, str(index), name).mkdir(parents=True, mode=0o700)
     refused = tuple(root for root, why in answer["roots"].items() if why)
-    return Overlay(roots=roots, left_out=(*answer["left_out"], *refused), folder=folder, keep=keep)
+    return Overlay(
+        roots=roots, left_out=(*answer["left_out"], *refused), folder=folder, keep=keep, lock=lock, room=_room(folder)
+    )
+
+
+def _room(folder: str) -> int:
+    """Bytes that an ordinary user may still write there; 0 where it cannot be told."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return 0
+    return found.f_bavail * found.f_frsize
+
+
+def _held(folder: str) -> int:
+    """A lock that the kernel gives back when this process ends, however it ends; -1 where it cannot be had."""
+    try:
+        descriptor = os.open(f"{folder}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return -1
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _abandoned(folder: Path) -> bool:
+    """True when nobody holds its lock: a folder without one is just being made, or older than locks."""
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _sweep(scratch: str) -> None:
-    """Removes what a supervisor of ours left that was killed: its layers are older than any trial lasts."""
+    """Removes what a supervisor of ours left that was killed."""
     for folder in Path(scratch).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             found = folder.lstat()
-            if found.st_uid == os.getuid() and time.time() - found.st_mtime > _STALE_S:
+            if found.st_uid == os.getuid() and (_abandoned(folder) or time.time() - found.st_mtime > _STALE_S):
                 Overlay(folder=str(folder)).remove()
 
 

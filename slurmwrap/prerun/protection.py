@@ -63,7 +63,7 @@ class Protection:
         touched = tuple(map(str, met(self.spec.step_dir)))
         if touched:
             return replace(result, layer="supervisor", error=self.refusal(), touched=touched)
-        if result.exit_code in (None, 0) or result.layer != "exit":
+        if result.layer != "exit" or (result.exit_code == 0 and not result.crashed):
             return result
         if result.exit_code == NOT_ENTERED and self.overlay.roots:
             return replace(result, layer="supervisor", error="the private overlay could not be set up")

@@ -102,6 +102,11 @@ def _run_protected(
         command = protection.overlay.command(command_line(protection.spec), put_over(spec, environment))
     except (OSError, ValueError) as error:
         return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
+    if not os.access(f"{spec.trial_dir}/shims/srun", os.X_OK):
+        why = (
+            f"programs below {spec.trial_dir} cannot be run (mounted noexec?), so Slurm's commands cannot be held back"
+        )
+        return TrialResult(layer="supervisor", error=why)
     if refusal := protection.refusal() or ("" if protection.overlay.roots else out_of_reach(spec)):
         return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))
     with subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
@@ -149,7 +154,7 @@ class _Run:
         cgroup = sampler.job_cgroup(environ, sampler.own_cgroups())
         measured, started = sampler.Sampler(cgroup), self.clock()
         profile, gpus = Measuring(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
-        signs, layer, next_sample = Signs(self.spec), "", started
+        signs, layer, next_sample, crowds = Signs(self.spec), "", started, False
         while not layer:
             now = self.clock()
             reading = steps.read_steps(self.spec.step_dir)
@@ -158,6 +163,8 @@ class _Run:
                 layer = ""
             if layer or now >= next_sample:
                 next_sample = now + SAMPLE_S
+                crowds = self.protection.overlay.crowds()
+                layer = "supervisor" if crowds and not layer else layer
                 gpus.look()
                 if not profile.stressing:  # stressors of ours count as the trial's
                     measured.sample(now, self.tree.processes(), last=layer == "step")
@@ -198,6 +205,7 @@ class _Run:
             crashed=steps.last_python_crashed(self.spec.step_dir),
             oom_kills=sampler.oom_kills(cgroup),
             refused=steps.refused(self.spec.step_dir),
+            error="what it writes would fill the node's disk: its files are set aside there" if crowds else "",
         )
 
     def _ended(self, reading: StepReading, seconds: float) -> str:

@@ -197,7 +197,25 @@ def test_a_trial_that_meets_a_directory_of_another_group_is_tried_again_without_
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **identity())
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["exit", 0, "", "wrote True\n"]
-    assert os.listdir(home / "work" / "sub") == []
+    assert list((home / "work" / "sub").iterdir()) == []
+
+
+def test_layers_of_a_supervisor_that_was_killed_are_removed_by_the_next(tmp_path: Path) -> None:
+    living, dead = tmp_path / "slurmwrap-overlay-living", tmp_path / "slurmwrap-overlay-dead"
+    for folder in (living, dead):
+        (folder / "0" / "upper").mkdir(parents=True)
+    held = overlay._held(str(living))
+    os.close(overlay._held(str(dead)))
+    (tmp_path / "slurmwrap-overlay-begun").mkdir()
+    overlay._sweep(str(tmp_path))
+    os.close(held)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["slurmwrap-overlay-begun", "slurmwrap-overlay-living"]
+
+
+def test_layers_that_take_most_of_the_free_space_are_too_much(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    found = [Overlay(folder=str(tmp_path), room=room).crowds() for room in (0, free, 10 * free)]
+    assert found == [False, False, True]
 
 
 def test_paths_are_covered_and_found_again() -> None:

@@ -231,6 +231,23 @@ def test_memory_and_cpu_of_the_tree_are_measured(trial: Trial, job: Path) -> Non
     assert 0 < (measured.steps_per_s or 0) < 1.1
 
 
+def test_where_shims_cannot_be_run_nothing_is(make_spec: Callable[..., TrialSpec]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount")
+    spec = make_spec("#!/bin/bash\ntouch ran\n")
+    argv = ["mount", "-t", "tmpfs", "-o", "noexec,size=10m", "slurmwrap-test", spec.trial_dir]
+    script = Path(spec.script).read_bytes()
+    if subprocess.run(argv, capture_output=True).returncode:
+        pytest.skip("mounting is not possible here")
+    try:
+        Path(spec.script).write_bytes(script)
+        result = supervisor.run_trial(spec, environ={"PATH": "/usr/bin:/bin"})
+    finally:
+        subprocess.run(["umount", "-l", spec.trial_dir], check=True, capture_output=True)
+    assert (result.layer, "mounted noexec?" in result.error) == ("supervisor", True)
+    assert not Path(spec.chdir, "ran").exists()
+
+
 def test_progress_is_told_while_it_runs(make_spec: Callable[..., TrialSpec]) -> None:
     seen: list[Progress] = []
     spec = make_spec("#!/bin/sh\nprintf 'one\\rtwo'\nsleep 1.2\n")

@@ -24,7 +24,7 @@ from slurmwrap.lab.layout import Layout, exports
 from slurmwrap.lab.status import append_kernel_line
 from slurmwrap.lab.teardown import down
 
-# Two ordinary accounts, made by the fixture lab_users: of one pytest process each, since what gsub knows lies in a home.
+# Two ordinary accounts, made by the fixture lab_users; of one pytest process each, since what gsub knows is in a home.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 USERS = (f"swtest-alice{WORKER}", f"swtest-bob{WORKER}")
 T = TypeVar("T")
