@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, Fuse, Killed, MemorySpool, job
@@ -758,6 +759,45 @@ class FullSpool(MemorySpool):
 def test_a_spool_that_cannot_be_emptied_does_not_keep_the_reconciler_for_ever(world: World) -> None:
     world.spool = FullSpool(*(seen(Context.PROLOG, 1000 + n, at=float(START)) for n in range(1001)))
     assert world.run().ingested.kept == 1001
+
+
+def prerun_note(number: int, **told: Any) -> Observation:
+    """A pre-run record of job 105 as its user may write it; `told` goes over the record's own JSON."""
+    verdict = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 steps ran", seconds=20.0)
+    record = PrerunRecord(
+        cluster="lab", job_id=105, prerun_job_id=106, uid=1001, at=float(START), verdict=verdict, profile_key="k"
+    )
+    plain = to_plain(record)
+    plain["verdict"] |= told.pop("verdict", {})
+    facts = {"prerun": plain | told}
+    return Observation(
+        nonce=f"{number:032x}",
+        cluster="lab",
+        job_id=105,
+        context=Context.PRERUN,
+        at=float(START),
+        uid=1001,
+        facts=facts,
+    )
+
+
+def test_a_measurement_that_cannot_be_true_stops_nobody_and_is_not_learnt(world: World) -> None:
+    world.add(job(105, state="PENDING", start_time=None, end_time=None, nodes=()), job(106, end_time=None))
+    points = [{"cpus": cpus, "steps_per_s": 5e-324, "spread": 0.0, "rounds": 0} for cpus in (1, 2)]
+    odd = {"mem_peak_mib": 2**63 - 1, "cpus_used": 1e308, "gpus": -7, "steps_per_s": 1e308, "cpu_curve": points}
+    world.hear(prerun_note(1, verdict={"measurement": odd}))
+    world.hear(prerun_note(2, verdict={"measurement": {"mem_peak_mib": 2048, "mem_source": "cgroup"}}))
+    world.run()
+    (profile,) = world.store.profiles()
+    assert (profile.mem_mib_per_gpu, profile.cpus_per_gpu, profile.cpu_curve) == (2048, None, ())
+
+
+@pytest.mark.parametrize("told", [{"at": 1e300}, {"gpus": -1}, {"verdict": {"seconds": 1e308}}])
+def test_a_record_whose_numbers_cannot_be_true_is_set_aside(world: World, told: dict[str, Any]) -> None:
+    world.add(job(105, state="PENDING", start_time=None, end_time=None, nodes=()), job(106, end_time=None))
+    world.hear(prerun_note(1, **told))
+    summary = world.run()
+    assert (summary.ingested.refused, world.store.preruns()) == (1, ())
 
 
 def test_a_failed_prerun_that_read_a_broken_input_blocks_it_for_its_owner(world: World) -> None:

@@ -26,6 +26,7 @@ from slurmwrap.store.spool import write_plain, write_sealed
 from slurmwrap.store.userstate import PastFailure, UserState
 
 _STEPS_KEPT_S = 180 * 86400.0  # longer than a job waits, runs and is retried
+_STEPS_LOOKED_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +103,17 @@ class HomeMemory:
         return str(self._private("prerun", uuid.uuid4().hex[:12]))
 
     def step_dir(self) -> str:
-        """steps/<uuid>, mode 0700; those of long ago go."""
+        """steps/<uuid>, mode 0700; those of long ago go, once a day: a sweep leaves thousands on a slow file server."""
         from shutil import rmtree
 
-        for old in self._private("steps").iterdir():
-            with suppress(OSError):
-                if time() - old.stat().st_mtime > _STEPS_KEPT_S:
-                    rmtree(old)
+        place = self._private("steps")
+        looked = place.parent / "steps_looked"
+        with suppress(OSError):
+            if not looked.exists() or abs(time() - looked.stat().st_mtime) > _STEPS_LOOKED_S:
+                looked.touch(mode=0o600)
+                for old in place.iterdir():
+                    if time() - old.stat().st_mtime > _STEPS_KEPT_S:
+                        rmtree(old, ignore_errors=True)
         return str(self._private("steps", uuid.uuid4().hex[:12]))
 
     def keep_counter(self) -> str:

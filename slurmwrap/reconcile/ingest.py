@@ -23,6 +23,7 @@ from slurmwrap.retry.record import record_of, run_of_hooks
 
 BATCH = 200
 LIMIT = 200_000  # files of one spool in one pass
+LATEST, MOST = 1e11, 1e12  # Unix seconds; seconds, steps and GPUs that a user may claim
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 
 
@@ -76,7 +77,17 @@ def _refusal(item: Observation, edges: Edges, cluster: str, words: Words) -> str
         claim = _claim(item, edges.unpack)
     except ValueError as error:
         return f"it is no {item.context.value} record: {str(error)[:100]}"
+    if not _possible(claim):
+        return "its numbers cannot be true"
     return _not_his(item, claim, edges, words)
+
+
+def _possible(claim: Submission | PrerunRecord) -> bool:
+    """Sums and dates of everybody's report are made of these: one number near a float's end would be the end of it."""
+    amounts: list[float] = [claim.gpus]
+    if isinstance(claim, PrerunRecord):
+        amounts += [claim.verdict.seconds, claim.verdict.steps]
+    return 0 <= claim.at < LATEST and all(0 <= amount <= MOST for amount in amounts)
 
 
 def _claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:

@@ -1,0 +1,81 @@
+"""What a measurement can be: a pre-run's is its user's word, and nobody else may suffer from it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmwrap.job.measurement import CurvePoint, Measurement
+from slurmwrap.profiling.merge import as_of, merge
+from slurmwrap.profiling.plausible import plausible
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.store.plain import from_plain, to_plain
+
+SOUND = Measurement(
+    seconds=31.0,
+    steps=40,
+    steps_per_s=2.5,
+    cpus_used=3.5,
+    mem_peak_mib=2048,
+    mem_source="cgroup",
+    cpu_curve=(CurvePoint(cpus=2, steps_per_s=1.5), CurvePoint(cpus=4, steps_per_s=2.5, spread=0.01, rounds=2)),
+    cpu_curve_end="workers",
+    gpu_util=0.9,
+    sensitivity={"cpu": 1.2, "memory": 1.0},
+)
+WHOLE = st.sampled_from([0, 1, -1, 7, 64, 2**63 - 1, -(2**63)])
+REAL = st.sampled_from([0.0, 1.0, -1.0, 0.5, 5e-324, 1e-300, 1e18, 1e308, -1e308])
+POINT = st.builds(CurvePoint, cpus=WHOLE, steps_per_s=REAL, spread=REAL, rounds=WHOLE)
+ANY = st.builds(
+    Measurement,
+    seconds=REAL,
+    steps_per_s=st.none() | REAL,
+    cpus_used=st.none() | REAL,
+    cpus_allocated=st.none() | WHOLE,
+    mem_peak_mib=st.none() | WHOLE,
+    gpus=WHOLE,
+    gpu_mem_peak_mib=st.none() | WHOLE,
+    cpu_curve=st.lists(POINT, max_size=5).map(tuple),
+    loader_workers=st.none() | WHOLE,
+    read_mib_per_s=st.none() | REAL,
+    model_mib=st.none() | REAL,
+    largest_tensor_mib=st.none() | REAL,
+    gpu_util=st.none() | REAL,
+    sensitivity=st.dictionaries(st.sampled_from(["cpu", "a b", "x" * 99]), REAL),
+)
+
+
+def test_what_can_be_true_stays_as_it_is() -> None:
+    assert plausible(SOUND) is SOUND
+
+
+@pytest.mark.parametrize(
+    ("odd", "kept"),
+    [
+        ({"mem_peak_mib": -1}, {"mem_peak_mib": None}),
+        ({"gpu_util": 1.5}, {"gpu_util": None}),
+        ({"gpus": 0}, {"gpus": 1}),
+        ({"steps_per_s": 5e-324}, {"steps_per_s": None}),
+        ({"mem_source": "\x1b]0;x"}, {"mem_source": ""}),
+        ({"cpu_curve_end": "\n"}, {"cpu_curve_end": ""}),
+        ({"sensitivity": {"cpu": 1.2, "\x1b[2J": 1.0}}, {"sensitivity": {"cpu": 1.2}}),
+    ],
+)
+def test_what_cannot_be_true_is_left_out_and_the_rest_stays(odd: dict[str, object], kept: dict[str, object]) -> None:
+    sound = to_plain(SOUND)
+    assert plausible(from_plain(Measurement, sound | odd)) == from_plain(Measurement, sound | kept)
+
+
+@given(st.lists(ANY, min_size=1, max_size=3))
+def test_whatever_is_told_the_profile_can_be_merged_kept_and_read_again(told: list[Measurement]) -> None:
+    profile = None
+    for one in told:
+        profile = merge(
+            profile, one, key="k", source="prerun", at=9e8, gpu_type="", gpus_per_node=one.gpus, complete=False
+        )
+    assert profile is not None
+    text = json.dumps(to_plain(as_of(profile, 1e9)), allow_nan=False)
+    assert to_plain(from_plain(ResourceProfile, json.loads(text))) == json.loads(text)
