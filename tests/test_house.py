@@ -15,7 +15,14 @@ from slurmwrap import errors, shipped
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "slurmwrap"
 HEAVY = {"typer", "click", "rich", "jinja2", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}
-MAY_START_PROGRAMS = ("host/command.py", "prerun/supervisor.py", "prerun/aside.py", "prerun/overlay.py", "observe/", "lab/")
+MAY_START_PROGRAMS = (
+    "host/command.py",
+    "prerun/supervisor.py",
+    "prerun/aside.py",
+    "prerun/overlay.py",
+    "observe/",
+    "lab/",
+)
 
 
 def sources() -> list[Path]:

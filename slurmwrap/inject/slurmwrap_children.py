@@ -19,7 +19,7 @@ _ENDS = " \t\n;&|()<>"
 def led(text: str, redirect: str, place: "Callable[[Any], Any]" = lambda path: path) -> str:
     """Shell `text` whose redirections into files go where the program `redirect` says, and whose plain words are
     replaced by what `place` gives for them. Quotes are left alone."""
-    out, at = [], 0
+    out, at, written = [], 0, set()
     while at < len(text):
         here = text[at]
         end = at + 1
@@ -39,13 +39,17 @@ def led(text: str, redirect: str, place: "Callable[[Any], Any]" = lambda path: p
             if word and not word.startswith(("&", "/dev/", "(")) and text[start : start + 1] != "&":
                 operator = ">>" if text[at : at + 2] == ">>" else ">"
                 out.append('%s "$(%s "%s" %s)"' % (text[at:end], _quoted(redirect), operator, word))
+                written.add(word)
                 at = stop
                 continue
         elif _plain(here) and (at == 0 or text[at - 1] in _ENDS):
             end = _word_end(text, at)
             word = text[at:end]
             placed = place(word) if _plain(word) else word
-            out.append(word if placed == word else _quoted(placed))
+            if placed == word and word in written:  # `cmd > list && wc -l list`
+                out.append('"$(%s "<" %s)"' % (_quoted(redirect), word))
+            else:
+                out.append(word if placed == word else _quoted(placed))
             at = end
             continue
         out.append(text[at:end])

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
 # module -> (function or Class.method, index of the path, its keyword, "w" writes anew, "u" updates, "r" reads, "m": the
-# mode is the next argument, "d": a directory that is made and written into, "l": a library's path or bare name)
+# mode is the next argument, "d": a directory that is made and written into, "l": a library's path or bare name,
+# "b": a database whose files have endings of their own)
 PATHS: "Dict[str, List[Tuple[str, int, str, str]]]" = {
     "torch.serialization": [("save", 1, "f", "w"), ("load", 0, "f", "r")],
     "torch.jit._serialization": [("save", 1, "f", "w"), ("load", 0, "f", "r")],
@@ -32,6 +33,38 @@ PATHS: "Dict[str, List[Tuple[str, int, str, str]]]" = {
     "torchvision.io.image": [("write_file", 0, "filename", "w"), ("read_file", 0, "path", "r")],
     "fitsio": [("FITS", 0, "filename", "m")],
     "netCDF4": [("Dataset", 0, "filename", "m")],
+    "torch.jit._script": [("RecursiveScriptModule.save", 1, "f", "w"), ("ScriptModule.save", 1, "f", "w")],
+    "torch.package.package_exporter": [("PackageExporter.__init__", 1, "f", "w")],
+    "torch.package.package_importer": [("PackageImporter.__init__", 1, "file_or_buffer", "r")],
+    "torch.export.pt2_archive._package": [
+        ("PT2ArchiveWriter.__init__", 1, "archive_path_or_buffer", "w"),
+        ("PT2ArchiveReader.__init__", 1, "archive_path_or_buffer", "r"),
+    ],
+    "torch.profiler.profiler": [
+        ("_KinetoProfile.export_chrome_trace", 1, "path", "w"),
+        ("_KinetoProfile.export_stacks", 1, "path", "w"),
+    ],
+    "torch.autograd.profiler": [
+        ("profile.export_chrome_trace", 1, "path", "w"),
+        ("profile.export_stacks", 1, "path", "w"),
+    ],
+    "tokenizers": [
+        ("Tokenizer.save", 1, "path", "w"),
+        ("Tokenizer.from_file", 0, "path", "r"),
+        ("models.Model.save", 1, "folder", "d"),
+    ],
+    "pyarrow.parquet.core": [
+        ("ParquetWriter.__init__", 1, "where", "w"),
+        ("ParquetFile.__init__", 1, "source", "r"),
+        ("read_table", 0, "source", "r"),
+    ],
+    "pyarrow.feather": [("write_feather", 1, "dest", "w"), ("read_table", 0, "source", "r")],
+    "xgboost.core": [("Booster.save_model", 1, "fname", "w"), ("Booster.load_model", 1, "fname", "r")],
+    "lightgbm.basic": [("Booster.save_model", 1, "filename", "w")],
+    "faiss": [("write_index", 1, "fname", "w"), ("read_index", 0, "fname", "r")],
+    "tables.file": [("open_file", 0, "filename", "m")],
+    "dbm.gnu": [("open", 0, "filename", "b")],
+    "dbm.ndbm": [("open", 0, "filename", "b")],
     "importlib.util": [("spec_from_file_location", 1, "location", "r")],
     "ctypes": [("CDLL.__init__", 1, "name", "l")],
 }
@@ -48,6 +81,11 @@ def _place(value: "Any", mode: str, args: "Tuple[Any, ...]", kwargs: "Dict[str, 
         return _read(value)
     if mode == "l":
         return _read(value) if isinstance(value, str) and "/" in value else value
+    if mode == "b":
+        for ending in (".db", ".pag", ".dir"):
+            if os.path.exists(os.fsdecode(value) + ending):
+                _written(os.fsdecode(value) + ending, True)
+        return _written(value, True)
     if mode == "u" and value in (":memory:", ""):
         return value
     if mode == "u" and isinstance(value, str) and value.startswith("file:"):
@@ -105,13 +143,16 @@ def _led(plain: "Any", at: int, keyword: str, mode: str) -> "Any":
 def _lead(module: "Any", rows: "List[Tuple[str, int, str, str]]") -> None:
     for path, at, keyword, mode in rows:
         owner, _, name = path.rpartition(".")
-        holder = getattr(module, owner, None) if owner else module
+        holder = module
+        for part in owner.split(".") if owner else ():
+            holder = getattr(holder, part, None)
         plain = getattr(holder, name, None)
         if plain is None or getattr(plain, "__wrapped__", None) is not None and hasattr(plain, "_slurmwrap"):
             continue
         led = _led(plain, at, keyword, mode)
         led._slurmwrap = True
-        setattr(holder, name, led)
+        bound = isinstance(getattr(holder, "__dict__", {}).get(name), (staticmethod, classmethod))
+        setattr(holder, name, staticmethod(led) if bound else led)
 
 
 def _one_device(module: "Any") -> None:

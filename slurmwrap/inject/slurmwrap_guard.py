@@ -7,7 +7,11 @@ the Python call that takes the path (slurmwrap_entries). Installed by sitecustom
 standard library; nothing of ours is raised into the user's process: what cannot be mapped is done as asked, except
 that a file too large to copy ends the trial.
 
+A script may stand in a directory that only the shadow tree has: getcwd and readlink give what the script knows, and
+relative paths lead from there.
+
 Not held: C code that opens files without such an entry (TensorFlow's and TensorStore's own file systems, RocksDB),
+io.FileIO called with a path,
 programs started as children (those have the shims), and descriptors opened before.
 """
 
@@ -340,10 +344,10 @@ def for_child(path: "Any") -> "Any":
         if _shadow.is_free(full):
             return None
         shadowed = _there(_shadow.shadow(full)) and not _shadow.is_merged(full)  # of a merged one it sees the user's
+        if not text.startswith("/") and _is_away():  # it will stand in the shadow tree as we do
+            return full if not shadowed and _there(full) else None
         made = not _there(folder) and _there(_shadow.shadow(folder))
-        if shadowed or made:
-            return _shadow.shadow(full)
-        return _shadow.as_is(text) if _shadow.away and _there(full) else None
+        return _shadow.shadow(full) if shadowed or made else None
 
     return _mapped(path, find)
 
@@ -389,7 +393,7 @@ def start() -> bool:
     free = [f for f in os.environ["SLURMWRAP_FREE"].split(":") if f]
     held = [f for f in os.environ.get("SLURMWRAP_HELD", "").split(":") if f]
     _shadow = Shadow(os.path.realpath(trial), free, held)
-    _shadow.away = _starts_away()
+    _shadow.away = _is_away()
     replaced: "Dict[Any, _Call]" = {}
     for name, ours in CALLS.items():
         plain = getattr(os, name, None)
@@ -401,6 +405,8 @@ def start() -> bool:
                     known.add(call)
             replaced[plain] = call
     builtins.open = io.open = replaced[_open] = _Call(_open, _opens)
+    if hasattr(io, "open_code"):  # runpy's; import itself has its own
+        io.open_code = _Call(io.open_code, _reads)
     for module in ("tempfile", "pathlib", "shutil", "logging", "tarfile"):
         if module in sys.modules:
             _replace_kept(sys.modules[module], replaced)
@@ -411,10 +417,10 @@ def start() -> bool:
     return True
 
 
-def _starts_away() -> bool:
-    """Started by a program of the trial that stands in the shadow tree."""
+def _is_away() -> bool:
+    """We stand in the shadow tree, perhaps since our start."""
     try:
-        return os.getcwd().startswith(_shadow.outputs + "/")
+        return os.getcwd().startswith(_shadow.inside)
     except OSError:
         return False
 

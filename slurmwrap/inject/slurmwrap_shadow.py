@@ -7,7 +7,7 @@ syntax, standard library.
 import io
 import os
 from _thread import _local
-from errno import EEXIST, ENOENT
+from errno import EEXIST, ENOENT, ENOTDIR
 from time import monotonic
 
 TYPE_CHECKING = False
@@ -33,8 +33,11 @@ class Shadow(object):
     def __init__(self, trial_dir: str, free: "List[str]", held: "List[str]") -> None:
         self.outputs = trial_dir + "/outputs"
         self.gone = trial_dir + "/gone"
+        self.inside = self.outputs + "/"
         self.free = free + [trial_dir]
         self.held = held
+        self.named = frozenset(self.free + held)
+        self.frees: "Dict[str, bool]" = {}  # of what lies directly in a directory
         self.used, self.looked = False, 0.0
         self.folders: "Dict[str, str]" = {}
         self.away = False  # the working directory is one of the shadow tree, as far as we know
@@ -52,6 +55,17 @@ class Shadow(object):
 
     def is_free(self, path: str) -> bool:
         """The longest of both lists that holds `path` decides; a tie, and what no list names, is held."""
+        folder = path.rpartition("/")[0]
+        if folder not in self.frees or path in self.named:
+            if len(self.frees) > 4096:
+                self.frees.clear()
+            answer = self._is_free(path)
+            if path in self.named:
+                return answer
+            self.frees[folder] = answer
+        return self.frees[folder]
+
+    def _is_free(self, path: str) -> bool:
         if path.startswith(("/dev/", "/proc/")):
             return True
         best = 0
@@ -62,7 +76,9 @@ class Shadow(object):
 
     def resolved(self, path: str) -> str:
         """Absolute, links of the directories resolved."""
-        path = self.users(os.path.abspath(path))
+        if not path.startswith("/") or "/." in path or "//" in path or path.endswith("/"):
+            path = os.path.abspath(path)
+        path = self.users(path)
         folder, _, name = path.rpartition("/")
         if folder not in self.folders:
             if len(self.folders) > 4096:
@@ -72,11 +88,11 @@ class Shadow(object):
 
     def users(self, path: str) -> str:
         """An absolute path as the user knows it, where it is one of the shadow tree."""
-        return path[len(self.outputs) :] if path.startswith(self.outputs + "/") else path
+        return path[len(self.outputs) :] if path.startswith(self.inside) else path
 
     def as_is(self, path: str) -> "Optional[str]":
         """For what is not led: its full path where only that leads to it, since we stand in the shadow tree."""
-        inside = path.startswith(self.outputs + "/") or (self.away and not path.startswith("/"))
+        inside = path.startswith(self.inside) or (self.away and not path.startswith("/"))
         return self.resolved(path) if inside else None
 
     def is_gone(self, path: str) -> bool:
@@ -170,6 +186,8 @@ class Shadow(object):
         shadow = self.shadow(path)
         if self.is_free(path) or not (_there(shadow) or _there(self.gone + path) or self.is_gone(path)):
             return None
+        if _there(shadow) and not os.path.isdir(shadow):
+            raise OSError(ENOTDIR, os.strerror(ENOTDIR), path)
         over = set(_listdir(shadow)) if os.path.isdir(shadow) else set()
         if not over and not _there(shadow) and self.is_gone(path):
             raise OSError(ENOENT, os.strerror(ENOENT), path)

@@ -1,8 +1,9 @@
 """Whether a failure may come from being alone: one process on one GPU of a job that has more. Pure but for `read`.
 
 The burden of proof lies on the failure: it is the job's own only where what failed is known not to rest on a count of
-processes, GPUs or nodes. Names, imports, calls, missing files, broken data, and shapes inside tensor operators are such.
-A check (`raise`, `assert`), an index or a division is one only where its source can be read and rests on no such count.
+processes, GPUs or nodes. Names, imports, calls, missing files, broken data, and shapes inside tensor operators are
+such. A check (`raise`, `assert`), an index or a division is one only where its source can be read and rests on no
+such count.
 
 Wordings after Megatron-LM core/parallel_state.py and arguments.py, DeepSpeed runtime/config.py, torch
 distributed/device_mesh.py and distributed_c10d.py, accelerate parallelism_config.py, Lightning fabric
@@ -48,17 +49,21 @@ _ONLY_TOGETHER = _any(
 )
 # What a line of the user's compares with when it counts its peers.
 _COUNTS_PEERS = _any(
-    r"world|n_?ranks|num_ranks|(?:\b|_)rank|device_count|n_?devices|\bdevices\b|gpu_?ids|gpus\b|n_?gpus?\b|num_gpus|n_?nodes|\bnodes\b|parallel|mesh",
+    r"world|n_?ranks|num_ranks|(?:\b|_)rank|device_count|n_?devices|\bdevices\b|gpu_?ids|gpus\b",
+    r"n_?gpus?\b|num_gpus|n_?nodes|\bnodes\b|parallel_|_parallel|parallelism|data_?parallel\b|parallel\.|mesh",
     r"\b[tpdce]p(?:_size|_degree)?\b|shard|ntasks|n_?procs?\b|nodelist|hostlist|hosts?\b|hostnames|peers?\b",
     r"(?:hvd|comm|mpi|dist|xm|group)\w*\.(?:get_)?(?:local_)?(?:size|rank)\b|gather|affinity|local_size|processes",
+    r"is_initialized|is_distributed|is_torchelastic|is_mpi",
 )
 # The same in values behind a name, where a rank says nothing: rank 0 is there with one process and with many.
 _COUNTS = _any(
-    r"world|n_?ranks|num_ranks|device_count|n_?devices|\bdevices\b|gpu_?ids|n_?gpus?\b|num_gpus|n_?nodes\b|parallel|mesh|distributed",
+    r"world|n_?ranks|num_ranks|device_count|n_?devices|\bdevices\b|gpu_?ids",
+    r"n_?gpus?\b|num_gpus|n_?nodes\b|parallel_|_parallel|parallelism|mesh|distributed",
     r"\b[tpdce]p_(?:size|degree)\b|ntasks|n_?procs?\b|nodelist|hostlist|hosts\b|hostnames|peers\b|gather|cpus?_count",
     r"(?:hvd|comm|mpi|dist|xm|group)\w*\.(?:get_)?(?:local_)?size\b|process_count|num_processes|\bdevices\(|affinity",
-    r"multi_?gpu|multi_?node|local_?devices|total_memory|mem_get_info|get_device_properties|nvidia.smi|SLURM_|OMPI_|PMI_",
-    r"list_physical_devices|virtual_memory|max_memory|CUDA_VISIBLE",
+    r"multi_?gpu|multi_?node|local_?devices|total_memory|mem_get_info|get_device_properties|nvidia.smi",
+    r"SLURM_|OMPI_|PMI_",
+    r"is_initialized|is_distributed|is_torchelastic|is_mpi|list_physical_devices|virtual_memory|max_memory|CUDA_VISIBLE",
 )
 # What asks for several devices, whatever is wrong with the value: only one is there.
 _NEEDS_DEVICES = _any(
@@ -94,11 +99,11 @@ _PLAIN = re.compile(
 )
 # A check that says itself that it is about a name, a file or a format.
 _SAID_PLAINLY = _any(
-    r"\b(?:unknown|unrecogni[sz]ed|unexpected|misspelt|undefined|unsupported) (?:\w+ ){0,3}(?:key|option|argument|model|"
-    r"name|dataset|optimi[sz]er|loss|task|split|format|extension|config|scheduler|activation|choice|type|field|column)",
+    r"\b(?:unknown|unrecogni[sz]ed|unexpected|misspelt|undefined|unsupported) (?:\w+ ){0,3}(?:key|option|argument|"
+    r"model|name|dataset|optimi[sz]er|loss|task|split|format|extension|config|scheduler|activation|choice|type|field|column)",
     r"no such file|does not exist|doesn't exist|is not a (?:directory|file)|file not found|cannot find (?:the )?file",
     r"expected a (?:string|path|dict)|invalid (?:choice|literal|json|yaml)|could not (?:parse|interpret|decode)",
-    r"missing (?:\w+ )?(?:key|column|field|file|argument)|no columns|not in the dataset|must be one of|should be one of",
+    r"missing (?:\w+ )?(?:key|column|field|file|argument)|no columns|not in the dataset|(?:must|should) be one of",
 )
 _NAMES = ("NameError", "UnboundLocalError")
 _NEVER = ("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError", "RecursionError")
@@ -113,8 +118,8 @@ _DATA = re.compile(
 )
 # What is there only of a model, a tensor or a sampler that is spread over processes.
 _OF_WRAPPERS = re.compile(
-    r"has no attribute '(?:module|no_sync|set_epoch|full_tensor|to_local|device_mesh|placements|_fsdp\w*|unshard|reshard"
-    r"|summon_full_params|clip_grad_norm_|set_requires_gradient_sync|reducer|join|process_group|register_comm_hook"
+    r"has no attribute '(?:module|no_sync|set_epoch|full_tensor|to_local|device_mesh|placements|_fsdp\w*|unshard"
+    r"|reshard|summon_full_params|clip_grad_norm_|set_requires_gradient_sync|reducer|join|process_group|register_comm_hook"
     r"|set_\w*sync|consolidate_state_dict|num_replicas|save_checkpoint|load_checkpoint|require_backward_grad_sync"
     r"|sharded_state_dict|addressable_shards|devices)'"
 )
@@ -129,15 +134,20 @@ _QUOTED = re.compile(r"^['\"]")
 _NAMED = re.compile(r"(?:name|variable) '(\w+)'")
 _TIMES = re.compile(r"time_?d?_?out", re.IGNORECASE)
 _CHECK = re.compile(r"(?:raise|assert)\b|.*(?:sys\.|os\._?)exit|(?:sys\.)?exit\(|parser\.error|.*\babort\(")
-_SHAPES = re.compile(r"shape torch\.Size\(\[([\d, ]*)\]\) from checkpoint, the shape in current model is torch\.Size\(\[([\d, ]*)\]")
+_SHAPES = re.compile(
+    r"shape torch\.Size\(\[([\d, ]*)\]\) from checkpoint, the shape in current model is torch\.Size\(\[([\d, ]*)\]"
+)
 _MODULE_KEY = re.compile(r'Unexpected key\(s\) in state_dict: "module\.')
 # Without a traceback: what shells, option parsers and interpreters say of their own.
 _SAID_BY_TOOLS = _any(
-    r"^[\w./-]+\.py\S*(?: \w+)?: error: |^usage: |\berror: (?:argument|the following arguments|unrecognized arguments)",
+    r"^[\w./-]+\.py\S*(?: \w+)?: error: |^usage: |\berror: (?:argument \S+: |the following arguments"
+    r"|unrecognized arguments)",
     r": command not found|can't open file|No such (?:file|option|command)|could not override|is not in struct",
     r"invalid (?:choice|option|value)|unrecogni[sz]ed option|missing (?:argument|option)|Fatal Python error",
-    r"MissingConfigException|could not find '|Environment\w+NotFound|conda environment|no module named|ModuleNotFound|\bmodule\(s\)|unable to locate a module",
-    r": (?:line )?\d+: (?!.*(?:division by 0|bad array subscript))|^\S*(?:ba|da|z|k)?sh: |: permission denied|: not found$",
+    r"MissingConfigException|could not find '|Environment\w+NotFound|conda environment|no module named|ModuleNotFound"
+    r"|\bmodule\(s\)|unable to locate a module",
+    r": (?:line )?\d+: (?!.*(?:division by 0|bad array subscript))|^\S*(?:ba|da|z|k)?sh: |: permission denied"
+    r"|: not found$",
     r"is a directory|not a directory|bad interpreter|cannot execute|error while loading shared libraries|syntax error",
 )
 # Of these not even an option that counts peers is to blame.
@@ -195,7 +205,7 @@ def _by_name(failure: Failure, found: Blame) -> bool:
     """A name that is given a value only where there are several processes."""
     named = _NAMED.search(found.message)
     text = failure.read(found.own.file)
-    if named is None or found.kind == "NameError" and text is None:
+    if named is None or (found.kind == "NameError" and text is None):
         return False
     above = conditions_of_name(text, named[1]) if text is not None else None
     return bool(_COUNTS.search(above)) if above is not None else text is None and bool(_OF_PEERS.search(named[1]))
@@ -209,9 +219,11 @@ def _by_absence(failure: Failure, found: Blame) -> bool:
 
 def _by_size(failure: Failure, found: Blame) -> bool:
     own, last = found.own, found.frames[-1]
+    if _OF_TENSORS.search(found.error):
+        return False
     if _counts(failure, own) or _GROUPING.search(last.file) or _NEEDS_DEVICES.search(own.code):
         return True
-    if not last.own or _OF_TENSORS.search(found.error) or found.kind == "KeyError" and _QUOTED.match(found.message):
+    if not last.own or (found.kind == "KeyError" and _QUOTED.match(found.message)):
         return False  # the index is inside an operator, or a name is looked up
     return _slice(failure, own) is None
 
@@ -226,7 +238,7 @@ def _by_value(failure: Failure, found: Blame) -> bool:
     if "loading state_dict" in found.message:
         return _other_sharding(failure)
     here = _slice(failure, last)
-    if not (_CHECK.match(last.code) or here is not None and here.explicit):
+    if not (_CHECK.match(last.code) or (here is not None and here.explicit)):
         return bool(_FOR_MANY.search(last.file)) and not last.own and "-packages/torch/" not in last.file
     return not _cleared(failure, found, here)
 

@@ -7,15 +7,20 @@ processes or GPUs is involved, and a name of the same spelling elsewhere in the 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 _DEPTH = 4  # assignments behind assignments
 _PIECES = 200
-_TRANSPARENT = frozenset(  # calls whose result is made of the numbers that go in
-    ("int", "float", "str", "len", "max", "min", "abs", "sum", "round", "range", "list", "tuple", "set", "sorted", "divmod")
-    + ("zip", "enumerate", "reversed", "bool", "ceil", "floor", "prod", "gcd", "getattr", "getenv", "get", "Namespace")
+# calls whose result is made of the numbers that go in
+_TRANSPARENT = re.compile(
+    r"int|float|str|bool|len|max|min|abs|sum|round|range|list|tuple|set|sorted|divmod|zip|enumerate|reversed|ceil|floor"
+    r"|prod|gcd|getattr|getenv|get"
 )
+# what spreads a model over processes: what comes out is a model still
+_WRAPPERS = re.compile(r"DistributedDataParallel|DDP|FullyShardedDataParallel|FSDP|DataParallel|fully_shard|prepare")
 _SHAPES = frozenset(("shape", "ndim", "dtype", "size", "dim", "suffix", "name"))
 _OPTIONS = frozenset(("args", "opt", "opts", "cfg", "conf", "config", "hparams", "hps", "options", "flags", "FLAGS"))
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -35,8 +40,13 @@ def slice_at(text: str, line: int) -> Slice | None:
     """The slice of the innermost statement at `line` (1-based); None where the file is not Python of this version."""
     file = _parse(text)
     found = _statement(file, line) if file else None
-    if file is None or found is None:
+    try:
+        return _slice(file, found) if file is not None and found is not None else None
+    except RecursionError:
         return None
+
+
+def _slice(file: _File, found: ast.stmt) -> Slice:
     explicit = _explicit(found)
     tests = _leading_tests(file, found) if explicit else []
     roots = [*_own_parts(found), *tests]
@@ -54,7 +64,7 @@ def conditions_of_name(text: str, name: str) -> str | None:
     file = _parse(text)
     if file is None:
         return None
-    made = [v for v in file.values.get(name, ())]
+    made = file.values.get(name, ())
     return "\n".join(_texts(_tests_above(file, node)) for node in made) if made else None
 
 
@@ -66,6 +76,7 @@ class _File:
     functions: dict[str, _Function] = field(default_factory=dict)
 
 
+@lru_cache(maxsize=4)
 def _parse(text: str) -> _File | None:
     try:
         tree = ast.parse(text)
@@ -86,7 +97,7 @@ def _parse(text: str) -> _File | None:
 def _bindings(node: ast.AST, file: _File) -> Iterator[tuple[str, ast.expr]]:
     """(name, value) of everything that gives names a value, parameters by calls in the same file included."""
     if isinstance(node, ast.Assign):
-        yield from ((name, node.value) for target in node.targets for name in _targets(target))
+        yield from (pair for target in node.targets for pair in _assigned(target, node.value, file))
     elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
         yield from ((name, node.value) for name in _targets(node.target))
     elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
@@ -98,6 +109,34 @@ def _bindings(node: ast.AST, file: _File) -> Iterator[tuple[str, ast.expr]]:
             names = [argument.arg for argument in called.args.args]
             names = names[1:] if names[:1] == ["self"] else names
             yield from zip(names, node.args, strict=False)
+
+
+def _assigned(target: ast.expr, value: ast.expr, file: _File) -> Iterator[tuple[str, ast.expr]]:
+    """Part by part where both sides, or what a function of the file returns, are tuples."""
+    if isinstance(value, ast.Call) and not _wraps(target, value):
+        given = _returned(file, _last_name(value.func))
+        values = given if isinstance(target, ast.Tuple) and given else [value]
+    else:
+        values = [] if isinstance(value, ast.Call) else [value]
+    for each in values:
+        if isinstance(target, ast.Tuple) and isinstance(each, ast.Tuple) and len(target.elts) == len(each.elts):
+            for part, its in zip(target.elts, each.elts, strict=True):
+                yield from _assigned(part, its, file)
+        else:
+            yield from ((name, each) for name in _targets(target))
+
+
+def _wraps(target: ast.expr, value: ast.Call) -> bool:
+    """`model = DDP(model)`."""
+    name = _last_name(target)
+    called = _last_name(value.func)
+    again = bool(name) and name in map(_last_name, value.args)
+    return bool(_WRAPPERS.fullmatch(called)) or (again and not _TRANSPARENT.fullmatch(called))
+
+
+def _returned(file: _File, function: str) -> list[ast.expr]:
+    body = file.functions.get(function)
+    return [n.value for n in ast.walk(body) if isinstance(n, ast.Return) and n.value] if body is not None else []
 
 
 def _targets(target: ast.expr) -> Iterator[str]:
@@ -227,9 +266,7 @@ def _behind(file: _File, roots: list[ast.AST]) -> list[str]:
 
 
 def _values(file: _File, name: str) -> list[ast.expr]:
-    function = file.functions.get(name)
-    given = [n.value for n in ast.walk(function) if isinstance(n, ast.Return) and n.value] if function else []
-    return [*file.values.get(name, ()), *given]
+    return [*file.values.get(name, ()), *_returned(file, name)]
 
 
 def _names(node: ast.AST, *, everything: bool) -> Iterator[str]:
@@ -239,7 +276,7 @@ def _names(node: ast.AST, *, everything: bool) -> Iterator[str]:
     elif isinstance(node, ast.Attribute):
         yield node.attr
         yield from _names(node.value, everything=everything)
-    elif isinstance(node, ast.Call) and not everything and _last_name(node.func) not in _TRANSPARENT:
+    elif isinstance(node, ast.Call) and not everything and not _TRANSPARENT.fullmatch(_last_name(node.func)):
         yield from _names(node.func, everything=everything)
     else:
         for child in ast.iter_child_nodes(node):
@@ -248,7 +285,7 @@ def _names(node: ast.AST, *, everything: bool) -> Iterator[str]:
 
 def _text(node: ast.AST) -> str:
     """The source of an expression, without the arguments of calls that make something new (constants stay)."""
-    if isinstance(node, ast.Call) and _last_name(node.func) not in _TRANSPARENT:
+    if isinstance(node, ast.Call) and not _TRANSPARENT.fullmatch(_last_name(node.func)):
         constants = ", ".join(ast.unparse(a) for a in node.args if isinstance(a, ast.Constant))
         return f"{_text(node.func)}({constants})"
     if isinstance(node, ast.Attribute):

@@ -67,7 +67,7 @@ _OF_THE_MACHINE: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _NO_CUDA = _any(
     r"cuda\.is_available|is_gpu_available|list_physical_devices",
-    r"\b(?:needs?|requires?|no|without|expects?) (?:an? )?(?:\w+ )?(?:gpus?|cuda)\b",
+    r"\b(?:needs?|requires?|no|without|expects?) (?:an? )?(?:[\w-]+ )?(?:gpus?|cuda|accelerator)\b",
     r"\b(?:gpus?|cuda)(?: \w+)? (?:is |are |was |were )?(?:not |un)(?:available|found|usable|detected|visible)",
 )
 # Launchers that were called past the shims, and could not have as much as the real job.

@@ -14,11 +14,13 @@ def read(path: str) -> str | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):
         return None
-    with os.fdopen(descriptor, "rb") as stream:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _CAP_BYTES:
             return None
-        try:
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
             return stream.read(_CAP_BYTES).decode("utf-8", "replace")
-        except OSError:
-            return None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

@@ -103,9 +103,7 @@ def _run_protected(
     except (OSError, ValueError) as error:
         return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
     if not os.access(f"{spec.trial_dir}/shims/srun", os.X_OK):
-        why = (
-            f"programs below {spec.trial_dir} cannot be run (mounted noexec?): Slurm's commands cannot be held back"
-        )
+        why = f"programs below {spec.trial_dir} cannot be run (mounted noexec?): Slurm's commands cannot be held back"
         return TrialResult(layer="supervisor", error=why)
     if refusal := protection.refusal() or ("" if protection.overlay.roots else out_of_reach(spec)):
         return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))

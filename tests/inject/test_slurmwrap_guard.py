@@ -140,6 +140,67 @@ def test_a_program_finds_what_it_did_and_the_user_finds_nothing(python: Path, gu
     assert guarded(EVERYTHING, python=python) == "ok\n"
 
 
+PLACES = r"""
+import ctypes, dbm, importlib.util, os, pathlib, runpy, shelve, sqlite3, stat, subprocess, sys
+
+here = os.getcwd()
+os.makedirs("outputs/run/1")
+os.chdir("outputs/run/1")  # as Hydra does
+assert os.getcwd() == here + "/outputs/run/1" == os.path.abspath(".") and pathlib.Path.cwd().name == "1"
+assert open("../../../config.yaml").read() == "lr: 1\n" and "config.yaml" in os.listdir("../../..")
+assert [e.name for e in os.scandir("../..")] == ["run"] and os.stat("../../../data/a.txt").st_size == 1
+with open("ck", "w") as f: f.write("1")
+with open("../../../data/new", "w") as f: f.write("2")
+child = "import os; print(os.getcwd() + open('../../../data/new').read())"
+said = subprocess.check_output([sys.executable, "-c", child])
+assert said.decode().split() == [here + "/outputs/run/12"], said
+os.chdir(here)
+places = (("ck", "outputs/run/1"), ("outputs/run/1/ck", here))
+shown = [subprocess.check_output(["cat", name], cwd=folder) for name, folder in places]
+assert shown == [b"1", b"1"]
+assert open("config.yaml").read() == "lr: 1\n" and open("outputs/run/1/ck").name == "outputs/run/1/ck"
+assert sorted(os.listdir("data")) == ["a.txt", "deep", "new"] and stat.S_ISDIR(os.stat("data").st_mode)
+
+os.symlink("run/1", "outputs/latest")
+assert os.readlink("outputs/latest") == "run/1" and open("outputs/latest/ck").read() == "1"
+assert os.path.realpath("outputs/latest") == here + "/outputs/run/1"
+os.unlink("outputs/latest")
+os.symlink(here + "/outputs/run", "last")
+assert os.readlink("last") == here + "/outputs/run" and os.listdir("last") == ["1"]
+for call, error in ((lambda: os.remove("outputs"), "IsADirectoryError"),
+                    (lambda: os.remove("data"), "IsADirectoryError"),
+                    (lambda: os.rmdir("outputs/run/1/ck"), "NotADirectoryError"),
+                    (lambda: os.rmdir("outputs"), "OSError"),
+                    (lambda: os.listdir("outputs/run/1/ck"), "NotADirectoryError")):
+    try: call()
+    except OSError as raised: assert type(raised).__name__ == error, (error, raised)
+    else: raise AssertionError(error)
+assert os.listdir("outputs") == ["run"]
+
+sqlite3.connect("file:m.db?mode=rwc", uri=True).execute("create table t(a)").close()
+assert sqlite3.connect("file:m.db?mode=ro", uri=True).execute("select count(*) from t").fetchall() == [(0,)]
+with shelve.open("shelf") as s: s["a"] = 1
+with shelve.open("shelf") as s: assert s["a"] == 1
+
+os.makedirs("gen/made")
+for name, text in (("__init__", "from .sub import Z"), ("sub", "Z = 9"), ("script", "import sys; R = 5")):
+    with open("gen/made/%s.py" % name, "w") as f: f.write(text)
+sys.path.append("gen")
+import made
+assert made.Z == 9 and runpy.run_path("gen/made/script.py")["R"] == 5
+assert importlib.util.find_spec("made.sub") and not importlib.util.find_spec("made.none")
+spec = importlib.util.spec_from_file_location("other", "gen/made/sub.py")
+other = importlib.util.module_from_spec(spec); spec.loader.exec_module(other)
+assert other.Z == 9 and ctypes.CDLL(None)
+print("ok")
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_a_program_finds_its_way_in_directories_that_it_made(python: Path, guarded: Guarded) -> None:
+    assert guarded(PLACES, python=python) == "ok\n"
+
+
 def test_scratch_is_written_as_ever(guarded: Guarded, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -202,11 +263,13 @@ def test_programs_it_starts_find_what_it_wrote(guarded: Guarded, tmp_path: Path)
     os.system("cp results/a.txt results/b.txt")
     subprocess.run("cat results/b.txt config.yaml > all.txt 2>&1", shell=True, check=True)
     subprocess.run(["sh", "-c", "echo more >> all.txt; echo new > results/new.txt"], check=True)
+    print(subprocess.check_output("ls results > list && wc -l < list; sort -r list", shell=True).decode().split())
     print(subprocess.check_output(["ls", "-x", "."], cwd="results", universal_newlines=True).split())
     print(open("all.txt").read().split(), open("results/new.txt").read().strip())
     """
     said = guarded(code, SLURMWRAP_SHIMS=str(redirect.parent))
-    assert said == "['a.txt', 'b.txt', 'config.yaml', 'new.txt']\n['a', 'lr:', '1', 'more'] new\n"
+    there = "['a.txt', 'b.txt', 'config.yaml', 'new.txt']"
+    assert said == f"['4', 'new.txt', 'config.yaml', 'b.txt', 'a.txt']\n{there}\n['a', 'lr:', '1', 'more'] new\n"
 
 
 @pytest.mark.parametrize(
@@ -220,6 +283,7 @@ def test_programs_it_starts_find_what_it_wrote(guarded: Guarded, tmp_path: Path)
         ("[[ a > b ]] && ((1>0)) && x &> log", """[[ a > b ]] && ((1>0)) && x &> "$('/r' ">" log)\""""),
         ("a > $(date +%F).log; b", """a > "$('/r' ">" $(date +%F).log)"; b"""),
         ("cp a made/b|x", "cp a '/S/made/b'|x"),
+        ("a > l && wc l", """a > "$('/r' ">" l)" && wc "$('/r' "<" l)\""""),
         ("echo 'unclosed > x", "echo 'unclosed > x"),
         ("", ""),
     ],
@@ -246,9 +310,25 @@ def test_torch_saves_and_loads_its_own(guarded: Guarded) -> None:
     with open("f.pt", "wb") as f: torch.save(1, f)
     assert torch.load("m.pt").keys() == torch.load("data/m.pt", mmap=True).keys() and torch.load("f.pt") == 1
     torch.jit.save(torch.jit.script(model), "j.pt"); torch.jit.load("j.pt")
+    torch.jit.trace(model, torch.ones(1, 3)).save("t.pt"); torch.jit.script(model).save("s.pt"); torch.jit.load("t.pt")
+    with torch.autograd.profiler.profile() as seen: model(torch.ones(1, 3))
+    seen.export_chrome_trace("trace.json")
     print(sorted(os.listdir(".")))
     """
-    assert guarded(code) == "['config.yaml', 'data', 'f.pt', 'j.pt', 'm.pt']\n"
+    made = ["config.yaml", "data", "f.pt", "j.pt", "m.pt", "s.pt", "t.pt", "trace.json"]
+    assert guarded(code) == f"{made}\n"
+
+
+def test_tokenizers_are_saved_and_found_again(guarded: Guarded) -> None:
+    pytest.importorskip("tokenizers")
+    code = """
+    import os
+    from tokenizers import Tokenizer, models
+    made = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    os.mkdir("tok"); made.save("tok/tokenizer.json"); made.model.save("tok")
+    print(Tokenizer.from_file("tok/tokenizer.json").encode("a").ids, sorted(os.listdir("tok")))
+    """
+    assert guarded(code) == "[0] ['tokenizer.json', 'vocab.json']\n"
 
 
 def test_libraries_that_write_below_python_are_led_away(guarded: Guarded) -> None:

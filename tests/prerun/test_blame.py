@@ -77,3 +77,15 @@ def printed(function: Callable[[], None]) -> str:
     except Exception:
         return traceback.format_exc()
     return ""
+
+
+def test_what_a_worker_met_is_blamed_and_not_the_line_that_hands_it_on() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/w/train.py", line 5, in <module>\n    for x in loader:\n'
+        "KeyError: Caught KeyError in DataLoader worker process 0.\n"
+        'Original Traceback (most recent call last):\n  File "/w/data.py", line 9, in __getitem__\n'
+        "    return row['y']\nKeyError: 'y'\n"
+    )
+    found = blame(text)
+    assert found is not None
+    assert (found.error, found.own.file, found.own.line) == ("KeyError: 'y'", "/w/data.py", 9)

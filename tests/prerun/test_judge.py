@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def verdict(
 def source_of(result: TrialResult) -> Callable[[str], str | None]:
     """Reads the file of `crash`, which holds nothing but the line that failed."""
     rows = result.logs[0].text.splitlines() if result.logs else []
-    code = next((later for row, later in zip(rows, rows[1:], strict=False) if '.py", line 7' in row), "")
+    code = next((later for row, later in pairwise(rows) if '.py", line 7' in row), "")
     return lambda path: "\n" * 6 + code.strip() if path.startswith("/w/") else None
 
 
@@ -254,3 +255,17 @@ def test_what_a_library_refuses_where_it_forms_groups_is_not_proven(file: str, k
     text = crash(f"{kind}: not so", file=f"/v/lib/python3.12/site-packages/{file}")
     assert verdict(exited(text)).outcome is outcome
     assert verdict(exited(text), ONE).outcome is Outcome.FAIL
+
+
+def test_a_missing_file_of_another_rank_proves_nothing_though_it_is_missing() -> None:
+    text = crash("FileNotFoundError: [Errno 2] No such file or directory: '/w/out/rank1.pt'", "x = open(name)")
+    found = verdict(exited(text), inspect=lambda path: "does not exist")
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert verdict(exited(text), ONE, lambda path: "does not exist").outcome is Outcome.FAIL
+
+
+def test_a_check_whose_source_cannot_be_read_fails_only_a_job_of_one_gpu() -> None:
+    result = exited(crash("AssertionError", "assert found == wanted"))
+    of_many = judge(MANY, result, classify, lambda path: None, lambda path: None)
+    of_one = judge(ONE, result, classify, lambda path: None, lambda path: None)
+    assert (of_many.outcome, of_one.outcome) == (Outcome.INCONCLUSIVE, Outcome.FAIL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,13 @@ def test_a_command_in_the_scripts_place_touches_nothing(trial: Trial, files: Pat
     result = trial("#!/bin/bash\nrm -rf old\n", overlay="off", command="python train.py 9 > t.log 2>&1")
     assert (result.layer, result.steps) == ("step", 3)
     assert not (files / "t.log").exists()
+
+
+def test_a_directory_made_and_taken_away_leaves_no_trace_above(trial: Trial, files: Path) -> None:
+    for folder in (files, files / "old"):
+        os.utime(folder, ns=(10**18, 10**18 + 7))
+    trial("#!/bin/bash\nmkdir -p a/b old/c\nmkdir old/d a/e\n", overlay="off")
+    assert [folder.stat().st_mtime_ns for folder in (files, files / "old")] == [10**18 + 7] * 2
 
 
 def test_directories_that_the_trial_made_go_unless_somebody_uses_them(trial: Trial, files: Path) -> None:

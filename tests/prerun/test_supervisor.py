@@ -432,3 +432,12 @@ def test_a_script_out_of_reach_is_not_started(trial: Trial) -> None:
     result = trial("#!/bin/sh\necho started\n/usr/bin/scontrol requeue 5\n", overlay="off")
     assert (result.layer, result.logs) == ("supervisor", ())
     assert result.error.startswith("would call '/usr/bin/scontrol requeue'")
+
+
+def test_a_program_of_many_threads_is_reaped_whole(trial: Trial, job: Path) -> None:
+    threads = "import threading as t, time\nkept = bytearray(200 << 20)  # takes a while to give back\n"
+    threads += "for _ in range(64):\n    t.Thread(target=time.sleep, args=(60,)).start()\n"
+    (job / "train.py").write_text(threads + (job / "train.py").read_text())
+    before = {child.pid for child in psutil.Process().children()}
+    assert trial("#!/bin/bash\n(python train.py 9 &) ; sleep 30\n").steps == 3
+    assert {child.pid for child in psutil.Process().children()} - before == set()

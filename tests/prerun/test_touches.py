@@ -229,3 +229,21 @@ def test_the_reason_names_three_and_the_hint_can_be_pasted() -> None:
 def test_every_shimmed_command_has_a_rule() -> None:
     assert {"rm", "mv", "cp", "rsync", "git", "pip", "mkdir"} <= set(SHIMMED)
     assert not {"python", "tee", "bash"} & set(SHIMMED)
+
+
+def test_where_all_is_covered_a_redirection_to_a_place_unknown_is_no_harm() -> None:
+    texts = {"/w/run.sh": '#!/bin/bash\npython train.py >> "$LOG"\n/bin/rm -rf "$OLD"\n'}
+
+    def found(covered: bool) -> tuple[Touch, ...]:
+        return touches.touches(
+            "#!/bin/bash\nsrun ./run.sh\n",
+            "/w",
+            (),
+            {},
+            is_free=lambda path: covered,
+            read=texts.get,
+            covered=covered,
+        )
+
+    assert found(False) == (Touch(path="", line=0, command=">"),)
+    assert found(True) == ()

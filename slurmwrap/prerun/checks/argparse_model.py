@@ -34,7 +34,7 @@ _OTHERS = (
     b"conflict_handler",
 )
 _HARMLESS_CALLS = frozenset({"print", "isinstance", "autocomplete", "type", "id", "len", "ArgumentParser", "ArgParser"})
-_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepscale", "--deepscale_config")
+_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepscale", "--deepscale_config", "--deepspeed_mpi")
 _ONE_WORD = frozenset({"store_true", "store_false", "store_const", "append_const", "count", "help", "version"})
 _KNOWN_ACTIONS = _ONE_WORD | {"store", "append", "extend"}
 
@@ -146,7 +146,8 @@ def _is_plain_parser(call: ast.Call, files: Sequence[Reached], local: set[str]) 
     if isinstance(made, ast.Call):
         return _makes(made) or _last_name(made.func) in local
     name = _last_name(made)
-    values = [v for f in files for v in _assigned(_tree(f), name)]
+    # `args = args.parse_args()` gives the parser's name to what it returns
+    values = [v for f in files for v in _assigned(_tree(f), name) if v is not call]
     return bool(values) and all(
         isinstance(v, ast.Call) and (_makes(v) or _last_name(v.func) in local | {"add_config_arguments"})
         for v in values

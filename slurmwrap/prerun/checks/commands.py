@@ -10,8 +10,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from slurmwrap.prerun.checks.desk import Desk
+from slurmwrap.prerun.checks.desk import Desk, head
 from slurmwrap.prerun.checks.near import is_slip, nearest
 from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.entry import Started
@@ -24,6 +25,17 @@ _WELL_KNOWN = words(
     singularity apptainer docker podman timeout unset ulimit cat head tail grep awk sed sort uniq tar gzip git
     wget curl date env time wait cd cp mv rm ls ln touch exit eval exec nproc numactl taskset bash test true false
     trap tee find xargs wc cut"""
+)
+_ENVIRONMENTS = (
+    "activate",
+    "conda.sh",
+    "mamba.sh",
+    ".bashrc",
+    "bashrc",
+    ".bash_profile",
+    ".profile",
+    "profile",
+    "modules.sh",
 )
 _LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec")
 _BUILTINS = frozenset(
@@ -133,11 +145,29 @@ def command_findings(started: Sequence[Started], text: str, desk: Desk) -> Itera
 
 
 def _own(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
-    functions = set(re.findall(r"^\s*(?:function\s+)?([\w:.+-]+)\s*\(\s*\)", text, re.M))
-    functions.update(_named(text))
+    functions: set[str] | None = set(_functions(text))  # None: any word may be one
     for one in started:
         if one.raw is not None and one.words and not one.contained:
             yield from _command(one, functions, desk)
+            if one.words[0] in (".", "source"):
+                brought = _brought(one)
+                functions = functions | brought if functions is not None and brought is not None else None
+
+
+def _brought(one: Started) -> set[str] | None:
+    """The functions of a sourced file, None when they are not known; an environment's own files bring none."""
+    path = one.words[1] if len(one.words) > 1 else UNKNOWN
+    if os.path.basename(path) in _ENVIRONMENTS:  # noqa: PTH119
+        return set()
+    where = os.path.join(one.cwd, path)  # noqa: PTH118
+    if UNKNOWN in path or not os.path.isfile(where):  # noqa: PTH113
+        return None
+    text = head(Path(where)).decode("utf-8", "replace")
+    return None if re.search(r"^\s*(\.|source|eval)\s", text, re.M) else set(_functions(text))
+
+
+def _functions(text: str) -> list[str]:
+    return [*re.findall(r"^\s*(?:function\s+)?([\w:.+-]+)\s*\(\s*\)", text, re.M), *_named(text)]
 
 
 def _named(text: str) -> list[str]:
@@ -146,7 +176,7 @@ def _named(text: str) -> list[str]:
     return [name for pair in pairs for name in pair if name]
 
 
-def _command(one: Started, functions: set[str], desk: Desk) -> Iterator[Finding]:
+def _command(one: Started, functions: set[str] | None, desk: Desk) -> Iterator[Finding]:
     name = one.words[0]
     if re.match(r"--?[A-Za-z]", name):
         if one.raw is not None and one.raw.then == "|":
@@ -159,11 +189,11 @@ def _command(one: Started, functions: set[str], desk: Desk) -> Iterator[Finding]
         yield _finding(one, "an assignment begins with the name alone, without $", "remove the $", desk, False)
     elif (bare := _first_literal(one)).startswith("[") and len(bare) > 1 and bare != "[[":
         yield _finding(one, f"{bare}: command not found: a blank is missing behind [", f"[ {bare[1:]}", desk, False)
-    elif UNKNOWN in name or name in functions or name in _BUILTINS or "=" in name:
+    elif UNKNOWN in name or (functions and name in functions) or name in _BUILTINS or "=" in name:
         return
     elif len(one.words) > 1 and one.words[1] == "=" and not _installed(name, one, desk):
         yield _finding(one, f"{name}: command not found: no blanks may stand around =", f"{name}=...", desk, one.sure)
-    elif "/" not in name and name not in _WELL_KNOWN and not _installed(name, one, desk):
+    elif functions is not None and "/" not in name and name not in _WELL_KNOWN and not _installed(name, one, desk):
         near = nearest(name, _WELL_KNOWN, 0.79 if len(name) > 4 else 0.85)
         if near:
             certain = one.sure and UNKNOWN not in one.search and near in _LAUNCHERS and is_slip(name, near)

@@ -13,7 +13,7 @@ from pathlib import Path
 from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.checks.interpreter import Python, look_up
 from slurmwrap.prerun.checks.modules import Import, Program, Reached
-from slurmwrap.prerun.checks.near import nearest
+from slurmwrap.prerun.checks.near import is_slip, nearest
 from slurmwrap.prerun.checks.scope import bound_names
 from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.verdict import Finding, Severity
@@ -141,9 +141,15 @@ def _missing_names(one: Import, reached: Reached, program: Program, path: str, s
 
 
 def _near_module(one: Import, reached: Reached, program: Program) -> str:
-    *parents, last = one.module.split(".")
-    folders = [Path(root, *parents) for root in program.roots] if parents and parents[0] else []
-    folders += [Path(reached.folder)] if one.module.startswith(".") and reached.folder else []
+    beside = [reached.folder] if one.module.startswith(".") and reached.folder else []
+    return near_module(one.module, program.roots, beside)
+
+
+def near_module(module: str, roots: Sequence[str], beside: Sequence[str] = ()) -> str:
+    """What to do about a dotted name that leads nowhere below `roots`."""
+    *parents, last = module.split(".")
+    folders = [Path(root, *parents) for root in roots] if parents and parents[0] else []
+    folders += [Path(folder) for folder in beside]
     near = nearest(last, {p.name.split(".")[0] for folder in folders if folder.is_dir() for p in folder.iterdir()})
     return f"did you mean {'.'.join([*parents, near])}?" if near else "correct the name, or add the file"
 
@@ -216,7 +222,7 @@ def missing_packages(
 
 
 def _advice(name: str, near: str, python: str) -> str:
-    if near:
+    if is_slip(name, near):
         return f"did you mean {near}?"
     what = DISTRIBUTIONS.get(name, name)
     return f"{python} -m pip install {what}, or activate the environment that has it"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from slurmwrap.prerun.shell import UNKNOWN
 
 _FILES = 150  # of one program that are followed
 _BYTES = 2 << 20  # of all of them together
+_TO_JUDGE_S = 0.9  # left for the checks of what was read
 _GUARDS = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 # Loaded before the program starts: a file of this name beside it changes nothing.
 _EARLY = frozenset(sys.builtin_module_names) | words(
@@ -101,27 +102,40 @@ def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
     folder = str(Path(entry.path).parent) if is_module else ""
     start = Reached(source=source, folder=folder, sure=True, imports=imports_of(source))
     program = Program(entry=entry, files=(start,), roots=roots, roots_known=known)
-    files, at, size = {source.path: start}, 0, len(source.content)
-    while at < len(files) < _FILES and size < _BYTES and desk.left() > 0.5:
+    files, at, whole = {source.path: start}, 0, True
+    while at < len(files) and whole:
         reached = list(files.values())[at]
         at += 1
-        for one in reached.imports:
-            for path, opened in _targets(one, reached, program):
-                sure = reached.sure and one.sure
-                if path not in files or (sure and not files[path].sure):
-                    fresh = desk.source(path)
-                    size += 0 if path in files else len(fresh.content)
-                    files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=imports_of(fresh))
+        for path, opened, sure in _reached_from(reached, program):
+            if path in files and (files[path].sure or not sure):
+                continue
+            whole = len(files) < _FILES and desk.left() > _TO_JUDGE_S and _read(files) < _BYTES
+            if not whole:
+                break
+            fresh = desk.source(path)
+            files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=imports_of(fresh))
     tricks = any(f.source.mentions(*_TRICKS, *_MORE_TRICKS) for f in files.values())
     return Program(
         entry=entry,
         files=tuple(files.values()),
         roots=roots,
         roots_known=known,
-        whole=at >= len(files),
+        whole=whole,
         tricks=tricks,
         found=program.found,
     )
+
+
+def _reached_from(reached: Reached, program: Program) -> Iterator[tuple[str, str, bool]]:
+    """(file, its package directory, whether it is surely run) of what one file imports."""
+    for one in reached.imports:
+        for path, opened in _targets(one, reached, program):
+            yield path, opened, reached.sure and one.sure
+
+
+def _read(files: Mapping[str, Reached]) -> int:
+    """Bytes."""
+    return sum(len(one.source.content) for one in files.values())
 
 
 def roots_of(entry: EntryPoint) -> tuple[tuple[str, ...], bool]:
@@ -205,6 +219,10 @@ def _deeper(found: Found, parts: Sequence[str]) -> Found:
     return found
 
 
+# Compiled modules, and what one is made of before or while the program runs.
+_COMPILED = (".so", ".pyd", ".pyc", ".pyx", ".c", ".cc", ".cpp", ".cu")
+
+
 def _in_directory(folder: str, name: str) -> Found:
     """In the order of importlib's FileFinder: package, compiled module, source, bare directory."""
     base = f"{folder}/{name}"
@@ -218,7 +236,7 @@ def _in_directory(folder: str, name: str) -> Found:
         return Found(kind="opaque") if compiled else Found(kind="module", path=f"{base}.py")
     if is_directory:
         return Found(kind="namespace", path=base)
-    if any(e.suffix in (".so", ".pyd", ".pyc", ".pyx") for e in Path(folder).glob(f"{name}.*")):
+    if any(e.suffix in _COMPILED for e in Path(folder).glob(f"{name}.*")):
         return Found(kind="opaque")
     return Found(kind="missing", name=name)
 

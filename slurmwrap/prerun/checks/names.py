@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from slurmwrap.prerun.checks.calls import Signature, misfit, signatures
 from slurmwrap.prerun.checks.modules import Program, Reached
-from slurmwrap.prerun.checks.near import nearest
+from slurmwrap.prerun.checks.near import is_slip, nearest
 from slurmwrap.prerun.checks.scope import bound_names
 from slurmwrap.prerun.checks.uses import uses
 from slurmwrap.prerun.checks.words import words
@@ -37,8 +39,26 @@ def name_faults(program: Program, go_on: Callable[[], bool] = lambda: True) -> I
     for reached in program.files:
         if not go_on():
             return
-        if reached.source.tree is not None and not reached.source.mentions(b"builtins", b"__builtin__", b"global_enum"):
+        if reached.source.tree is not None and not _changes_builtins(reached.source.content):
             yield from _faults(reached, program)
+
+
+# `builtins.print = quiet` is how a distributed program silences its other ranks: no name comes or goes.
+_PLAIN = re.compile(
+    rb"import\s+(?:builtins|__builtin__)(?:\s+as\s+__builtin__)?(?=\s*(?:$|[;#]))|\b(?:builtins|__builtin__)\.\w+", re.M
+)
+_ADDED = re.compile(rb"\b(?:builtins|__builtin__)\.(\w+)\s*=(?!=)")
+
+
+def _changes_builtins(content: bytes) -> bool:
+    """True when names may become builtins in a way that is not plain, or new ones do."""
+    if b"global_enum" in content:
+        return True
+    if b"builtin" not in content:
+        return False
+    added = {name.decode() for name in _ADDED.findall(content)}
+    rest = _PLAIN.sub(b"", content)
+    return bool(added - _BUILTINS) or b"builtins" in rest or b"__builtin__" in rest
 
 
 def _faults(reached: Reached, program: Program) -> Iterator[Finding]:
@@ -76,15 +96,24 @@ def _faults(reached: Reached, program: Program) -> Iterator[Finding]:
 
 
 def _undefined(name: str, line: int, path: str, known: frozenset[str], certain: bool) -> Finding:
-    near = _FOLLOWS.get(name) or nearest(name, (k for k in known | _BUILTINS if len(k) > 1), cutoff=0.7)
     return Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
         message=f"NameError: name {name!r} is not defined",
         file=path,
         line=line,
-        fix=f"did you mean {near}?" if near else f"define or import {name}",
+        fix=_remedy(name, known),
         category="semantic_error",
     )
+
+
+def _remedy(name: str, known: frozenset[str]) -> str:
+    """A slip of the finger before a forgotten import, one's own names before Python's."""
+    slips = sorted(k for k in known if len(k) > 2 and is_slip(name, k))
+    if not slips and name in sys.stdlib_module_names and name not in _FOLLOWS:
+        return f"import {name}"
+    near = _FOLLOWS.get(name) or next(iter(slips), "")
+    near = near or nearest(name, (k for k in known | _BUILTINS if len(k) > 1), cutoff=0.7)
+    return f"did you mean {near}?" if near else f"define or import {name}"
 
 
 def _stars(reached: Reached, program: Program) -> frozenset[str] | None:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.job.request import JobRequest, Setting
@@ -35,7 +36,8 @@ def output_findings(request: JobRequest, desk: Desk) -> Iterator[Finding]:
             request.chdir,
         )
     for folder in sorted(folders):
-        yield from _space(folder, desk)
+        with suppress(OSError):
+            yield from space_findings(folder, os.statvfs(folder))
     yield from _quota(desk)
 
 
@@ -72,11 +74,8 @@ def _at(setting: Setting, message: str, fix: str, desk: Desk, path: str, categor
     )
 
 
-def _space(folder: str, desk: Desk) -> Iterator[Finding]:
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return
+def space_findings(folder: str, found: os.statvfs_result) -> Iterator[Finding]:
+    """Less than 512 MiB or 500 files left; a small file system, or one that does not count files, is no news."""
     free_mib, total_mib = found.f_bavail * found.f_frsize >> 20, found.f_blocks * found.f_frsize >> 20
     if total_mib > SPACE_FLOOR_MIB * 4 and free_mib < SPACE_FLOOR_MIB:
         yield _full(f"{folder}: {free_mib} MiB are left on its file system", folder)
@@ -98,8 +97,13 @@ def _quota(desk: Desk) -> Iterator[Finding]:
     if desk.left() < 0.5 or shutil.which("quota", path=desk.environ.get("PATH")) is None:
         return
     answer = desk.run(["quota", "-q", "-w"], timeout_s=0.3)
-    said = answer.stdout.decode("utf-8", "replace").strip()
-    if answer.exit_code and re.search(r"\*|[Oo]ver|limit reached", said):
+    yield from quota_findings(answer.exit_code, answer.stdout)
+
+
+def quota_findings(exit_code: int | None, stdout: bytes) -> Iterator[Finding]:
+    """What quota -q said, in one finding."""
+    said = stdout.decode("utf-8", "replace").strip()
+    if exit_code and re.search(r"\*|[Oo]ver|limit reached", said):
         yield Finding(
             severity=Severity.WARNING,
             message=f"your quota is used up: {' '.join(said.splitlines()[-1].split())}",

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurmwrap.prerun.checks.argparse_model import read_parser
+from slurmwrap.prerun.checks.attributes import attribute_faults
 from slurmwrap.prerun.checks.command_lines import other_libraries
 from slurmwrap.prerun.checks.compiled import not_compiling
 from slurmwrap.prerun.checks.desk import Desk
-from slurmwrap.prerun.checks.imports import Wanted, local_faults, missing_packages
+from slurmwrap.prerun.checks.imports import Wanted, local_faults, missing_packages, near_module
 from slurmwrap.prerun.checks.interpreter import Python, python_of
 from slurmwrap.prerun.checks.modules import Program, find_module, read_program, roots_of
 from slurmwrap.prerun.checks.names import name_faults
@@ -21,6 +22,7 @@ from slurmwrap.prerun.checks.source import Source, read_source
 from slurmwrap.prerun.entry import EntryPoint
 from slurmwrap.prerun.verdict import Finding, Severity
 
+_PARSER_S = 0.5 / (1 << 20)  # seconds that reading the options takes for each byte of the program, at most
 _ENOUGH_S = 0.15  # less time left than this: nothing more is begun
 
 
@@ -101,6 +103,9 @@ def _of_program(program: Program, python: Python | None, desk: Desk) -> Iterator
     if desk.left() > _ENOUGH_S:
         yield from name_faults(program, lambda: desk.left() > _ENOUGH_S)
     if desk.left() > _ENOUGH_S:
+        yield from attribute_faults(program, lambda: desk.left() > _ENOUGH_S)
+    size = sum(len(one.source.content) for one in program.files)
+    if desk.left() > _ENOUGH_S + size * _PARSER_S:
         parser = read_parser(program)
         if parser is not None:
             yield from misfitting(entry, parser, desk.where(entry))
@@ -126,7 +131,7 @@ def _of_module(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
             message=f"No module named {entry.module!r} below {entry.cwd or 'the working directory'}",
             file=where,
             line=entry.line,
-            fix=f"correct the name{near_path(str(Path(entry.cwd, *entry.module.split('.'))))}",
+            fix=near_module(entry.module, roots),
             category="import_error",
         )
         return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from slurmwrap.prerun.checks.outputs import quota_findings, space_findings
 from slurmwrap.prerun.verdict import Finding, Severity
 
 Check = Callable[..., tuple[Finding, ...]]
@@ -31,3 +33,42 @@ def test_a_missing_directory_of_error_is_refused_before_slurm_loses_the_job(find
             category="incorrect_inputs",
         ),
     )
+
+
+def held(free_mib: int, files: int) -> os.statvfs_result:
+    """A file system of 10 GiB and a million files with so much left."""
+    blocks = free_mib << 8
+    return os.statvfs_result((4096, 4096, 10 << 18, blocks, blocks, 1_000_000, files, files, 0, 255))
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "files", "said"),
+    [
+        (600, 1000, None),
+        (500, 1000, "/data: 500 MiB are left on its file system"),
+        (600, 499, "/data: 499 more files can be made on its file system"),
+    ],
+)
+def test_little_space_or_few_files_are_told(free_mib: int, files: int, said: str | None) -> None:
+    assert [f.message for f in space_findings("/data", held(free_mib, files))] == ([said] if said else [])
+
+
+def test_a_file_system_without_a_count_of_files_is_not_full() -> None:
+    uncounted = os.statvfs_result((4096, 4096, 10 << 18, 1 << 20, 1 << 20, 0, 0, 0, 0, 255))
+    assert list(space_findings("/data", uncounted)) == []
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stdout", "said"),
+    [
+        (0, b"", None),
+        (
+            1,
+            b"Disk quotas of a: \n  /home  1000* 900 1000\n",
+            "your quota is used up: /home 1000* 900 1000",
+        ),
+        (1, b"quota: cannot reach the server\n", None),
+    ],
+)
+def test_a_used_up_quota_is_told(exit_code: int, stdout: bytes, said: str | None) -> None:
+    assert [f.message for f in quota_findings(exit_code, stdout)] == ([said] if said else [])

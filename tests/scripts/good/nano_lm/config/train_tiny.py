@@ -1,0 +1,3 @@
+out_dir = "out-shakespeare"
+n_embd = 32
+batch_size = 4
