@@ -145,7 +145,16 @@ def roots_of(entry: EntryPoint) -> tuple[tuple[str, ...], bool]:
     known = bool(first) and UNKNOWN not in entry.modules
     parts = [p for p in entry.modules.split(":") if UNKNOWN not in p] if entry.modules else []
     joined = [os.path.normpath(os.path.join(entry.cwd, p)) for p in parts if p.startswith("/") or entry.cwd]  # noqa: PTH118
+    known = known and not any(_adds_places(folder) for folder in joined)
     return tuple(dict.fromkeys(p for p in (first, *joined) if p)), known
+
+
+def _adds_places(folder: str) -> bool:
+    """Python runs these from PYTHONPATH at its start (site); what they do to sys.path is not known."""
+    return any(
+        Path(folder, name).is_dir() or Path(folder, f"{name}.py").exists()
+        for name in ("sitecustomize", "usercustomize")
+    )
 
 
 def _as_module(entry: EntryPoint) -> bool:
