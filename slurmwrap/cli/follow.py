@@ -18,6 +18,7 @@ from slurmwrap.submit import Desk
 POLL_S = 0.25
 PLAIN_S = 30.0  # between two lines where nothing can be rewritten
 _ASK_SLURM_EVERY = 8  # polls: two seconds
+_SURE = 3  # answers in a row that it has ended: a file may be seen late (NFS), and squeue once missed a job that ran
 _BAR = 12  # cells
 LIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
@@ -38,7 +39,7 @@ class Seen:
 def follow(directory: Path, job_id: int, desk: Desk, voice: Voice) -> Verdict:
     """Returns the verdict; `inconclusive` when the pre-run ended without one. KeyboardInterrupt passes through."""
     view, began, polls = _View(voice), desk.clock.now(), 0
-    state, reason, wanted = "PENDING", "", steps_wanted(directory)
+    state, reason, wanted, ended = "PENDING", "", steps_wanted(directory), 0
     try:
         while True:
             verdict = read_verdict(directory)
@@ -46,7 +47,8 @@ def follow(directory: Path, job_id: int, desk: Desk, voice: Voice) -> Verdict:
                 return _told(verdict, voice)
             if polls % _ASK_SLURM_EVERY == 0:
                 state, reason = _state(job_id, desk) or (state, reason)
-                if state not in LIVE:
+                ended = ended + 1 if state not in LIVE else 0
+                if ended >= _SURE:
                     return _told(read_verdict(directory) or _without(job_id, state), voice)
             seconds = desk.clock.now() - began
             view.show(seen(state, reason, seconds, read_progress(directory), wanted), desk.clock.now())

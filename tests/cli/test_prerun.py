@@ -261,6 +261,20 @@ def test_on_a_terminal_one_line_is_drawn_again_and_cleared_at_the_end(tmp_path: 
     assert drawn.count("\n") == 1 and "gsub: pre-run: inconclusive" in drawn.split("\r\033[K")[-2]
 
 
+def test_a_job_that_squeue_misses_once_is_followed_to_its_verdict(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.add(job(7, state="RUNNING"))
+    known = dict(slurm.records)
+
+    def verdict() -> None:
+        (tmp_path / "verdict.json").write_text(json.dumps(verdict_to_json(PASSED)))
+
+    film = Film(
+        slurm.records.clear, *[lambda: None] * 9, lambda: slurm.records.update(known), *[lambda: None] * 9, verdict
+    )
+    assert follow(tmp_path, 7, a_desk(slurm, film), Voice("gsub", io.StringIO())) == PASSED
+
+
 def test_a_silent_controller_does_not_end_the_watching(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.away = True
