@@ -28,7 +28,8 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.judge import judge
-from slurmwrap.prerun.supervisor import Progress, run_trial
+from slurmwrap.prerun.result import Progress
+from slurmwrap.prerun.supervisor import run_trial
 from slurmwrap.prerun.trial import TrialSpec, spec_from_json
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.slurm.commands import SlurmCommands
@@ -40,6 +41,8 @@ from slurmwrap.submit.attach import GROUP
 from slurmwrap.submit.conclude import Waiting, conclude
 
 WATCH_S = 10.0  # how often to ask whether the real job still waits; one squeue
+AGAIN_S = 2.0  # where squeue knew no such job
+_SURE = 3  # such answers in a row: squeue once missed a job that was there
 _GIVEN_UP = "before its pre-run was done"
 _MARGIN_S = 30.0  # before the end of this Slurm job, for the last act
 _WORTH_S = 60.0  # less time is not worth another trial
@@ -253,22 +256,29 @@ def _verdict(trial: Trial) -> tuple[Verdict, bool]:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks now and then whether the real job still waits. An answer that does not come changes nothing."""
+    """Looks now and then whether the real job still waits. An answer that does not come changes nothing.
+
+    `missed`: answers in a row that knew no such job; a single one may be wrong.
+    """
 
     job: str | None
     slurm: Slurm
     clock: Callable[[], float] = time.monotonic
     next_at: float = 0.0
+    missed: int = 0
 
     def look(self) -> None:
         """Asks Slurm if it is time to. Raises NobodyWaits."""
         if self.job is None or self.clock() < self.next_at:
             return
+        wait = WATCH_S
         with suppress(SlurmError):
             record = self.slurm.job(self.job)
-            if record is None or not record.pending:
+            self.missed = 0 if record is not None else self.missed + 1
+            if self.missed >= _SURE or (record is not None and not record.pending):
                 raise NobodyWaits(f"job {self.job} {_became('' if record is None else record.state)}")
-        self.next_at = self.clock() + WATCH_S  # after the answer: a slow controller is not asked more often
+            wait = AGAIN_S if self.missed else WATCH_S
+        self.next_at = self.clock() + wait  # after the answer: a slow controller is not asked more often
 
 
 def _became(state: str) -> str:

@@ -15,15 +15,19 @@ def _inject():
     if os.environ.get("SLURMWRAP_STEP_DIR"):
         _load("slurmwrap_step", [_HERE]).install()
     if os.environ.get("SLURMWRAP_PRERUN") == "1":
-        _load("slurmwrap_launch", [_HERE]).install()
-        # The guard is kept compiled in the trial's own directory: else each Python start would compile it again.
-        kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
-        try:
-            for name in ("slurmwrap_shadow", "slurmwrap_calls", "slurmwrap_children", "slurmwrap_guard", "slurmwrap_entries"):
-                module = _load(name, [_HERE])
-            sys.modules["slurmwrap_guard"].install(module)
-        finally:
-            sys.dont_write_bytecode = kept
+        _compiled("slurmwrap_launch").install()
+        for name in ("shadow", "calls", "standins", "children", "guard", "entries"):
+            module = _compiled("slurmwrap_" + name)
+        sys.modules["slurmwrap_guard"].install(module)
+
+
+def _compiled(name):
+    """Imports one of ours and keeps it compiled in the trial's own directory: else each Python start would do that."""
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return _load(name, [_HERE])
+    finally:
+        sys.dont_write_bytecode = kept
 
 
 def _shadowed():

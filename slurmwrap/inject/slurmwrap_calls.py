@@ -1,6 +1,6 @@
-"""What stands in the place of a replaced function of os, and the listings it gives. Used by slurmwrap_guard only.
+"""What stands in the place of a replaced function of os, and the listings it gives.
 
-Python 3.6 syntax, standard library.
+Used by slurmwrap_guard and its stand-ins only. Python 3.6 syntax, standard library.
 """
 
 import os

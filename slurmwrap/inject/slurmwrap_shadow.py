@@ -1,7 +1,7 @@
 """Where a trial's Python writes instead of to the user's files: the shadow tree and the marks of what was removed.
 
-Used by slurmwrap_guard only. Holds the operating system's own functions, taken before they are replaced. Python 3.6
-syntax, standard library.
+Used by slurmwrap_guard and its stand-ins only. Holds the operating system's own functions, taken before they are
+replaced. Python 3.6 syntax, standard library.
 """
 
 import io
@@ -31,6 +31,10 @@ class Shadow(object):
     """The two trees of one trial and what lies outside of them."""
 
     def __init__(self, trial_dir: str, free: "List[str]", held: "List[str]") -> None:
+        self.set_up(trial_dir, free, held)
+
+    def set_up(self, trial_dir: str, free: "List[str]", held: "List[str]") -> None:
+        """In place, since all that asks for this process's one holds it already."""
         self.outputs = trial_dir + "/outputs"
         self.gone = trial_dir + "/gone"
         self.inside = self.outputs + "/"
@@ -193,6 +197,9 @@ class Shadow(object):
             raise OSError(ENOENT, os.strerror(ENOENT), path)
         under = set(_listdir(path)) if os.path.isdir(path) and not self.is_gone(path) else set()
         return over, set(n for n in under - over if not _there(self.gone + path + "/" + n + "/" + _GONE))
+
+
+_shadow = Shadow("/nonexistent", ["/"], [])  # of this process; all is free until slurmwrap_guard sets it up
 
 
 def _there(path: str) -> bool:

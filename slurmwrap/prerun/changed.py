@@ -1,7 +1,7 @@
-"""Which files a command line creates, changes or removes. Pure; also the program behind the shims of rm, cp, mv, ...
+"""Which files a command line creates, changes or removes. Pure.
 
-Standard library only and nothing of slurmwrap, since `python -I -S changed.py SHIMS_DIR NAME ARGUMENTS...` runs in
-front of each of these commands in a trial: what it does outside scratch is not done; the trial ends there.
+Asked before a trial for what its script says (touches.py) and in it for what runs (touch_shim.py), which loads it as a
+file of its own: standard library only, nothing of slurmwrap, and little of either.
 Options after coreutils 9.1, findutils 4.9, GNU tar 1.34, rsync 3.2, git 2.39, pip 23, wget 1.21, curl 7.88.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 UNKNOWN = "\0"  # as in shell.py: text that only the running shell knows
@@ -43,7 +42,7 @@ def absolute(path: str, cwd: str) -> str:
     return os.path.normpath(os.path.join(cwd or "/", path))
 
 
-def _split(arguments: Sequence[str], valued: frozenset[str] = frozenset()) -> tuple[dict[str, str], _Paths]:
+def split(arguments: Sequence[str], valued: frozenset[str] = frozenset()) -> tuple[dict[str, str], _Paths]:
     """({option: value or ""}, positionals); of one-letter options in a group the last may take the next word."""
     options: dict[str, str] = {}
     rest: _Paths = []
@@ -73,14 +72,14 @@ def _nothing(arguments: _Paths) -> _Paths:
 
 
 def _all(valued: str = "", skipped: int = 0) -> Callable[[_Paths], _Paths]:
-    return lambda arguments: _split(arguments, _words(valued))[1][skipped:]
+    return lambda arguments: split(arguments, _words(valued))[1][skipped:]
 
 
 def _into(valued: str = "", sources: str = "") -> Callable[[_Paths], _Paths]:
     """cp's form: the last word, or -t DIRECTORY. With an option of `sources` what is copied goes as well."""
 
     def rule(arguments: _Paths) -> _Paths:
-        options, rest = _split(arguments, _words(valued + " -t --target-directory"))
+        options, rest = split(arguments, _words(valued + " -t --target-directory"))
         if "--help" in options or "--version" in options:
             return []
         target = options.get("-t") or options.get("--target-directory")
@@ -96,14 +95,14 @@ def _rsync(arguments: _Paths) -> _Paths:
     valued = (
         "-e -f --rsh --exclude --include --filter --exclude-from --include-from --files-from --bwlimit --partial-dir"
     )
-    options, rest = _split(arguments, _words(valued + " --log-file --backup-dir --chmod --temp-dir -T"))
+    options, rest = split(arguments, _words(valued + " --log-file --backup-dir --chmod --temp-dir -T"))
     if "-n" in options or "--dry-run" in options or len(rest) < 2:
         return []
     return rest[-1:] + (rest[:-1] if "--remove-source-files" in options else [])
 
 
 def _ln(arguments: _Paths) -> _Paths:
-    options, rest = _split(arguments, _words("-t --target-directory -S"))
+    options, rest = split(arguments, _words("-t --target-directory -S"))
     target = options.get("-t") or options.get("--target-directory")
     return [target] if target else (rest[-1:] if len(rest) > 1 else [os.path.basename(w) or UNKNOWN for w in rest])
 
@@ -114,21 +113,21 @@ def _dd(arguments: _Paths) -> _Paths:
 
 def _sed(arguments: _Paths) -> _Paths:
     in_place = any(re.match(r"-[nrEsuz]*i|--in-place", word) for word in arguments)
-    options, rest = _split([re.sub(r"^-([nrEsuz]*)i.*", r"-\1I", w) for w in arguments], _words("-e -f --expression"))
+    options, rest = split([re.sub(r"^-([nrEsuz]*)i.*", r"-\1I", w) for w in arguments], _words("-e -f --expression"))
     given = {"-e", "-f", "--expression", "--file"} & set(options)
     return (rest if given else rest[1:]) if in_place else []
 
 
 def _perl(arguments: _Paths) -> _Paths:
     in_place = any(re.match(r"-[a-zA-Z0-9]*i", word) for word in arguments)
-    return _split(arguments, _words("-e -E"))[1] if in_place else []
+    return split(arguments, _words("-e -E"))[1] if in_place else []
 
 
 def _tar(arguments: _Paths) -> _Paths:
     words = list(arguments)
     if words and not words[0].startswith("-"):
         words[0] = "-" + words[0]
-    options, _ = _split(words, _words("-f -C -T -X -I --file --directory --exclude"))
+    options, _ = split(words, _words("-f -C -T -X -I --file --directory --exclude"))
     folder = options.get("-C") or options.get("--directory") or "."
     if "-x" in options or "--extract" in options or "--get" in options:
         return [] if "-O" in options or "--to-stdout" in options else [folder]
@@ -139,13 +138,13 @@ def _tar(arguments: _Paths) -> _Paths:
 
 
 def _unzip(arguments: _Paths) -> _Paths:
-    options, rest = _split(arguments, _words("-d -x -P"))
+    options, rest = split(arguments, _words("-d -x -P"))
     reads = {"-l", "-t", "-p", "-Z", "-z", "-c", "-v"} & set(options)
     return [] if reads or not rest else [options.get("-d") or "."]
 
 
 def _packed(arguments: _Paths) -> _Paths:
-    options, rest = _split(arguments, _words("-S -o -T -p"))
+    options, rest = split(arguments, _words("-S -o -T -p"))
     reads = {"-c", "--stdout", "-l", "-t", "--list", "--test"} & set(options)
     return [] if reads else [options.get("-o") or word for word in rest]
 
@@ -166,13 +165,13 @@ def _git(arguments: _Paths) -> _Paths:
     if not words or words[0] in _GIT_READS:
         return []
     if words[0] == "clone":
-        rest = _split(words[1:], _words("-b -o --branch --depth --origin -c -j --reference"))[1]
+        rest = split(words[1:], _words("-b -o --branch --depth --origin -c -j --reference"))[1]
         return rest[1:2] or [re.sub(r"(\.git)?/*$", "", rest[0].rpartition("/")[2])] if rest else []
     return [folder]
 
 
 def _pip(arguments: _Paths) -> _Paths:
-    rest = _split(arguments)[1]
+    rest = split(arguments)[1]
     if rest[:1] == ["pip"]:  # uv pip
         rest = rest[1:]
     if not rest or rest[0] not in ("install", "uninstall", "download", "wheel", "sync", "add", "remove", "lock"):
@@ -181,7 +180,7 @@ def _pip(arguments: _Paths) -> _Paths:
 
 
 def _conda(arguments: _Paths) -> _Paths:
-    rest = _split(arguments, _words("-n -p --name --prefix -c --channel -f --file"))[1]
+    rest = split(arguments, _words("-n -p --name --prefix -c --channel -f --file"))[1]
     changes = {"install", "create", "remove", "uninstall", "update", "upgrade", "clean", "init", "config", "env"}
     if not rest or rest[0] not in changes or rest[:2] in (["env", "list"], ["env", "export"]):
         return []
@@ -190,7 +189,7 @@ def _conda(arguments: _Paths) -> _Paths:
 
 def _wget(arguments: _Paths) -> _Paths:
     valued = "-O -P -o -i -t -T -U -e --output-document --directory-prefix --header --user --password --tries --timeout"
-    options, rest = _split(arguments, _words(valued))
+    options, rest = split(arguments, _words(valued))
     file = options.get("-O") or options.get("--output-document")
     if "--spider" in options or not (rest or "-i" in options) or file in ("-", "/dev/null"):
         return []
@@ -200,7 +199,7 @@ def _wget(arguments: _Paths) -> _Paths:
 def _curl(arguments: _Paths) -> _Paths:
     valued = "-o -H -d -X -u -A -e -m -w -b -c -F -T -x -r -C -K -y -Y -z -E --output --output-dir --header --data"
     longer = " --retry --user --connect-timeout --retry-delay --request --url --max-time"
-    options, _ = _split(arguments, _words(valued + longer))
+    options, _ = split(arguments, _words(valued + longer))
     folder = options.get("--output-dir") or "."
     file = options.get("-o") or options.get("--output")
     if file:
@@ -234,7 +233,7 @@ def _xargs(arguments: _Paths) -> _Paths:
 
 
 def _mktemp(arguments: _Paths) -> _Paths:
-    options, rest = _split(arguments, _words("-p --tmpdir --suffix"))
+    options, rest = split(arguments, _words("-p --tmpdir --suffix"))
     if "-u" in options or "-t" in options or "--tmpdir" in options:
         return []
     return [options["-p"]] if options.get("-p") else rest[-1:]
@@ -243,13 +242,13 @@ def _mktemp(arguments: _Paths) -> _Paths:
 def _nsys(arguments: _Paths) -> _Paths:
     if arguments[:1] not in (["profile"], ["launch"]):
         return []
-    options, _ = _split(arguments[1:], _words("-o -t -d -c -s -f -w -e -y --output"))
+    options, _ = split(arguments[1:], _words("-o -t -d -c -s -f -w -e -y --output"))
     return [options.get("-o") or options.get("--output") or "."]
 
 
 def _output(option: str, default: str = "") -> Callable[[_Paths], _Paths]:
     def rule(arguments: _Paths) -> _Paths:
-        value = _split(arguments, _words(f"{option} -e -s -k -c -F -p"))[0].get(option) or default
+        value = split(arguments, _words(f"{option} -e -s -k -c -F -p"))[0].get(option) or default
         return [value] if value else []
 
     return rule
@@ -260,18 +259,18 @@ def _perf(arguments: _Paths) -> _Paths:
 
 
 def _make(arguments: _Paths) -> _Paths:
-    options, _ = _split(arguments, _words("-C -f -j --directory"))
+    options, _ = split(arguments, _words("-C -f -j --directory"))
     return [] if "-n" in options else [options.get("-C") or options.get("--directory") or "."]
 
 
 def _aws(arguments: _Paths) -> _Paths:
     if arguments[:1] == ["s3"] and arguments[1:2] and arguments[1] in ("cp", "sync", "mv", "rm"):
-        return _split(arguments[2:], _words("--exclude --include --profile --region"))[1][-1:]
+        return split(arguments[2:], _words("--exclude --include --profile --region"))[1][-1:]
     return []
 
 
 def _rclone(arguments: _Paths) -> _Paths:
-    rest = _split(arguments)[1]
+    rest = split(arguments)[1]
     return rest[-1:] if rest[:1] and rest[0] in ("copy", "sync", "move", "delete", "copyto", "purge") else []
 
 
@@ -303,7 +302,7 @@ _RULES: Mapping[str, Callable[[_Paths], _Paths]] = {
     "perl": _perl,
     **dict.fromkeys(("tar", "gtar", "bsdtar"), _tar),
     "unzip": _unzip,
-    "zip": lambda arguments: _split(arguments, _words("-x -i -P -n"))[1][:1],
+    "zip": lambda arguments: split(arguments, _words("-x -i -P -n"))[1][:1],
     **dict.fromkeys(("gzip", "gunzip", "bzip2", "bunzip2", "xz", "unxz", "zstd", "unzstd", "pigz", "lz4"), _packed),
     "git": _git,
     **dict.fromkeys(("pip", "pip3", "uv", "poetry", "pipx"), _pip),
@@ -311,7 +310,7 @@ _RULES: Mapping[str, Callable[[_Paths], _Paths]] = {
     **dict.fromkeys(("python", "python3"), _python),
     "wget": _wget,
     "curl": _curl,
-    "aria2c": lambda arguments: [_split(arguments, _words("-d -o --dir"))[0].get("-d") or "."],
+    "aria2c": lambda arguments: [split(arguments, _words("-d -o --dir"))[0].get("-d") or "."],
     "find": _find,
     "xargs": _xargs,
     "mktemp": _mktemp,
@@ -327,7 +326,7 @@ _RULES: Mapping[str, Callable[[_Paths], _Paths]] = {
     **dict.fromkeys(("gcc", "g++", "cc", "nvcc", "clang", "gfortran"), _output("-o", "a.out")),
     "aws": _aws,
     "rclone": _rclone,
-    "gsutil": lambda arguments: _split(arguments)[1][-1:],
+    "gsutil": lambda arguments: split(arguments)[1][-1:],
     "ffmpeg": _ffmpeg,
     "7z": lambda arguments: ["."] if arguments[:1] in (["x"], ["e"], ["a"]) else [],
 }
@@ -338,109 +337,3 @@ SHIMMED = (
 )
 
 REMOVERS = _words("rm rmdir unlink shred srm find chmod chown chgrp setfacl")
-
-
-def is_free(path: str, free: Sequence[str], held: Sequence[str]) -> bool:
-    """True when a trial may write to `path` (absolute, links resolved).
-
-    The longest entry of both lists that holds it decides; a tie, and what no list names, is held.
-    """
-    longest = [max((len(f) for f in folders if _below(path, f)), default=-1) for folders in (free, held)]
-    return longest[0] > longest[1]
-
-
-def _below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def resolved(path: str) -> str:
-    """`path` with the links of its directories resolved, itself not: what rm, mv and open would act on."""
-    if path.startswith(("/dev/", "/proc/")):
-        return path
-    folder, name = os.path.split(os.path.normpath(path))
-    return os.path.join(os.path.realpath(folder), name)
-
-
-def main(argv: Sequence[str]) -> int:
-    """`argv`: directory of the shims, name, arguments. Becomes the command, or ends the trial."""
-    shims, name, *arguments = argv
-    free = [f for f in os.environ.get("SLURMWRAP_FREE", "").split(":") if f]
-    held = [f for f in os.environ.get("SLURMWRAP_HELD", "").split(":") if f]
-    if name == "mkdir":
-        _make_directories(arguments, free, held)
-        if not _split(arguments, _words("-m --mode"))[1]:
-            return 0
-    for path in changed([name, *arguments], os.getcwd()):
-        if _matters(name, path, free, held):
-            _end_the_trial(name, path)
-    _become(name, shims, arguments)
-    print(f"{name}: command not found", file=sys.stderr)
-    return 127
-
-
-def _matters(name: str, path: str, free: Sequence[str], held: Sequence[str]) -> bool:
-    if path == ENVIRONMENT:
-        path = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or os.environ.get("HOME", "/")
-    place = resolved(path)
-    if is_free(place, free, held):
-        return False
-    folder = os.path.dirname(place)
-    if not os.path.lexists(folder):  # the guard made it in the shadow tree, or this fails as in the real job
-        return os.path.lexists(os.environ.get("SLURMWRAP_TRIAL_DIR", "") + "/outputs" + folder)
-    if not (os.access(folder, os.W_OK) or (os.path.lexists(place) and os.access(place, os.W_OK))):
-        return False  # it will fail there as in the real job, and change nothing
-    if name == "chmod" and os.access(place, os.R_OK | os.X_OK):  # `chmod +x run.sh`, again
-        return False
-    # What is not there cannot be removed; `rm -f old.log` is in many a script.
-    return os.path.lexists(place) if name in REMOVERS else True
-
-
-def _make_directories(arguments: _Paths, free: Sequence[str], held: Sequence[str]) -> None:
-    """mkdir: makes what is missing itself, so that it is known for sure that the trial made it and nobody else."""
-    options, folders = _split(arguments, _words("-m --mode"))
-    for folder in folders:
-        path = resolved(absolute(folder, os.getcwd()))
-        missing = []
-        while not is_free(path, free, held) and not os.path.lexists(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        for path in reversed(missing if {"-p", "--parents"} & set(options) else missing[:1]):
-            parent = os.path.dirname(path)
-            try:
-                before = os.stat(parent).st_mtime_ns
-                os.mkdir(path)
-                after = os.stat(parent).st_mtime_ns
-            except OSError:
-                break  # the command itself says what is wrong
-            with open(
-                os.environ["SLURMWRAP_STEP_DIR"] + "/made", "a", encoding="utf-8", errors="surrogateescape"
-            ) as made:
-                made.write(f"{before} {after} {path}\n")
-            if not {"-p", "--parents"} & set(options):
-                arguments.remove(folder)
-
-
-def _end_the_trial(name: str, path: str) -> None:
-    """Tells the supervisor and waits to be ended by it: neither this command nor a later line runs."""
-    import time
-
-    folder = os.environ.get("SLURMWRAP_STEP_DIR", "/nonexistent")
-    try:
-        with open(f"{folder}/touched", "a", encoding="utf-8", errors="surrogateescape") as stream:
-            stream.write(f"{name}\t{path}\n".replace(UNKNOWN, "?"))
-    except OSError:
-        sys.exit(1)
-    print(f"slurmwrap: this is a pre-run: '{name}' would touch {path}", file=sys.stderr, flush=True)
-    while True:
-        time.sleep(3600)
-
-
-def _become(name: str, shims: str, arguments: Sequence[str]) -> None:
-    for folder in os.environ.get("PATH", os.defpath).split(":"):
-        found = os.path.join(folder, name)
-        if folder and folder != shims and os.access(found, os.X_OK) and not os.path.isdir(found):
-            os.execv(found, [name, *arguments])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from slurmwrap.prerun.entry import EntryPoint, entry_points
+from slurmwrap.prerun.entry import EntryPoint
+from slurmwrap.prerun.walk import entry_points
 
 SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")  # what an argument may name beside code
 MAX_FILES, MAX_BYTES, MAX_S = 500, 16 << 20, 0.3

@@ -13,8 +13,9 @@ from itertools import islice
 from pathlib import Path
 
 from slurmwrap.job.request import JobRequest
-from slurmwrap.prerun.entry import Started, started
+from slurmwrap.prerun.entry import Started
 from slurmwrap.prerun.shell import UNKNOWN
+from slurmwrap.prerun.walk import started
 
 
 def _words(text: str) -> frozenset[str]:

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurmwrap.prerun import changed, touches
-from slurmwrap.prerun.entry import started
+from slurmwrap.prerun import changed, touches, writable
 from slurmwrap.prerun.overlay import NOT_ENTERED, Overlay, broken_by_overlay, plan
 from slurmwrap.prerun.result import TrialResult
 from slurmwrap.prerun.touches import Touch
 from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.prerun.walk import started
 
 BROKEN = "what keeps the job's files as they are failed"
 _SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/run/user")
@@ -112,7 +112,7 @@ def protect(spec: TrialSpec, environ: Mapping[str, str]) -> Protection:
 
     def is_free(path: str) -> bool:
         path = _python_of(told) if path == changed.ENVIRONMENT else path
-        return changed.is_free(changed.resolved(path), free, held)
+        return writable.is_free(writable.resolved(path), free, held)
 
     touched = touches.touches(
         text,
@@ -157,19 +157,6 @@ def met(step_dir: str) -> tuple[Touch, ...]:
 def is_met(step_dir: str) -> bool:
     """True when `met` has something; one look."""
     return os.path.exists(f"{step_dir}/touched")
-
-
-def lay_shims(spec: TrialSpec) -> None:
-    """Puts the shims of rm, cp, mv, ... beside the others."""
-    here, shims = Path(__file__).parent, Path(spec.trial_dir) / "shims"
-    shutil.copyfile(here / "changed.py", shims / "changed.py")
-    shutil.copyfile(here / "shims" / "redirect", shims / "redirect")
-    (shims / "redirect").chmod(0o700)
-    for name in changed.SHIMMED:
-        shutil.copyfile(here / "shims" / "touch", shims / name)
-        (shims / name).chmod(0o700)
-    shutil.copyfile(here / "shims" / "tee", shims / "tee")
-    (shims / "tee").chmod(0o700)
 
 
 def _led_elsewhere(spec: TrialSpec, text: str) -> TrialSpec:

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from slurmwrap.prerun.entry import is_program
 from slurmwrap.prerun.launch import (
     MpiCall,
     SrunCall,
@@ -27,6 +26,7 @@ from slurmwrap.prerun.launch import (
     parse_srun,
     trial_tasks,
 )
+from slurmwrap.prerun.wrappers import is_program
 
 # How long the other tasks may go on when one has failed: they wait for it in a collective that never comes.
 LINGER_S = 10.0

@@ -16,9 +16,10 @@ from slurmwrap.cluster.node import Snapshot
 from slurmwrap.job.request import JobRequest
 from slurmwrap.prerun.checks.desk import Desk, Run, head
 from slurmwrap.prerun.checks.shell_syntax import shell_of, shell_syntax
-from slurmwrap.prerun.entry import EntryPoint, Started, started
+from slurmwrap.prerun.entry import EntryPoint, Started
 from slurmwrap.prerun.shell import UNKNOWN
 from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.walk import started
 
 BUDGET_S = 2.0
 _MARGIN_S = 0.2  # to end what was begun

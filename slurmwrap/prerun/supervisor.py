@@ -7,8 +7,6 @@ the whole tree is killed there), the script ended, time is up, or it could not b
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -21,27 +19,19 @@ from pathlib import Path
 
 from slurmwrap.diagnosis.evidence import LogTail
 from slurmwrap.prerun import sampler, steps
-from slurmwrap.prerun.environment import shim_environment, trial_environment_of
+from slurmwrap.prerun.environment import trial_environment_of
 from slurmwrap.prerun.gpu_sampler import GpuSample, GpuSampler
+from slurmwrap.prerun.laying import command_line, lay, out_of_reach, put_over
 from slurmwrap.prerun.measuring import Measuring, unparked
-from slurmwrap.prerun.protection import Protection, is_met, lay_shims, protect
+from slurmwrap.prerun.protection import Protection, is_met, protect
 from slurmwrap.prerun.result import Progress, StepReading, TrialResult
 from slurmwrap.prerun.signs import Signs
 from slurmwrap.prerun.tree import Tree, subreaper
 from slurmwrap.prerun.trial import TrialSpec
 
-__all__ = ["Progress", "interpreter_line", "run_trial"]
-
 POLL_S = 0.05  # step files and the script's exit
 SAMPLE_S = 1.0  # CPU and memory; 4 ms per look at a tree of nine
 TAIL_BYTES = 512 << 10
-_RELAYED = ("python", "python3", "torchrun", "accelerate", "deepspeed")
-_LAUNCHED = (
-    *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun", "horovodrun", "jsrun", "aprun"),
-    *(f"{name}.{kind}" for name in ("mpirun", "mpiexec") for kind in ("mpich", "openmpi")),
-)
-_REFUSED = ("sbatch", "salloc", "scancel")
-SHIMMED = (*_RELAYED, *_LAUNCHED, *_REFUSED, "scontrol")
 
 
 def run_trial(
@@ -98,7 +88,7 @@ def _run_protected(
     """`environment` is the script's, `environ` the pre-run job's own."""
     try:
         environment |= protection.environment()
-        prepare(spec, environment)
+        lay(spec, environment)
         command = protection.overlay.command(command_line(protection.spec), put_over(spec, environment))
     except (OSError, ValueError) as error:
         return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
@@ -214,109 +204,6 @@ class _Run:
         if self.script.poll() is not None:
             return "exit"
         return "timeout" if seconds >= self.spec.time_limit_s else ""
-
-
-def prepare(spec: TrialSpec, environment: Mapping[str, str]) -> None:
-    """Lays shims and the step counter beside the script: home directories are there in containers, ours may not be."""
-    here, trial = Path(__file__).parent, Path(spec.trial_dir)
-    shims, inject = trial / "shims", trial / "inject"
-    for folder in (shims, inject, Path(spec.step_dir)):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    for kind, names in (("relay", _RELAYED), ("launch", _LAUNCHED), ("refuse", _REFUSED), ("scontrol", ("scontrol",))):
-        text = _remembering((here / "shims" / kind).read_text(encoding="utf-8"), environment)
-        for name in names:
-            (shims / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-            (shims / name).chmod(0o700)
-    functions = (f'{name}() {{ "$SLURMWRAP_SHIMS/{name}" "$@"; }}' for name in SHIMMED if "." not in name)
-    (shims / "sh_env.sh").write_text("\n".join(functions) + "\n", encoding="utf-8")
-    shutil.copyfile(here / "shims" / "bash_env.sh", shims / "bash_env.sh")
-    for program in sorted((here.parent / "inject").glob("*.py")):
-        shutil.copyfile(program, inject / program.name)
-    lay_shims(spec)
-    Path(spec.output).touch(mode=0o600)
-
-
-# Neither a variable nor a reservation holds it back where it is called past the shims.
-_CHANGES = re.compile(
-    r"(?:^|[\s;&|(\"'`])(/[\w./+-]+/scontrol\s+(?:-\S+\s+)*(?:requeue\w*|update|u?hold|release|suspend|resume|reboot"
-    r"|create|delete|shutdown|reconfigure|top|power|setdebug)\b)",
-    re.MULTILINE,
-)
-
-
-def out_of_reach(spec: TrialSpec) -> str:
-    """Why a script must not run without a namespace of its own: it would change jobs by a path that no shim meets.
-
-    bash is met by a function of that name (shims/bash_env.sh).
-    """
-    try:
-        shell = interpreter_line(Path(spec.script))
-        found = _CHANGES.search(spec.command or Path(spec.script).read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ValueError):
-        return ""
-    if found is None or spec.command or any(os.path.basename(word) == "bash" for word in shell):  # noqa: PTH119
-        return ""
-    return f"would call '{' '.join(found[1].split())}'; a pre-run can leave it out when it is called by its name alone"
-
-
-def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(source, target) of files that a mount namespace of the trial's own shows elsewhere: the real Slurm commands in
-    shims/real, then our shims in their place. That reaches `env -i`, login shells and absolute paths in any language.
-    """
-    folders = [
-        f for f in environment.get("PATH", "").split(":") if f.startswith("/") and f != environment["SLURMWRAP_SHIMS"]
-    ]
-    aside, over = [], []
-    kept = Path(spec.trial_dir) / "shims" / "real"
-    kept.mkdir(mode=0o700, exist_ok=True)
-    for name in ("srun", *_REFUSED, "scontrol"):
-        found = shutil.which(name, path=":".join((*folders, "/usr/bin", "/usr/local/bin", "/opt/slurm/bin")))
-        if found is not None:
-            (kept / name).touch(mode=0o600)  # not executable: without the mount nobody takes it for the command
-            aside.append((os.path.realpath(found), str(kept / name)))
-            over.append((str(kept.parent / name), os.path.realpath(found)))
-    return [*aside, *over]
-
-
-def _remembering(shim: str, environment: Mapping[str, str]) -> str:
-    """The shim with the trial's variables behind its first line, for callers that cleared their environment."""
-    first, _, rest = shim.partition("\n")
-    known = (f"{name}={shlex.quote(value)}; export {name}" for name, value in shim_environment(environment).items())
-    return "\n".join((first, *known, rest))
-
-
-def command_line(spec: TrialSpec) -> tuple[str, ...]:
-    """What to start: --prerun-command where there is one, else the script with its interpreter.
-
-    sh knows nothing like BASH_ENV for scripts: functions named as the shims go before the script, which is read in
-    place (`.`), so that $0, $@ and line numbers stay its own. They outlive what the script does to PATH.
-    """
-    if spec.command:
-        return ("/bin/bash", "-c", spec.command, spec.script_name or "prerun-command", *spec.args)
-    interpreter, *options, script = interpreter_line(Path(spec.script))
-    if os.path.basename(interpreter) in ("sh", "dash", "ash", "ksh") and all(_plain(o) for o in options):  # noqa: PTH119
-        read = f'. {shlex.quote(f"{spec.trial_dir}/shims/sh_env.sh")}; . "$0"'
-        return (interpreter, *options, "-c", read, script, *spec.args)
-    return (interpreter, *options, script, *spec.args)
-
-
-def _plain(option: str) -> bool:
-    return option.startswith("-") and "c" not in option and "s" not in option and not option.startswith("--")
-
-
-def interpreter_line(script: Path) -> tuple[str, ...]:
-    """What the kernel makes of the script's #! line: interpreter, at most one argument, the script.
-
-    Done here because a home directory may be mounted noexec; slurmd's spool, where sbatch runs it, is not.
-    """
-    with script.open("rb") as stream:
-        first = stream.readline(4096)
-    if not first.startswith(b"#!"):
-        raise ValueError(f"{script} does not start with #!")
-    words = os.fsdecode(first[2:].strip()).split(None, 1)
-    if not words:
-        raise ValueError(f"{script} names no interpreter")
-    return (*words, str(script))
 
 
 def _gpu_percent(samples: Sequence[GpuSample]) -> float | None:

@@ -2,7 +2,7 @@
 
 Needed where no overlay covers those files. Three nets, one behind the other: what is certain is found here before
 anything starts; redirections go to the trial's own directory in a copy of the script; what only the running shell
-knows is met by the shims of rm, cp, mv, ... (changed.py). Programs that are not Python and write by themselves are
+knows is met by the shims of rm, cp, mv, ... (touch_shim.py). Programs that are not Python and write by themselves are
 named here, since nothing holds them back.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurmwrap.prerun.changed import ENVIRONMENT, REMOVERS, SHIMMED, UNKNOWN, absolute, changed
-from slurmwrap.prerun.entry import Read, Started, started
+from slurmwrap.prerun.entry import Started
 from slurmwrap.prerun.shell import Target, commands
+from slurmwrap.prerun.walk import Read, started
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "mksh"})
 # Programs that compute and write by themselves: no shim, no guard inside.

@@ -14,11 +14,11 @@ from slurmwrap.diagnosis.classify import classify
 from slurmwrap.host.command import run
 from slurmwrap.job.request import JobRequest, Script
 from slurmwrap.prerun import inputs, static
-from slurmwrap.prerun.entry import entry_points
 from slurmwrap.prerun.judge import judge
 from slurmwrap.prerun.supervisor import run_trial
 from slurmwrap.prerun.trial import TrialSpec
 from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.prerun.walk import entry_points
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.sbatch"))

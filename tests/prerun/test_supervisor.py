@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -136,22 +135,6 @@ def test_steps_are_counted_under_any_shell(trial: Trial, shell: str) -> None:
     assert trial(f"{shell}\nPYTHONPATH=. srun -n8 python3 train.py 9\n").layer == "step"
 
 
-def test_slurms_own_commands_are_left_out_and_feigned(trial: Trial) -> None:
-    script = """#!/bin/bash
-set -e
-id=$(sbatch --parsable next.sh)
-sbatch next.sh
-scancel $id
-scontrol requeue $SLURM_JOB_ID
-echo "nodes: $(scontrol show hostnames "$SLURM_JOB_NODELIST")"
-"""
-    result = trial(script, environ={"SLURM_JOB_ID": "41", "SLURMD_NODENAME": "n3"})
-    assert result.exit_code == 0
-    assert result.refused == ("sbatch --parsable next.sh", "sbatch next.sh", "scancel 41", "scontrol requeue 41")
-    said = [line for line in text(result).splitlines() if "pre-run" not in line]
-    assert said == ["Submitted batch job 41", "nodes: n3"]
-
-
 def test_the_script_sees_one_task_and_loggers_off(trial: Trial) -> None:
     names = "SLURM_NNODES SLURM_NTASKS SLURM_PROCID WANDB_MODE SLURM_GPUS_PER_NODE RANK"
     script = "#!/bin/bash\nfor n in " + names + '; do echo "$n=${!n-unset}"; done\n'
@@ -229,23 +212,6 @@ def test_memory_and_cpu_of_the_tree_are_measured(trial: Trial, job: Path) -> Non
     assert 300 <= (measured.mem_peak_mib or 0) < 360
     assert 0 < (measured.cpus_used or 0) < 1.3  # how little a busy machine gives it is not ours to say
     assert 0 < (measured.steps_per_s or 0) < 1.1
-
-
-def test_where_shims_cannot_be_run_nothing_is(make_spec: Callable[..., TrialSpec]) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount")
-    spec = make_spec("#!/bin/bash\ntouch ran\n")
-    argv = ["mount", "-t", "tmpfs", "-o", "noexec,size=10m", "slurmwrap-test", spec.trial_dir]
-    script = Path(spec.script).read_bytes()
-    if subprocess.run(argv, capture_output=True).returncode:
-        pytest.skip("mounting is not possible here")
-    try:
-        Path(spec.script).write_bytes(script)
-        result = supervisor.run_trial(spec, environ={"PATH": "/usr/bin:/bin"})
-    finally:
-        subprocess.run(["umount", "-l", spec.trial_dir], check=True, capture_output=True)
-    assert (result.layer, "mounted noexec?" in result.error) == ("supervisor", True)
-    assert not Path(spec.chdir, "ran").exists()
 
 
 def test_progress_is_told_while_it_runs(make_spec: Callable[..., TrialSpec]) -> None:
@@ -334,104 +300,12 @@ def test_the_first_of_two_trainings_in_the_background_ends_the_trial(trial: Tria
     assert alive_in(tmp_path) == []
 
 
-def test_a_command_of_the_users_runs_in_the_scripts_place(trial: Trial) -> None:
-    script = "#!/bin/bash\nexit 9\n"
-    result = trial(script, "a", "b c", command='echo "$# $2"; srun -n8 python train.py 9')
-    assert (result.layer, result.steps) == ("step", 3)
-    assert text(result).splitlines()[0] == "2 b c"
-
-
-@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/sh -e", "/bin/dash", "/bin/bash", "/bin/bash -l"])
-def test_slurms_commands_are_met_after_path_was_set_anew(trial: Trial, shell: str) -> None:
-    script = f"#!{shell}\nexport PATH=/usr/bin:/bin\nsrun -N2 -n8 echo one task\nsbatch next.sh\n"
-    result = trial(script, "x", environ={"SLURM_JOB_ID": "41"})
-    assert result.refused == ("sbatch next.sh",)
-    assert [line for line in text(result).splitlines() if "pre-run" not in line] == [
-        "one task",
-        "Submitted batch job 41",
-    ]
-
-
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """A directory of Slurm's real commands, which only say that they ran."""
-    (tmp_path / "slurm").mkdir()
-    for name in ("srun", "sbatch", "scancel", "scontrol", "salloc", "mpirun"):
-        (tmp_path / "slurm" / name).write_text('#!/bin/sh\necho "the real ${0##*/} $*"\n')
-        (tmp_path / "slurm" / name).chmod(0o755)
-    return tmp_path / "slurm"
-
-
-def test_a_launcher_called_by_its_path_is_met_in_bash(trial: Trial, installed: Path) -> None:
-    lines = (
-        f"export MPI_HOME={installed}",
-        "$MPI_HOME/mpirun -np 16 echo one rank",
-        "${MPI_HOME}/srun -n 8 echo one task",
-        f"id=$({installed}/sbatch --parsable next.sh)",
-        'f() { "$MPI_HOME"/scontrol requeue 5 | cat; }; f; echo "$id"',
-    )
-    result = trial("#!/bin/bash\nset -euo pipefail\n" + "\n".join(lines) + "\n", environ={"SLURM_JOB_ID": "41"})
-    assert [line for line in text(result).splitlines() if "pre-run" not in line] == ["one rank", "one task", "41"]
-    assert result.refused == ("sbatch --parsable next.sh", "scontrol requeue 5")
-
-
-def namespaces_work() -> bool:
-    return subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode == 0
-
-
-@pytest.mark.skipif(not namespaces_work(), reason="this kernel gives no user namespace")
-def test_with_a_namespace_no_way_of_calling_slurm_goes_past_the_shims(trial: Trial, installed: Path) -> None:
-    s = installed
-    lines = (
-        f"env -i {s}/sbatch a",
-        f"timeout 5 {s}/srun -n 8 echo one task",
-        f"env -i PATH={s} scancel 5",
-        f"python3 -c \"import os; os.execv('{s}/scontrol', ['scontrol', 'requeue', '5'])\"",
-        f"{s}/scontrol show job 5",
-    )
-    environ = {"PATH": f"{Path(sys.executable).parent}:{s}:/usr/bin:/bin"}
-    result = trial("#!/bin/sh\n" + "\n".join(lines) + "\n", environ=environ)
-    assert result.refused == ("sbatch a", "scancel 5", "scontrol requeue 5")
-    assert [line for line in text(result).splitlines() if "pre-run" not in line] == [
-        "Submitted batch job 0",
-        "one task",
-        "the real scontrol show job 5",
-    ]
-
-
-def test_what_goes_past_the_shims_meets_a_reservation_that_does_not_exist(trial: Trial) -> None:
-    result = trial("#!/bin/sh\necho $SBATCH_RESERVATION $SALLOC_RESERVATION $SCANCEL_NAME\n")
-    assert text(result) == "slurmwrap-prerun slurmwrap-prerun slurmwrap-prerun\n"
-
-
 def test_a_trial_on_two_gpus_counts_in_both_ranks(trial: Trial, tmp_path: Path) -> None:
     both = "touch $TMPDIR/r$SLURM_PROCID; while [ ! -e $TMPDIR/r0 ] || [ ! -e $TMPDIR/r1 ]; do sleep 0.02; done"
     script = f"#!/bin/bash\nsrun -n16 sh -c '{both}; echo all here; exec python train.py 9'\n"
     result = trial(script, environ={"TMPDIR": str(tmp_path)}, trial_gpus=2, trial_tasks=2, nodes=2)
     assert (result.layer, result.steps) == ("step", 3)
     assert text(result).count("all here") == 2
-
-
-@pytest.mark.parametrize(
-    ("script", "refused"),
-    [
-        ("#!/bin/sh\n/usr/bin/scontrol requeue $SLURM_JOB_ID\n", True),
-        ("#!/bin/sh\ntrap '/opt/slurm/bin/scontrol --quiet update JobId=5 Nice=3' USR1\n", True),
-        ("#!/bin/sh\n/usr/bin/scontrol show hostnames\n", False),
-        ("#!/bin/sh\nscontrol requeue 5\n", False),
-        ("#!/bin/bash\n/usr/bin/scontrol requeue 5\n", False),  # a function stands in its place
-    ],
-)
-def test_without_a_namespace_a_script_that_changes_jobs_by_path_is_not_run(
-    make_spec: Callable[..., TrialSpec], script: str, refused: bool
-) -> None:
-    assert bool(supervisor.out_of_reach(make_spec(script))) is refused
-
-
-def test_a_script_out_of_reach_is_not_started(trial: Trial) -> None:
-    result = trial("#!/bin/sh\necho started\n/usr/bin/scontrol requeue 5\n", overlay="off")
-    assert (result.layer, result.logs) == ("supervisor", ())
-    assert result.error.startswith("would call '/usr/bin/scontrol requeue'")
 
 
 def test_a_program_of_many_threads_is_reaped_whole(trial: Trial, job: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import START, FakeClock, FakeSlurm, job
 
-from slurmwrap.cli.prerun_job import WATCH_S, NobodyWaits, Watch
+from slurmwrap.cli.prerun_job import AGAIN_S, WATCH_S, NobodyWaits, Watch
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
 from slurmwrap.prerun.environment import passed_on
@@ -24,12 +24,39 @@ def watch(*states: str, number: str | None = "7") -> tuple[Watch, FakeSlurm, Fak
         (("CANCELLED",), "job 7 was cancelled"),
         (("RUNNING",), "job 7 started"),
         (("COMPLETED",), "job 7 started"),
-        ((), "job 7 ended"),
     ],
 )
 def test_a_trial_for_which_nobody_waits_is_given_up(states: tuple[str, ...], said: str) -> None:
     with pytest.raises(NobodyWaits, match=said):
         watch(*states)[0].look()
+
+
+def test_a_job_that_slurm_does_not_know_three_times_in_a_row_has_ended() -> None:
+    eye, _, clock = watch()
+    for _ in range(2):
+        eye.look()
+        clock.sleep(AGAIN_S)
+    with pytest.raises(NobodyWaits, match="job 7 ended"):
+        eye.look()
+
+
+def test_a_job_that_slurm_misses_now_and_then_is_still_waited_for() -> None:
+    eye, slurm, clock = watch("PENDING")
+    for known in (False, False, True, False, False):
+        slurm.records = {7: job(7, state="PENDING")} if known else {}
+        eye.look()
+        clock.sleep(eye.next_at - clock.now())
+    assert clock.now() == START + 4 * AGAIN_S + WATCH_S
+
+
+def test_answers_that_do_not_come_are_no_sign_of_an_end() -> None:
+    eye, slurm, clock = watch()
+    eye.look()
+    slurm.away = True
+    for _ in range(3):
+        clock.sleep(WATCH_S)
+        eye.look()
+    assert (eye.missed, eye.next_at) == (1, START + 4 * WATCH_S)
 
 
 def test_a_waiting_job_and_a_silent_controller_change_nothing() -> None:

@@ -24,7 +24,8 @@ from slurmwrap.prerun.checks.options import misfitting
 from slurmwrap.prerun.checks.shell_text import text_findings
 from slurmwrap.prerun.checks.source import read_source
 from slurmwrap.prerun.checks.surroundings import surrounding_findings
-from slurmwrap.prerun.entry import EntryPoint, started
+from slurmwrap.prerun.entry import EntryPoint
+from slurmwrap.prerun.walk import started
 
 SHELL = st.text(alphabet="abc$(){}[]\"'`\\\n;&|<>#= pythonsrucdifet.-@/*?~:%", max_size=150)
 LINES = st.lists(

@@ -10,7 +10,8 @@ import pytest
 from slurmwrap.host.command import run
 from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.checks.interpreter import conda_prefix, look_up, python_of
-from slurmwrap.prerun.entry import EntryPoint, entry_points
+from slurmwrap.prerun.entry import EntryPoint
+from slurmwrap.prerun.walk import entry_points
 
 
 def desk(environ: dict[str, str]) -> Desk:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.prerun.entry import EntryPoint, entry_points
+from slurmwrap.prerun.entry import EntryPoint
 from slurmwrap.prerun.shell import UNKNOWN
+from slurmwrap.prerun.walk import entry_points
 
 SCRIPT = """#!/bin/bash
 #SBATCH -N2

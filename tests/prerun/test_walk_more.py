@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.prerun.entry import EntryPoint, entry_points
+from slurmwrap.prerun.entry import EntryPoint
 from slurmwrap.prerun.setup import CONDA
 from slurmwrap.prerun.shell import UNKNOWN
+from slurmwrap.prerun.walk import entry_points
 
 
 def one(script: str, *args: str, **environ: str) -> EntryPoint:
