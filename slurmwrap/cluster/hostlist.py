@@ -28,6 +28,14 @@ def expand(hostlist: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def names_in(hostlist: str) -> tuple[str, ...]:
+    """The same of what Slurm printed: () for "(null)", and for what is no host list; that costs only this field."""
+    try:
+        return expand("" if hostlist == "(null)" else hostlist)
+    except ValueError:
+        return ()
+
+
 def fold(names: Iterable[str]) -> str:
     """The shortest list that keeps the order: neighbours with consecutive last numbers share a bracket."""
     parts: list[str] = []
@@ -75,13 +83,17 @@ def _expand_one(part: str, hostlist: str) -> Iterable[str]:
     return _combine(literals, columns)
 
 
-def _combine(literals: list[str], columns: list[list[str]]) -> Iterable[str]:
+def _combine(literals: list[str], columns: list[list[str]]) -> list[str]:
     """Slurm's odd order: the last bracket turns fastest, then the first, the second, ... (same in 22.05 to 26.05)."""
+    if len(columns) == 1:  # nearly every list there is, and a tree of 10,000 nodes names each at every level
+        return [literals[0] + number for number in columns[0]]
     brackets = [i for i, column in enumerate(columns) if len(column) > 1]
     turning = [*reversed(brackets[:-1]), *brackets[-1:]]
+    names = list[str]()
     for choice in product(*(columns[i] for i in turning)):
         chosen = dict(zip(turning, choice, strict=True))
-        yield "".join(literals[i] + chosen.get(i, columns[i][0]) for i in range(len(literals)))
+        names.append("".join(literals[i] + chosen.get(i, columns[i][0]) for i in range(len(literals))))
+    return names
 
 
 def _numbers(text: str, part: str) -> list[str]:

@@ -38,6 +38,14 @@ class JobRecord:
     gpus: int = 0
     mem_mib_per_node: int | None = None
     mem_mib_per_cpu: int | None = None
+    priority: int = 0  # 0: held, or it no longer waits
+    features: str = ""  # as asked for by --constraint
+    qos: str = ""
+    het_job_id: int | None = None
+    min_cpus: int = 0  # on each node: scontrol's MinCPUsNode
+    cpus_per_task: int = 0
+    max_nodes: int = 0  # 0: as many as it likes
+    array_tasks: str = ""  # of a pending array: the tasks that this record stands for, "2-5"; "" one job or unknown
     work_dir: str = ""  # user text from here on
     std_out: str = ""
     std_err: str = ""
@@ -50,6 +58,16 @@ class JobRecord:
         if self.array_job_id is not None and self.array_task_id is not None:
             return f"{self.array_job_id}_{self.array_task_id}"
         return str(self.job_id)
+
+    @property
+    def waiting_address(self) -> str:
+        """What scontrol must be given to update what waits: of an array its pending tasks. "" where they are unknown.
+
+        The bare array id is refused for the tasks that run and changes what it may of them (measured, 22.05.8).
+        """
+        if self.array_job_id is None or self.array_task_id is not None:
+            return self.address
+        return f"{self.array_job_id}_[{self.array_tasks}]" if self.array_tasks else ""
 
     @property
     def pending(self) -> bool:

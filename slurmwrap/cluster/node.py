@@ -1,8 +1,13 @@
-"""The cluster at one moment: Node, Switch, Topology, Snapshot. Records only; memory in MiB, times in Unix seconds."""
+"""The cluster at one moment: Node, Partition, Reservation, Snapshot. Records only; MiB, Unix seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from slurmwrap.cluster.limits import Quotas
+from slurmwrap.cluster.topology import Topology
+
+_OUT = frozenset({"DRAIN", "MAINTENANCE", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +26,17 @@ class Node:
     gpu_type: str = ""
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    sockets: int = 1
+    gpu_sockets: tuple[int, ...] = ()  # socket of each GPU by index, where gres.conf says; () unknown
+    gpus_used_at: tuple[int, ...] = ()  # indexes of the GPUs that are held, where Slurm says; () unknown or none
+    weight: int = 1
     address: str = ""  # NodeAddr
     reason: str = ""  # free text: never parse it
 
     @property
     def usable(self) -> bool:
         """True when Slurm would start a job here: up, not draining, not reserved for maintenance."""
-        bad = {"DRAIN", "MAINTENANCE", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT"}
-        return self.state in {"IDLE", "MIXED", "ALLOCATED"} and not self.flags & bad
+        return self.state in {"IDLE", "MIXED", "ALLOCATED"} and (not self.flags or self.flags.isdisjoint(_OUT))
 
     @property
     def prolog_failed(self) -> bool:
@@ -38,43 +46,20 @@ class Node:
     @property
     def gpus_free(self) -> int:
         """GPUs no job holds."""
-        return max(0, self.gpus - self.gpus_used)
+        free = self.gpus - self.gpus_used  # not max(): these three are asked of every node of 10,000, several times
+        return free if free > 0 else 0
 
     @property
     def cpus_free(self) -> int:
         """CPUs no job holds."""
-        return max(0, self.cpus - self.cpus_alloc)
+        free = self.cpus - self.cpus_alloc
+        return free if free > 0 else 0
 
     @property
     def mem_free_mib(self) -> int:
         """Memory no job holds, in MiB."""
-        return max(0, self.mem_mib - self.mem_alloc_mib)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """One line of `scontrol show topology` (topology/tree). Leaves have level 0 and nodes."""
-
-    name: str
-    level: int
-    nodes: tuple[str, ...]  # everything below it
-    children: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
-    """The switch tree; empty when Slurm knows none."""
-
-    switches: tuple[Switch, ...] = ()
-
-    @property
-    def leaves(self) -> tuple[Switch, ...]:
-        """The leaf switches, in Slurm's order."""
-        return tuple(s for s in self.switches if s.level == 0)
-
-    def leaf_of(self, node: str) -> str | None:
-        """Name of the leaf switch that `node` hangs on."""
-        return next((s.name for s in self.leaves if node in s.nodes), None)
+        free = self.mem_mib - self.mem_alloc_mib
+        return free if free > 0 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +73,32 @@ class Partition:
     max_mem_mib_per_node: int | None = None
     max_mem_mib_per_cpu: int | None = None
     max_time_s: int | None = None
+    min_nodes: int = 1
+    exclusive: bool = False  # OverSubscribe=EXCLUSIVE: whole nodes only
+    qos: str = ""
+    state: str = "UP"  # or "DOWN", "DRAIN", "INACTIVE"
+    topology: str = ""  # 25.05 and newer: a topology of its own (topology.yaml); "": the cluster's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """One line of `scontrol show reservation -o`."""
+
+    name: str
+    start: int
+    end: int
+    nodes: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()  # "MAINT", "IGNORE_JOBS", ...
+    cpus: int = 0  # of all its nodes together, so less than they have where it takes only some cores; 0: not said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """What is known of the jobs that run on one node, all together; published, so nobody's job is named."""
+
+    node: str
+    cpus_busy: float = 0.0  # cores that the jobs with a profile keep busy
+    mem_mib: int = 0  # their measured peaks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +110,11 @@ class Snapshot:
     topology: Topology = field(default_factory=Topology)
     default_partition: str = ""
     partitions: tuple[Partition, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    quotas: Quotas = field(default_factory=Quotas)  # of the user who asks; empty: unknown, or nothing is enforced
+    max_switch_wait_s: int = 300  # SchedulerParameters=max_switch_wait: Slurm clamps --switches=N@t to it
+    release: tuple[int, int] | None = None  # (24, 11): which options its sbatch has; None: unknown
+    preempts: bool = False  # PreemptType: a job that waits may end others to get what it asks for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

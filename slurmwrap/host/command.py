@@ -9,6 +9,7 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from typing import IO
 
 _CHUNK = 1 << 16  # the size of a pipe's buffer in Linux
 _TICK_S = 0.05  # how often to look whether a child ended whose pipes somebody else still holds
+_MOST_OF_OTHERS = 1 << 14  # bytes of each output: a command that runs as somebody else is his, and may say anything
+_NO_GROUP = 65534  # Linux's overflow gid, "nogroup"
 _GRACE_S = 0.4  # for the kernel to end a killed child; a child in D state may never end
 
 _abandoned: list[subprocess.Popen[bytes]] = []  # killed, not yet dead; reaped when the next command runs
@@ -46,11 +49,13 @@ def run(
     stdin: bytes | None = None,
     environ: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
+    uid: int | None = None,
 ) -> CommandResult:
     """Runs `argv` in a session of its own and returns within `timeout_s` + 0.5 s, whatever the program does.
 
     `environ` None: ours with LC_ALL=C, so that texts can be compared. `stdin` None: /dev/null. Both outputs are kept
-    whole. A background process of the command that holds the pipes open is not waited for.
+    whole. A background process of the command that holds the pipes open is not waited for. `uid`: whom to become
+    first, without any group of ours; only root can. Of what such a command says only the beginning is kept.
     """
     _reap_abandoned()
     deadline = time.monotonic() + timeout_s
@@ -63,6 +68,9 @@ def run(
             env=dict(environ) if environ is not None else {**os.environ, "LC_ALL": "C"},
             cwd=cwd,
             start_new_session=True,
+            user=uid,
+            group=None if uid is None else _NO_GROUP,
+            extra_groups=None if uid is None else (),
         )
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument
         reason = f"{argv[0] if argv else ''}: {getattr(error, 'strerror', None) or error}"
@@ -71,7 +79,8 @@ def run(
         )
     ended, (stdout, stderr) = False, (bytearray(), bytearray())
     try:
-        ended = _talk(process, stdin or b"", (stdout, stderr), deadline) and _wait(process, deadline)
+        most = sys.maxsize if uid is None else _MOST_OF_OTHERS
+        ended = _talk(process, stdin or b"", (stdout, stderr), deadline, most) and _wait(process, deadline)
     finally:  # also on Ctrl-C: the child has its own session and would not see it
         if not ended:
             _kill(process)
@@ -86,7 +95,9 @@ def run(
     )
 
 
-def _talk(process: subprocess.Popen[bytes], stdin: bytes, kept: tuple[bytearray, bytearray], deadline: float) -> bool:
+def _talk(
+    process: subprocess.Popen[bytes], stdin: bytes, kept: tuple[bytearray, bytearray], deadline: float, most: int
+) -> bool:
     """Feeds and reads all pipes at once until both outputs end or the child does; False at the deadline."""
     pending = memoryview(stdin)
     with selectors.DefaultSelector() as selector:
@@ -102,7 +113,7 @@ def _talk(process: subprocess.Popen[bytes], stdin: bytes, kept: tuple[bytearray,
                 if key.data is None:
                     pending = _feed(selector, key, pending)
                 elif chunk := os.read(key.fd, _CHUNK):
-                    key.data.extend(chunk)
+                    key.data.extend(chunk[: max(0, most - len(key.data))])
                 else:
                     selector.unregister(key.fileobj)
     return True

@@ -7,6 +7,7 @@ Several commands of one question run side by side. A submission is made once, wh
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,9 @@ from slurmwrap.errors import NoSlurmConf, SlurmError, SlurmUnreachable
 from slurmwrap.host.clock import SystemClock
 from slurmwrap.host.command import CommandResult, run
 from slurmwrap.slurm.jobs import exclude_format, job_format, parse_jobs
-from slurmwrap.slurm.parse import parse_config, parse_nodes, parse_partitions, parse_topology
+from slurmwrap.slurm.parse import parse_config, parse_nodes
+from slurmwrap.slurm.racks import Network
+from slurmwrap.slurm.snapshot import Asker, requests, snapshot_of
 
 # Where Slurm's own builds and the common packagings look when SLURM_CONF is not set. The last one: configless.
 CONF_PLACES = (
@@ -40,23 +43,40 @@ _AMBIGUOUS = re.compile(
 _SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
 _PARSABLE = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
 _FORGOTTEN = "Invalid job id specified"
-_JOB_ADDRESS = re.compile(r"\d+(_\d+)?(\+\d+)?", re.ASCII)
+_JOB_ADDRESS = re.compile(r"\d+(_\d+|_\[[\d,:-]+\])?(\+\d+)?", re.ASCII)
 _NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII | re.IGNORECASE)
 _KEY = re.compile(r"[A-Za-z]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HARMLESS = frozenset(("PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "LC_ALL", "TERM", "INPUTRC"))
+_LIMITED = frozenset(
+    ("NumNodes", "MinMemoryNode", "MinMemoryCPU", "CPUsPerTask", "MinCPUsNode", "NumCPUs", "NumTasks", "TimeLimit")
+)
+_OWNER_TIMEOUT_S = 3.0  # scontrol takes 6 ms
+# What Switches=0 means: 24.11.5 and 26.05.5 take that and clear the field, but a job that waits for a switch waits on.
+_NO_SWITCH_WAIT = "1@0"  # runs within one pass of the scheduler, in 22.05.8 too
 SBATCH_TIMEOUT_S = 120.0  # sbatch itself retries for 20 s and more when the controller is busy
 
 
 class SlurmCommands:
-    """Slurm as `environ` sees it (SLURM_CONF, PATH). Raises SlurmUnreachable and SlurmError as edges.Slurm says."""
+    """Slurm as `environ` sees it (SLURM_CONF, PATH). Raises SlurmUnreachable and SlurmError as edges.Slurm says.
+
+    `network`: what a snapshot's topology is made of, beside what Slurm tells (SiteRacks).
+    """
 
     def __init__(
-        self, environ: Mapping[str, str] = os.environ, *, timeout_s: float = 10.0, clock: Clock | None = None
+        self,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        timeout_s: float = 10.0,
+        clock: Clock | None = None,
+        network: Network = lambda told, nodes: told,
     ) -> None:
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
+        self._network = network
         self._given = environ
         self._environ = _reading_environ(environ)
+        self._asker = Asker(user=_user_name(os.geteuid()), uid=os.geteuid())
         self._config: Mapping[str, str] | None = None
         self._conf_seen = False
 
@@ -71,26 +91,20 @@ class SlurmCommands:
         return self.config().get("ClusterName", "")
 
     def snapshot(self) -> Snapshot:
-        """Nodes, topology, partitions and (once) the configuration, by two commands side by side."""
-        requests = b"show topology\nshow partition\n" + (b"show config\n" if self._config is None else b"")
+        """Nodes, topology, partitions, reservations, our limits and (once) the configuration, by two commands."""
         nodes, rest = self._side_by_side(
             ["scontrol", "show", "node", "-d", "-o"],
-            # one more process saved: scontrol takes several requests on its standard input (22.05 to 26.05)
             ["scontrol", "-o"],
-            stdin=requests,
+            stdin=requests(self._config, self._asker),
         )
-        said = _decode(rest.stdout).replace("scontrol: ", "")  # its prompt; no topology plugin is no error
-        lines, told, settings = said.partition("Configuration data as of")
-        if told:
-            self._config = parse_config(settings)
-        partitions = parse_partitions(lines)
-        return Snapshot(
-            taken_at=self._clock.now(),
-            nodes=parse_nodes(_checked(nodes, self._timeout_s)),
-            topology=parse_topology(lines),
-            default_partition=next((partition.name for partition in partitions if partition.default), ""),
-            partitions=partitions,
+        told_nodes, told = _checked(nodes, self._timeout_s), _decode(rest.stdout)
+        gone = "PartitionName=" not in told and _UNREACHABLE.search(_decode(rest.stderr))
+        if rest.timed_out or rest.missing or gone:
+            _checked(replace(rest, exit_code=rest.exit_code or 1), self._timeout_s)
+        snapshot, self._config = snapshot_of(
+            told_nodes, told, self._config, self._asker, self._network, self._clock.now()
         )
+        return snapshot
 
     def node_addresses(self) -> Mapping[str, str]:
         """NodeName → NodeAddr, a host name or an address."""
@@ -131,11 +145,44 @@ class SlurmCommands:
         """All jobs that Slurm still knows, ended ones too, of one user or all."""
         return self._jobs(*([] if user is None else [f"--user={user}"]))
 
-    def apply(self, action: SlurmAction) -> None:
-        """Carries out one action. SlurmError when Slurm refuses, or when a node is not ours to touch."""
+    def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
+        """Carries out one action. SlurmError when Slurm refuses, or when a node is not ours to touch.
+
+        `owner`: where we are root Slurm is asked in the name of this uid, so that he gets nothing that he may not
+        have, and keeps his limits: what root sets is exempt from those of association and QOS (slurmctld's
+        ADMIN_SET_LIMIT). `also`: further updates of the same job in the same call, all or none of which a job that
+        starts meanwhile has.
+        """
         if action.verb in (Verb.DRAIN, Verb.RESUME):
             self._guard(action)
-        self._read(argv_of(action))
+        argv = [*argv_of(action), *(argv_of(one)[-1] for one in also)]
+        if any(one.verb is not Verb.UPDATE_JOB or one.target != action.target for one in (action, *also) if also):
+            raise SlurmError(f"only updates of one job go together, not {' and '.join(map(str, (action, *also)))}")
+        if owner is not None and os.geteuid() not in (0, owner):
+            for one in (action, *also):
+                self._keep_limits(one)
+        if owner is None or os.geteuid() != 0:
+            self._read(argv)
+            return
+        self._need_conf()
+        # the process is his: he may look into it, and stop it
+        environ = {name: value for name, value in self._environ.items() if name in _HARMLESS}
+        timeout_s = min(_OWNER_TIMEOUT_S, self._timeout_s)
+        _checked(run(argv, timeout_s=timeout_s, environ=environ, cwd="/", uid=owner), timeout_s)
+
+    def may_resize(self) -> bool:
+        """Whether `apply` changes nodes, CPUs and memory of other users' jobs: as root in their names, else only where
+        nobody has limits that an administrator's word would free him of."""
+        enforced = self.config().get("AccountingStorageEnforce", "none").split(",")
+        return os.geteuid() == 0 or {"limits", "qos", "safe", "all"}.isdisjoint(enforced)
+
+    def _keep_limits(self, action: SlurmAction) -> None:
+        """As SlurmUser we are an administrator, not the job's owner: nobody is to be freed of his limits by that."""
+        if action.key in _LIMITED and not self.may_resize():
+            raise SlurmError(
+                f"{action.key} of job {action.target}: association and QOS would limit it no more",
+                hint="Let the reconciler run as root: it asks in the name of the job's owner then.",
+            )
 
     def _guard(self, action: SlurmAction) -> None:
         """A drain has an owner: what a person or another tool set stays as it is."""
@@ -224,7 +271,8 @@ def argv_of(action: SlurmAction) -> list[str]:
     if action.verb is Verb.UPDATE_JOB:
         if not _KEY.fullmatch(action.key):
             raise SlurmError(f"'{action.key}' is not a key of scontrol update")
-        return ["scontrol", "update", f"JobId={action.target}", f"{action.key}={_CONTROL.sub(' ', action.value)}"]
+        value = _NO_SWITCH_WAIT if (action.key, action.value) == ("Switches", "0") else action.value
+        return ["scontrol", "update", f"JobId={action.target}", f"{action.key}={_CONTROL.sub(' ', value)}"]
     if action.verb is Verb.DRAIN:
         if not action.value.startswith(DRAIN_PREFIX):
             raise SlurmError(f"a drain's Reason must start with '{DRAIN_PREFIX}', not '{action.value}'")
@@ -239,7 +287,18 @@ def _reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """For reads: the user's tastes (SQUEUE_*, SLURM_TIME_FORMAT) and another cluster must not shine in."""
     kept = {k: v for k, v in environ.items() if not k.startswith(("SQUEUE_", "SCONTROL_")) and k != "SLURM_CLUSTERS"}
     # TERM and INPUTRC: scontrol reads its requests by readline
+    # SCONTROL_ALL: a partition that is only hidden may well be the one that a job names
+    kept["SCONTROL_ALL"] = "1"
+    kept["SLURM_BITSTR_LEN"] = "0"  # the tasks of an array, uncut
     return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "TERM": "dumb", "INPUTRC": "/dev/null"}
+
+
+def _user_name(uid: int) -> str:
+    """Of the password database; "" for an account that it does not know."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""
 
 
 def _checked(result: CommandResult, timeout_s: float) -> str:

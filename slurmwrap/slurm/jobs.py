@@ -20,7 +20,8 @@ JOB_FIELDS = (  # squeue(1) --Format; the last six are the user's own text
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "UserName", "UserID", "Account", "Partition"),
     *("Requeue", "RestartCnt", "exit_code", "DerivedEC", "SubmitTime", "EligibleTime", "StartTime", "EndTime"),
     *("TimeLimit", "NodeList", "ReqNodes", "NumNodes", "NumCPUs", "NumTasks", "MinMemory", "tres-alloc"),
-    *("tres-per-node", "tres-per-job", "tres-per-task", "Name", "WorkDir", "STDOUT", "STDERR", "Comment", "Command"),
+    *("tres-per-node", "tres-per-job", "tres-per-task", "PriorityLong", "Feature", "QOS", "HetJobID", "MinCpus"),
+    *("cpus-per-task", "MaxNodes", "Name", "WorkDir", "STDOUT", "STDERR", "Comment", "Command"),
 )
 
 
@@ -90,6 +91,14 @@ def _job(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
         gpus=_job_gpus(fields, nodes),
         mem_mib_per_node=memory[0],
         mem_mib_per_cpu=memory[1],
+        priority=number(fields["PriorityLong"]),
+        features=_text(fields["Feature"]),
+        qos=_text(fields["QOS"]),
+        het_job_id=number(fields["HetJobID"]) or None,
+        min_cpus=number(fields["MinCpus"]),
+        cpus_per_task=number(fields["cpus-per-task"]),
+        max_nodes=number(fields["MaxNodes"]),
+        array_tasks=_waiting_tasks(fields["ArrayTaskID"]),
         work_dir=fields["WorkDir"],
         comment=_text(fields["Comment"]),
         command=_text(fields["Command"]),
@@ -99,6 +108,12 @@ def _job(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
 
 def _text(value: str) -> str:
     return "" if value in {"(null)", "N/A"} else value
+
+
+def _waiting_tasks(text: str) -> str:
+    """The tasks that a pending array's record stands for, "2-5" of "2-5%2"; "" for one task and where squeue cut it."""
+    tasks = text.partition("%")[0]
+    return tasks if re.fullmatch(r"[0-9]+[-,][0-9,:-]*[0-9]", tasks) else ""
 
 
 def _exit(text: str) -> tuple[int, int]:

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from slurmwrap.host.clock import SystemClock
 from slurmwrap.host.command import CommandResult, run
 
@@ -80,6 +82,13 @@ def test_program_that_ignores_sigterm_and_closes_its_pipes_is_killed_all_the_sam
     assert time.monotonic() - started < 20
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_of_a_command_that_runs_as_somebody_else_only_the_beginning_is_kept() -> None:
+    script = "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2; exit 7"
+    result = run(["sh", "-c", script], timeout_s=20, uid=12345, cwd="/")
+    assert (result.exit_code, len(result.stdout), len(result.stderr)) == (7, 1 << 14, 1 << 14)
+
+
 def test_background_process_that_holds_the_pipes_is_not_waited_for(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     started = time.monotonic()
@@ -123,7 +132,7 @@ def test_system_clock_moves_and_takes_a_negative_wait_for_none() -> None:
 
 def _gone(pid: int) -> bool:
     """Dead, or a zombie that waits for its new parent."""
-    for _ in range(50):
+    for _ in range(500):
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
             if stat.rpartition(")")[2].split()[0] == "Z":

@@ -180,3 +180,18 @@ def test_controller_that_is_not_there_is_unreachable_in_time(lab: Lab, tmp_path:
 def test_cluster_and_addresses_are_known(slurm: SlurmCommands) -> None:
     assert slurm.cluster_name()
     assert set(slurm.node_addresses().values()) == {"127.0.0.1"}
+
+
+def test_job_that_waits_for_a_switch_is_let_go_by_switches_0(lab: Lab, slurm: Slurm) -> None:
+    # sent as Switches=1@0: by 0 itself 24.11.5 and 26.05.5 let nothing go
+    busy = lab.submit("--nodelist=n[0-2,4-6]", "-N6", "--exclusive", "--mem=100", user=ALICE, script=SLEEP)
+    lab.wait_job(busy, ("RUNNING",), timeout=60)
+    waiting = lab.submit("-N2", "--switches=1@50:00", "--mem=100", user=ALICE, script=SLEEP)
+    try:
+        wait_for(lambda: job(slurm, waiting).reason, lambda reason: reason == "Resources", timeout=60)
+        assert job(slurm, waiting).state == "PENDING"  # with a node free under each of the two
+        slurm.apply(SlurmAction(verb=Verb.UPDATE_JOB, target=waiting, key="Switches", value="0"))
+        lab.wait_job(waiting, ("RUNNING",), timeout=60)
+        assert job(slurm, waiting).nodes == ("n3", "n7")
+    finally:
+        lab.run(["scancel", busy, waiting])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.node import Node, Partition, Switch, Topology
-from slurmwrap.slurm.parse import parse_config, parse_nodes, parse_partitions, parse_topology
+from slurmwrap.cluster.node import Node, Partition
+from slurmwrap.slurm.parse import parse_config, parse_nodes, parse_partitions
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 RELEASES = ["22.05", "24.11", "26.05"]
@@ -18,7 +18,7 @@ def captured(release: str, name: str) -> str:
 
 
 def idle(name: str, **changes: object) -> Node:
-    values = {"cpus": 32, "gpus": 8, "partitions": ("gpu",), "state": "IDLE", **changes}
+    values = {"cpus": 32, "gpus": 8, "partitions": ("gpu",), "state": "IDLE", "sockets": 2, **changes}
     return Node(name=name, mem_mib=256000, gpu_type="a100", address="127.0.0.1", **values)  # type: ignore[arg-type]
 
 
@@ -75,6 +75,8 @@ def test_a_busy_node_tells_what_is_left_without_what_slurm_keeps_for_itself() ->
         gpu_type="a100",
         partitions=("gpu", "long"),
         features=("a100", "ib"),
+        gpu_sockets=(0, 0, 0, 0, 1, 1, 1, 1),
+        gpus_used_at=(0, 2, 3),
         address="10.0.0.1",
     )
     assert (node.gpus_free, node.cpus_free, node.mem_free_mib, node.usable) == (5, 14, 408000, True)
@@ -125,21 +127,6 @@ def test_reason_cannot_add_a_field_that_the_node_does_not_have() -> None:
 def test_comment_before_any_reason_cannot_pass_for_one() -> None:
     (node,) = parse_nodes("NodeName=n State=IDLE Comment=x Reason=slurmwrap: forged State=DOWN")
     assert (node.state, node.reason) == ("IDLE", "")
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_topology_is_the_same_in_every_release(release: str) -> None:
-    assert parse_topology(captured(release, "topology.txt")) == Topology(
-        switches=(
-            Switch(name="ib0", level=0, nodes=("n0", "n1")),
-            Switch(name="ib1", level=0, nodes=("n2", "n3")),
-            Switch(name="core", level=1, nodes=("n0", "n1", "n2", "n3"), children=("ib0", "ib1")),
-        )
-    )
-
-
-def test_slurm_without_a_tree_has_no_switches() -> None:
-    assert parse_topology("No topology information available\nBlockName=b1 BlockIndex=0 Nodes=n[0-3]\n") == Topology()
 
 
 @pytest.mark.parametrize("release", RELEASES)

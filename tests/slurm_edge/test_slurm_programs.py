@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,9 +141,8 @@ def test_snapshot_takes_two_calls(slurm: Slurm, tmp_path: Path) -> None:
         '*) cat; echo "scontrol: SwitchName=ib0 Level=0 Nodes=n0"; echo "PartitionName=p Default=YES x=";; esac'
     )
     snapshot = slurm(scontrol=answer).snapshot()
-    assert ([n.name for n in snapshot.nodes], snapshot.topology.leaf_of("n0"), snapshot.default_partition) == (
-        *(["n0"], "ib0", "p"),
-    )
+    leaves = [(leaf.name, leaf.nodes) for leaf in snapshot.topology.leaves]
+    assert ([n.name for n in snapshot.nodes], leaves, snapshot.default_partition) == (["n0"], [("ib0", ("n0",))], "p")
     assert sorted(calls(tmp_path)) == ["scontrol -o", "scontrol show node -d -o"]
 
 
@@ -158,6 +159,9 @@ def act(verb: Verb, target: str = "77_2", key: str = "", value: str = "") -> Slu
         (act(Verb.RELEASE, "7"), "scontrol release 7"),
         (act(Verb.CANCEL, "7+1"), "scancel 7+1"),
         (act(Verb.UPDATE_JOB, "7", "ExcNodeList", ""), "scontrol update JobId=7 ExcNodeList="),
+        (act(Verb.UPDATE_JOB, "7", "Switches", "2@5:00"), "scontrol update JobId=7 Switches=2@5:00"),
+        # a job that waits for a switch would not be let go by Switches=0 (24.11.5, 26.05.5)
+        (act(Verb.UPDATE_JOB, "7", "Switches", "0"), "scontrol update JobId=7 Switches=1@0"),
         (
             act(Verb.DRAIN, "n1", value="slurmwrap: Xid 79"),
             "scontrol update NodeName=n1 State=DRAIN Reason=slurmwrap:~Xid~79",
@@ -227,8 +231,86 @@ def test_only_our_own_drains_are_touched(slurm: Slurm, tmp_path: Path, node: str
     assert any(call.startswith("scontrol update") for call in calls(tmp_path)) is allowed
 
 
+def test_updates_that_belong_together_are_one_command_and_only_of_one_job(slurm: Slurm, tmp_path: Path) -> None:
+    edge = slurm(scontrol="true")
+    cpus, least = (act(Verb.UPDATE_JOB, "81", key, "4") for key in ("CPUsPerTask", "MinCPUsNode"))
+    edge.apply(cpus, also=(least,))
+    for other in (replace(least, target="82"), act(Verb.CANCEL, "81")):
+        with pytest.raises(SlurmError, match="only updates of one job"):
+            edge.apply(cpus, also=(other,))
+    assert calls(tmp_path) == ["scontrol update JobId=81 CPUsPerTask=4 MinCPUsNode=4"]
+
+
 def test_name_with_broken_utf_8_can_be_stored(slurm: Slurm) -> None:
     with pytest.raises(SlurmError) as caught:
         slurm(scontrol=r"printf 'bad \377 name' >&2; exit 1").cluster_name()
     str(caught.value).encode("utf-8")
     assert os.fsencode(str(caught.value)).startswith(b"bad ")
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory that every user can pass and write: pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+def program_for_all(directory: Path, body: str) -> SlurmCommands:
+    (directory / "scontrol").write_text(f"#!/bin/sh\n{body}\n")
+    (directory / "scontrol").chmod(0o755)
+    (directory / "slurm.conf").touch()
+    environ = {"PATH": f"{directory}:/usr/bin:/bin", "SLURM_CONF": f"{directory}/slurm.conf", "TOKEN": "secret"}
+    return SlurmCommands(environ, timeout_s=0.5)
+
+
+CLEARED = SlurmAction(verb=Verb.UPDATE_JOB, target="81_[2-5]", key="ExcNodeList", value="")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_change_in_the_owners_name_has_his_uid_none_of_our_groups_and_no_secret(open_to_all: Path) -> None:
+    edge = program_for_all(open_to_all, f'(id -u; id -G; echo "$@"; env) > {open_to_all}/seen')
+    edge.apply(CLEARED, owner=12345)
+    uid, groups, words, *environ = (open_to_all / "seen").read_text().splitlines()
+    assert (uid, groups, words) == ("12345", "65534", "update JobId=81_[2-5] ExcNodeList=")
+    assert f"SLURM_CONF={open_to_all}/slurm.conf" in environ and not any("secret" in line for line in environ)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_owner_who_stops_our_command_costs_seconds_and_is_told_from_a_refusal(open_to_all: Path) -> None:
+    with pytest.raises(SlurmUnreachable, match="no answer"):
+        program_for_all(open_to_all, "kill -STOP $$").apply(CLEARED, owner=12345)
+    with pytest.raises(SlurmError, match="Access/permission denied"):
+        program_for_all(open_to_all, "echo 'Access/permission denied' >&2; exit 1").apply(CLEARED, owner=12345)
+
+
+def test_without_an_owner_a_change_is_made_as_ourselves(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(scontrol="").apply(CLEARED)
+    assert calls(tmp_path) == ["scontrol update JobId=81_[2-5] ExcNodeList="]
+
+
+@pytest.mark.parametrize(("enforced", "refused"), [("associations,limits,qos", True), ("none", False)])
+def test_who_is_not_root_frees_no_job_of_its_limits(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, enforced: str, refused: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 64030)
+    edge = slurm(scontrol=f'[ "$1" = show ] && echo "AccountingStorageEnforce = {enforced}"; exit 0')
+    edge.apply(CLEARED, owner=12345)
+    assert edge.may_resize() is not refused
+    size = replace(CLEARED, key="MinMemoryNode", value="1")
+    if refused:
+        with pytest.raises(SlurmError, match="would limit it no more"):
+            edge.apply(size, owner=12345)
+    else:
+        edge.apply(size, owner=12345)
+
+
+def test_root_may_resize_whatever_is_enforced(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert slurm(scontrol='echo "AccountingStorageEnforce = limits"').may_resize()
+
+
+@pytest.mark.parametrize("target", ["81_[2-5", "81_[2-5]; rm", "81_[]", "81_[2-5] Priority=9", "81_[a]", "81_[2-5]_3"])
+def test_an_address_that_means_more_than_tasks_is_refused(target: str) -> None:
+    with pytest.raises(SlurmError, match="is not a job id"):
+        argv_of(replace(CLEARED, target=target))

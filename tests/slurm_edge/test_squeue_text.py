@@ -45,6 +45,10 @@ EVIL = JobRecord(
     cpus=16,
     gpus=4,
     mem_mib_per_node=10000,
+    priority=1,
+    min_cpus=4,
+    cpus_per_task=4,
+    max_nodes=2,
     work_dir="/lab/w",
     std_out="/lab/w/1 out.txt",
     std_err="/lab/w/1 out.txt",
@@ -61,8 +65,14 @@ def test_name_and_comment_that_forge_fields_and_lines_stay_text(release: str) ->
 def test_22_05_gives_the_arguments_with_the_command() -> None:
     from dataclasses import replace
 
-    assert captured("22.05")[15] == replace(EVIL, job_id=15, std_out="/lab/w/15 out.txt", std_err="/lab/w/15 out.txt",
-        command="/lab/w/j.sh a b c JobState=COMPLETED")  # fmt: skip
+    assert captured("22.05")[15] == replace(
+        EVIL,
+        job_id=15,
+        priority=4294901745,
+        std_out="/lab/w/15 out.txt",
+        std_err="/lab/w/15 out.txt",
+        command="/lab/w/j.sh a b c JobState=COMPLETED",
+    )
 
 
 @pytest.mark.parametrize(("release", "job_id"), [("22.05", 16), ("24.11", 2), ("26.05", 2)])
@@ -99,6 +109,35 @@ def test_allocated_nodes_and_gpus_of_an_ended_job_are_known() -> None:
     job = captured("24.11")[5]
     assert (job.nodes, job.gpus, job.start_time, job.end_time, job.std_out) == (
         *(("n0", "n2"), 4, 1795224553, 1795224653, "/lab/w/o-5-wrap.txt"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("squeue", "waiting"),
+    [
+        ("2-5%2", "7_[2-5]"),
+        ("1,3-9", "7_[1,3-9]"),
+        ("0-8:2", "7_[0-8:2]"),
+        ("4", "7_4"),
+        ("0-3,5...", ""),
+        ("N/A", "7"),
+    ],
+)
+def test_waiting_tasks_of_an_array_are_addressed_without_those_that_run(squeue: str, waiting: str) -> None:
+    (job,) = parse_jobs(row(ArrayTaskID=squeue, State="PENDING"), "", SEP)
+    assert job.waiting_address == waiting
+
+
+def test_a_hostile_array_expression_is_no_address() -> None:
+    (job,) = parse_jobs(row(ArrayTaskID="1-2] Priority=9", State="PENDING"), "", SEP)
+    assert (job.array_tasks, job.waiting_address) == ("", "")
+
+
+def test_what_a_waiting_job_insists_on_is_read() -> None:
+    said = {"PriorityLong": "4294901755", "Feature": "a100&nvme", "QOS": "high", "HetJobID": "9", "MinCpus": "8"}
+    (job,) = parse_jobs(row(**said, MaxNodes="4", **{"cpus-per-task": "4"}), "", SEP)
+    assert (job.priority, job.features, job.qos, job.het_job_id, job.min_cpus, job.cpus_per_task, job.max_nodes) == (
+        *(4294901755, "a100&nvme", "high", 9, 8, 4, 4),
     )
 
 
