@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast scripts fuzz lint format bench clean
+.PHONY: help setup demo test test-fast scripts accounting fuzz lint format bench clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -25,6 +25,10 @@ test-fast: setup ## what needs neither Slurm nor PyTorch
 scripts: ## every training script and mutant of tests/scripts, with the frameworks they use (slow)
 	@.ci/setup dev,examples,frameworks
 	@$(ROOT) $(PY) -m pytest -q -m "slow or frameworks"
+
+accounting: ## limits of QOS and association, on a lab with slurmdbd and a MariaDB of its own (slow)
+	@.ci/setup dev,examples accounting
+	@$(ROOT) $(PY) -m pytest -q tests/slurm/test_accounting.py
 
 fuzz: setup ## the property tests on new random examples, many more of them (slow)
 	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not slow and not lab" tests/job tests/diagnosis tests/report tests/store

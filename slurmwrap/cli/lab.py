@@ -46,8 +46,12 @@ def up(
     cpus: Annotated[int, typer.Option(help="CPUs per node (invented).")] = 32,
     mem_mib: Annotated[int, typer.Option(help="Memory per node in MiB (invented).")] = 256_000,
     switches: Annotated[int, typer.Option(help="Leaf switches under one core switch.")] = 2,
+    topology: Annotated[str, typer.Option(help="What Slurm is told of the network: tree or none.")] = "tree",
     slurm_user: Annotated[str | None, typer.Option(help="Who runs slurmctld.  [default: you]")] = None,
     base_port: Annotated[int, typer.Option(help="slurmctld's port; the nodes take those above.")] = DEFAULT_BASE_PORT,
+    accounting: Annotated[
+        bool, typer.Option("--accounting", help="slurmdbd and its own MariaDB; limits are enforced.")
+    ] = False,
     reconcile: Annotated[bool, typer.Option("--reconcile/--no-reconcile", help="Run slurmwrap's reconciler.")] = True,
     hooks: Annotated[bool, typer.Option("--hooks/--no-hooks", hidden=True)] = True,
 ) -> None:
@@ -57,7 +61,7 @@ def up(
     """
     spec = LabSpec(
         directory=_resolved(directory), nodes=nodes, gpus=gpus, cpus=cpus, mem_mib=mem_mib, switches=switches,
-        slurm_user=slurm_user or _own_name(), base_port=base_port,
+        topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port, accounting=accounting,
     )  # fmt: skip
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then, too, nothing half-started is left

@@ -27,7 +27,7 @@ def telling(lines: list[tuple[str, str]]) -> tuple[str, str] | None:
 
 def described(name: str) -> str:
     """A daemon's name for people: a node's name stands for its slurmd."""
-    return name if name in ("munged", "slurmctld", "reconcile") else f"slurmd of {name}"
+    return name if name in ("munged", "mariadbd", "slurmdbd", "slurmctld", "reconcile") else f"slurmd of {name}"
 
 
 def _log_lines(layout: Layout, name: str) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmwrap.errors import LabError
-from slurmwrap.lab import cgroups, machine, processes, site
+from slurmwrap.lab import accounting, cgroups, machine, processes, site
 from slurmwrap.lab.blame import cause, described
 from slurmwrap.lab.layout import Layout, exports
 from slurmwrap.lab.render import Means
@@ -22,7 +22,7 @@ from slurmwrap.lab.state import LabState, locked, read_state, with_daemon, write
 from slurmwrap.lab.teardown import sweep
 
 Say = Callable[[str], None]
-_CONTROLLER_PATIENCE_S, _NODES_PATIENCE_S, _MUNGE_PATIENCE_S = 30.0, 60.0, 10.0
+_CONTROLLER_PATIENCE_S, _NODES_PATIENCE_S, _MUNGE_PATIENCE_S, _DATABASE_PATIENCE_S = 30.0, 60.0, 10.0, 60.0
 
 
 @dataclass(slots=True)
@@ -59,13 +59,15 @@ def up(spec: LabSpec, say: Say, *, hooks: bool = True, reconcile: bool = True) -
     owner = machine.check_user(spec.slurm_user)
     for name in ("munged", "mungekey", "slurmctld", "slurmd", "sinfo"):
         machine.program(name)
+    if spec.accounting:
+        machine.check_accounting()
     _refuse_running(layout)
     with _root_directory(layout), locked(layout), _traversable(), _disk_errors():
         if _refuse_running(layout) is not None or processes.owned(layout):
             say(f"Clearing what a crash left in {layout.root}")
             sweep(layout, keep_root=True)
         machine.check_place(layout.root)
-        machine.check_ports((spec.controller_port, *spec.node_ports))
+        machine.check_ports(spec.ports)
         with _nothing_left_on_failure(layout):
             return _first_that_works(spec, layout, owner, say, hooks=hooks, reconcile=reconcile)
 
@@ -101,7 +103,11 @@ def _attempt(
     state = LabState(spec=spec, means=means, notes=_notes(means, hooks=hooks))
     run = _Bringup(layout, state, say, {})
     _start_munged(run)
+    if spec.accounting:
+        _start_accounting(run)
     _start_controller(run)
+    if spec.accounting:
+        accounting.admit(spec, layout)
     _start_nodes(run)
     if reconcile:
         _start_reconciler(run)
@@ -123,6 +129,25 @@ def _start_munged(run: _Bringup) -> None:
         argv.append("--force")  # munged wants its socket reachable for all; a home that is closed need not be opened
     run.start("munged", argv)
     run.wait("MUNGE", _MUNGE_PATIENCE_S, layout.munge_socket.is_socket, ("munged",))
+
+
+def _start_accounting(run: _Bringup) -> None:
+    """Before slurmctld, which does not start for the first time without its database."""
+    layout, user = run.layout, run.state.spec.slurm_user
+    run.say("Starting MariaDB and slurmdbd")
+    accounting.make_database(layout, user)
+    # as root mariadbd becomes the user itself, after it has raised its limits
+    run.start("mariadbd", accounting.mariadbd_argv(layout, user))
+    run.wait("MariaDB", _DATABASE_PATIENCE_S, layout.database_socket.is_socket, ("mariadbd",))
+    own = user if run.state.means.root and user != "root" else None
+    run.start("slurmdbd", [machine.program("slurmdbd"), "-D"], own, accounting.slurmdbd_environ(layout))
+    ask = [machine.program("sacctmgr"), "-n", "-P", "list", "account", "root", "format=Account"]
+    run.wait(
+        "slurmdbd",
+        _DATABASE_PATIENCE_S,
+        lambda: "root" in machine.output(ask, environ=exports(layout)),
+        ("mariadbd", "slurmdbd"),
+    )
 
 
 def _start_controller(run: _Bringup) -> None:

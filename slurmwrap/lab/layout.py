@@ -49,6 +49,16 @@ class Layout:
         return self.root / "slurmctld"
 
     @property
+    def accounting(self) -> Path:
+        """SlurmUser's: the database of --accounting."""
+        return self.root / "accounting"
+
+    @property
+    def database_socket(self) -> Path:
+        """SlurmUser's alone, as the directory it is in."""
+        return self.accounting / "mariadbd.socket"
+
+    @property
     def logs(self) -> Path:
         """One log per daemon."""
         return self.root / "log"
@@ -92,7 +102,7 @@ class Layout:
         return self.node(name) / "kmsg"
 
     def log(self, name: str) -> Path:
-        """Log of a daemon: `munged`, `slurmctld`, `reconcile`, or a node's name for its slurmd."""
+        """Log of a daemon: `munged`, `slurmctld`, `slurmdbd`, `reconcile`, or a node's name for its slurmd."""
         return self.logs / f"{name}.log"
 
     def errors(self, name: str) -> Path:

@@ -28,20 +28,41 @@ _PACKAGES = {
     "slurmd": "slurmd",
     "sinfo": "slurm-client",
 }
+_ACCOUNTING_PACKAGES = {
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server-core",
+    "mariadb-install-db": "mariadb-server-core",
+    "my_print_defaults": "mariadb-client-core",
+    "sacctmgr": "slurm-client",
+}
 
 
 def program(name: str) -> str:
     """Absolute path of a daemon or command; PATH first, then the usual places. LabError names the Debian package."""
     path = shutil.which(name) or shutil.which(name, path=_SEARCH)
     if path is None:
-        package = _PACKAGES.get(name, name)
+        package = (_PACKAGES | _ACCOUNTING_PACKAGES).get(name, name)
         raise LabError(f"'{name}' is not installed", hint=f"apt-get install {package} (Debian's name)")
     return path
 
 
 def missing_programs() -> tuple[str, ...]:
     """Programs that a lab needs and this machine lacks."""
-    return tuple(name for name in _PACKAGES if not (shutil.which(name) or shutil.which(name, path=_SEARCH)))
+    return _missing(_PACKAGES, _SEARCH)
+
+
+def check_accounting(search: str = _SEARCH) -> None:
+    """LabError names the Debian packages that `--accounting` needs and that are neither on PATH nor in `search`."""
+    if missing := _missing(_ACCOUNTING_PACKAGES, search):
+        packages = dict.fromkeys(_ACCOUNTING_PACKAGES[name] for name in missing)
+        raise LabError(
+            f"--accounting: not installed: {', '.join(missing)}",
+            hint=f"apt-get install --no-install-recommends {' '.join(packages)} (Debian's names)",
+        )
+
+
+def _missing(names: Iterable[str], search: str) -> tuple[str, ...]:
+    return tuple(name for name in names if not (shutil.which(name) or shutil.which(name, path=search)))
 
 
 def output(argv: list[str], *, environ: dict[str, str] | None = None, timeout_s: float = 10.0) -> str:

@@ -20,6 +20,7 @@ from slurmwrap.shipped import shipped
 CGROUP_DISABLED_SINCE = (23, 2)
 OLDEST_RELEASE = (22, 5)
 PRERUN_PARTITION = "prerun"
+DATABASE = "slurm_acct_db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +57,13 @@ def parse_release(version: str) -> tuple[int, int]:
 def render(spec: LabSpec, layout: Layout, means: Means, hooks: HookPaths | None) -> dict[str, str]:
     """File name below D/etc -> text."""
     values = _values(spec, layout, means, hooks)
-    names = ["slurm.conf", "gres.conf", "topology.conf", "slurmwrap/config.toml"]
+    names = ["slurm.conf", "gres.conf", "slurmwrap/config.toml"]
+    if spec.topology == "tree":
+        names.append("topology.conf")
     if not means.no_cgroups or means.release >= CGROUP_DISABLED_SINCE:
         names.append("cgroup.conf")
+    if spec.accounting:
+        names.append("slurmdbd.conf")
     environment = _environment()
     return {name: environment.get_template(name.rsplit("/", 1)[-1] + ".j2").render(values) for name in names}
 
@@ -98,6 +103,7 @@ def _values(spec: LabSpec, layout: Layout, means: Means, hooks: HookPaths | None
         "gpu_files": _bracketed(spec.gpus),
         "def_mem_per_cpu": max(1, spec.mem_mib // spec.cpus),
         "prerun_partition": PRERUN_PARTITION,
+        "database": DATABASE,
         "rules": RULES,
         # On a small lab the shipped cap of a tenth would round down to no node at all.
         "exclude_cap": max(0.1, round(1.0 / spec.nodes + 0.125, 3)) if spec.nodes > 1 else 0.1,

@@ -25,16 +25,21 @@ def fill(spec: LabSpec, layout: Layout, means: Means, owner: pwd.struct_passwd, 
     """Everything the daemons need before they start."""
     _make_key(layout)
     _make_slurmwrap_places(layout, owner)
-    for path in (layout.controller, layout.controller / "state"):
+    private = (layout.accounting,) if spec.accounting else ()
+    for path in (layout.controller, layout.controller / "state", *private):
         _directory(path, 0o700, owner)
-    layout.log("slurmctld").touch()
-    _give(layout.log("slurmctld"), owner)
+    for name in ("slurmctld", "slurmdbd") if spec.accounting else ("slurmctld",):
+        layout.log(name).touch()
+        _give(layout.log(name), owner)
     for name in spec.node_names:
         _make_node(spec, layout, name)
     for name, text in render(spec, layout, means, hooks).items():
         path = layout.etc / name
         _directory(path.parent, 0o755)
         path.write_text(text, encoding="utf-8")
+        if name == "slurmdbd.conf":  # slurmdbd refuses one that others could read
+            path.chmod(0o600)
+            _give(path, owner)
 
 
 def install_hooks(spec: LabSpec, layout: Layout, owner: pwd.struct_passwd) -> HookPaths:

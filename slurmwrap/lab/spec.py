@@ -9,7 +9,9 @@ from pathlib import Path
 from slurmwrap.errors import UsageError
 
 DEFAULT_BASE_PORT = 26800
+ACCOUNT = "lab"  # everybody's, with --accounting
 HIGHEST_PORT = 32767  # above it the kernel hands out ephemeral ports (net.ipv4.ip_local_port_range)
+TOPOLOGIES = ("tree", "none")  # what Slurm is told of the network: topology/tree, or nothing
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*\Z")
 _SOCKET_PATH_MAX = 107  # sun_path of a UNIX socket (unix(7)) less its final NUL
 
@@ -24,10 +26,12 @@ class LabSpec:
     cpus: int = 32  # per node; invented, the machine need not have them
     mem_mib: int = 256_000
     switches: int = 2  # leaf switches under one core switch
+    topology: str = "tree"  # one of TOPOLOGIES
     slurm_user: str = "root"
     base_port: int = DEFAULT_BASE_PORT
     gpu_type: str = "a100"
     cluster: str = "lab"
+    accounting: bool = False  # slurmdbd with a database of its own; limits of QOS and association are enforced
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -45,8 +49,20 @@ class LabSpec:
         return tuple(self.base_port + 1 + index for index in range(self.nodes))
 
     @property
+    def accounting_port(self) -> int:
+        """DbdPort: the one above the nodes'."""
+        return self.base_port + self.nodes + 1
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All that the daemons take."""
+        return (self.controller_port, *self.node_ports, *((self.accounting_port,) if self.accounting else ()))
+
+    @property
     def leaves(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Leaf switches with their nodes: ib0 holds the first share of the nodes, and so on."""
+        """Leaf switches with their nodes: ib0 holds the first share of the nodes, and so on. None without a tree."""
+        if self.topology != "tree":
+            return ()
         bounds = [index * self.nodes // self.switches for index in range(self.switches + 1)]
         names = self.node_names
         return tuple((f"ib{i}", names[bounds[i] : bounds[i + 1]]) for i in range(self.switches))
@@ -60,10 +76,12 @@ def checked(spec: LabSpec) -> LabSpec:
         ("--cpus", spec.cpus, 1, 1024),
         ("--mem-mib", spec.mem_mib, 512, 16_000_000),
         ("--switches", spec.switches, 1, spec.nodes),
-        ("--base-port", spec.base_port, 1024, HIGHEST_PORT - spec.nodes),
+        ("--base-port", spec.base_port, 1024, HIGHEST_PORT - len(spec.ports) + 1),
     ):
         if not low <= value <= high:
             raise UsageError(f"{flag} must be between {low} and {high}, not {value}")
+    if spec.topology not in TOPOLOGIES:
+        raise UsageError(f"--topology must be {' or '.join(TOPOLOGIES)}, not '{spec.topology}'")
     return _checked_directory(spec)
 
 
@@ -74,7 +92,7 @@ def _checked_directory(spec: LabSpec) -> LabSpec:
         raise UsageError(
             f"--dir '{text}' cannot stand in slurm.conf", hint="use letters, digits and ._+@- in an absolute path"
         )
-    socket = spec.directory / "run" / "munge" / "munge.socket.lock"
+    socket = spec.directory / "run" / "munge" / "munge.socket.lock"  # longer than the database's
     if len(str(socket)) > _SOCKET_PATH_MAX:
         raise UsageError(
             f"--dir '{text}' is too long for MUNGE's socket", hint="choose a directory with a shorter path"

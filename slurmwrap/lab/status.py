@@ -15,7 +15,7 @@ from slurmwrap.lab import machine
 from slurmwrap.lab.layout import Layout, exports
 from slurmwrap.lab.processes import alive
 from slurmwrap.lab.render import PRERUN_PARTITION, enforcement
-from slurmwrap.lab.spec import gpu_bus_id
+from slurmwrap.lab.spec import ACCOUNT, gpu_bus_id
 from slurmwrap.lab.state import LabState, read_state
 
 
@@ -36,7 +36,11 @@ class LabStatus:
             "slurm": "{}.{:02}".format(*self.state.means.release),
             "cluster": spec.cluster,
             "slurm_user": spec.slurm_user,
-            "ports": {"slurmctld": spec.controller_port, "slurmd": list(spec.node_ports)},
+            "ports": {
+                "slurmctld": spec.controller_port,
+                "slurmd": list(spec.node_ports),
+                **({"slurmdbd": spec.accounting_port} if spec.accounting else {}),
+            },
             "partitions": ["gpu", PRERUN_PARTITION],
             "nodes": [{"name": name, "state": self.states.get(name, "unknown")} for name in spec.node_names],
             "node": {"gpus": spec.gpus, "gpu_type": spec.gpu_type, "cpus": spec.cpus, "mem_mib": spec.mem_mib},
@@ -70,9 +74,10 @@ def text(status: LabStatus) -> str:
     names = spec.node_names
     lines = [
         f"Lab in {spec.directory}: {'running' if plain['running'] else 'NOT running'}, Slurm {plain['slurm']}",
-        f"  nodes     {_counted(status)}: {names[0]} to {names[-1]}, leaf switches: {spec.switches}",
+        f"  nodes     {_counted(status)}: {names[0]} to {names[-1]}, leaf switches: {len(spec.leaves)}",
         f"  each      {spec.gpus} {spec.gpu_type} GPUs, {spec.cpus} CPUs, {spec.mem_mib} MiB",
-        f"  accounts  slurmctld runs as {spec.slurm_user}; ports {spec.base_port}-{spec.base_port + spec.nodes}",
+        f"  accounts  slurmctld runs as {spec.slurm_user}; ports {spec.base_port}-{spec.ports[-1]}",
+        *([f"  limits    enforced (slurmdbd); everybody is in the account '{ACCOUNT}'"] if spec.accounting else []),
         *(f"  enforced  {what}: {how}" for what, how in plain["enforced"].items()),
         *(f"  note      {note}" for note in status.state.notes),
         *(f"  DEAD      {name}; its log was {Layout(spec.directory).log(name)}" for name in status.dead),

@@ -111,3 +111,15 @@ def test_shell_that_evaluated_the_labs_variables_is_not_a_job(tmp_path: Path) ->
         finally:
             user.kill()
             job.kill()
+
+
+def test_programs_that_accounting_lacks_are_named_with_their_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sacctmgr", "slurmdbd"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LabError) as caught:
+        machine.check_accounting(search=str(tmp_path))
+    assert str(caught.value) == "--accounting: not installed: mariadbd, mariadb-install-db, my_print_defaults"
+    assert "mariadb-server-core mariadb-client-core (" in (caught.value.hint or "")

@@ -66,6 +66,22 @@ def test_no_settings_that_need_an_accounting_database() -> None:
     assert "AccountingStorage" not in render(SPEC, LAYOUT, FULL, None)["slurm.conf"]
 
 
+def test_accounting_keeps_limits_and_its_database_is_slurm_users_alone() -> None:
+    spec = replace(SPEC, accounting=True, slurm_user="slurm")
+    files = render(spec, LAYOUT, FULL, None)
+    slurm, slurmdbd = settings(files["slurm.conf"]), settings(files["slurmdbd.conf"])
+    assert {key: value for key, value in slurm.items() if key.startswith("Accounting")} == {
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": "127.0.0.1",
+        "AccountingStoragePort": slurmdbd["DbdPort"],
+        "AccountingStoragePass": "/srv/lab/run/munge/munge.socket",
+        "AccountingStorageTRES": "gres/gpu",
+        "AccountingStorageEnforce": "limits,qos",
+    }
+    assert (slurmdbd["SlurmUser"], slurmdbd["StorageUser"], slurmdbd["DbdAddr"]) == ("slurm", "slurm", "127.0.0.1")
+    assert "StoragePass" not in slurmdbd and "slurmdbd.conf" not in render(SPEC, LAYOUT, FULL, None)
+
+
 def test_hooks_are_named_only_when_there_are_any() -> None:
     hooks = HookPaths(prolog="/h/prolog", epilog="/h/epilog", epilog_slurmctld="/h/epilog_slurmctld")
     with_hooks = settings(render(SPEC, LAYOUT, FULL, hooks)["slurm.conf"])
@@ -95,6 +111,15 @@ def test_node_line_holds_the_invented_hardware() -> None:
     assert files["gres.conf"] == "AutoDetect=off\n"
     assert "GresTypes" not in files["slurm.conf"]
     assert settings(files["slurm.conf"])["DefMemPerCPU"] == "142"
+
+
+def test_slurm_is_told_nothing_of_the_network_where_there_shall_be_none() -> None:
+    with_tree = render(SPEC, LAYOUT, FULL, None)
+    without = render(replace(SPEC, topology="none"), LAYOUT, FULL, None)
+    assert settings(with_tree["slurm.conf"]).items() - settings(without["slurm.conf"]).items() == {
+        ("TopologyPlugin", "topology/tree")
+    }
+    assert set(with_tree) - set(without) == {"topology.conf"}
 
 
 def test_gpus_and_topology_name_all_nodes() -> None:

@@ -25,9 +25,15 @@ def test_every_node_hangs_on_exactly_one_leaf_and_no_leaf_is_empty(nodes: int, s
     assert all(members for _, members in leaves)
 
 
+def test_without_a_tree_there_are_no_switches() -> None:
+    assert replace(SPEC, topology="none").leaves == ()
+
+
 def test_ports_follow_the_base_port() -> None:
     spec = replace(SPEC, nodes=2, base_port=27000)
     assert (spec.controller_port, spec.node_ports) == (27000, (27001, 27002))
+    assert spec.ports == (27000, 27001, 27002)
+    assert replace(spec, accounting=True).ports == (27000, 27001, 27002, 27003)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +42,10 @@ def test_ports_follow_the_base_port() -> None:
         ({"nodes": 0}, "--nodes"),
         ({"gpus": 17}, "--gpus"),
         ({"switches": 9}, "--switches"),
+        ({"topology": "ring"}, "--topology must be tree or none"),
         ({"mem_mib": 0}, "--mem-mib"),
         ({"base_port": 32760}, "--base-port"),  # the last node would reach 32768, where ephemeral ports begin
+        ({"base_port": 32759, "accounting": True}, "--base-port"),  # and slurmdbd's is above it
         ({"directory": Path("/srv/my lab")}, "--dir"),
         ({"directory": Path("/srv/50%")}, "--dir"),
         ({"directory": Path("/srv/a,b")}, "--dir"),

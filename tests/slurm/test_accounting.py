@@ -1,0 +1,183 @@
+"""Limits of QOS and association on a real Slurm with slurmdbd: tuning keeps within them (`make accounting`)."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plan_requests import faults, trials
+from realslurm import USERS, Lab, run_as, started, wait_for
+
+from slurmwrap.cli.profile_files import exported
+from slurmwrap.cluster.limits import Quotas
+from slurmwrap.cluster.node import Snapshot
+from slurmwrap.errors import LabError
+from slurmwrap.lab import machine
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.limits import assoc_mgr_request, parse_limits
+
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
+ALICE, BOB = USERS
+PARTITIONS = (
+    "PartitionName=small Nodes=n[0-3] MaxNodes=2 MaxTime=60 State=UP",
+    "PartitionName=lean Nodes=n[2-7] MaxMemPerNode=90000 QOS=lean State=UP",
+    "PartitionName=alone Nodes=n[4-7] OverSubscribe=EXCLUSIVE State=UP",
+)
+JOB = """\
+#!/bin/sh
+#SBATCH --gres=gpu:1 --cpus-per-task=2 --mem=4000 --output=/dev/null
+#GSUB --resource-profile hungry --prerun off
+sleep 300
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(lab_scratch: Path) -> Iterator[Lab]:
+    """Eight nodes; alice and bob in the account "lab"."""
+    try:
+        machine.check_accounting()
+    except LabError as error:
+        pytest.skip(f"{error}: {error.hint}")
+    with started(lab_scratch / "accounting", "--accounting", "--no-hooks") as running:
+        for name in ("lean", "tight"):
+            told(running, "add", "qos", name)
+        told(running, "modify", "user", f"{ALICE},{BOB}", "set", "qos=normal,lean,tight")
+        for partition in PARTITIONS:
+            done = running.run(["scontrol", "create", *partition.split()])
+            assert done.returncode == 0, done.stdout + done.stderr
+        for user in USERS:
+            hungry = ResourceProfile(key="hungry", cpus_per_gpu=4.0, mem_mib_per_gpu=20_000, runs=5, source="epilog")
+            words = ["-m", "slurmwrap.cli.slurmwrap", "profile", "import", "--replace", "-"]
+            done = running.run([sys.executable, *words], user, stdin=exported([hungry]))
+            assert done.returncode == 0, done.stdout + done.stderr
+        yield running
+
+
+def told(lab: Lab, *words: str) -> None:
+    done = lab.run(["sacctmgr", "-i", *words])
+    assert done.returncode == 0 or "Nothing" in done.stdout, done.stdout + done.stderr
+
+
+def limit(lab: Lab, qos: str, **limits: str) -> None:
+    """Sets a QOS's limits and waits until slurmctld has them; "-1" lifts one. Those per user are not waited for:
+    slurmctld shows them only of users who have jobs."""
+    told(lab, "modify", "qos", qos, "set", *(f"{key}={value}" for key, value in limits.items()))
+    job = [value for key, value in limits.items() if key in ("MaxTRESPerJob", "MaxTRESPerNode") and "-1" not in value]
+    wanted = [pair for value in job for pair in value.split(",") if pair.startswith("cpu=")]
+
+    def known() -> str:
+        shown = lab.run(["scontrol", "-o", "show", "assoc_mgr", "flags=qos", f"qos={qos}"]).stdout
+        return shown if all(pair in shown for pair in wanted) else ""
+
+    assert wait_for(known, bool, 30), f"slurmctld does not know the limits of {qos}"
+
+
+def gsub(lab: Lab, user: str, *options: str) -> str:
+    """The job id."""
+    done = lab.run([Path(sys.executable).parent / "gsub", *options], user, stdin=JOB)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split()[-1]
+
+
+def asked(lab: Lab, job: str) -> tuple[str, str]:
+    """(CPUs, memory) of a job."""
+    return tuple(lab.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%C %m"]).stdout.split())  # type: ignore[return-value]
+
+
+def reason(lab: Lab, job: str, wanted: str) -> str:
+    return wait_for(
+        lambda: lab.run(["squeue", "-h", "-j", job, "-o", "%r"]).stdout.strip(), lambda now: now == wanted, 60
+    )
+
+
+def end(lab: Lab) -> None:
+    for user in USERS:
+        lab.run(["scancel", "-u", user])
+        wait_for(lambda user=user: lab.run(["squeue", "-h", "-u", user]).stdout, lambda now: not now, 60)  # type: ignore[misc]
+
+
+def test_a_raise_that_the_qos_forbids_is_not_asked_for_and_the_job_runs(lab: Lab) -> None:
+    free = gsub(lab, ALICE)
+    assert asked(lab, free) == ("4", "24000M")  # what the profile says, with the margin for memory
+    end(lab)
+    limit(lab, "normal", MaxTRESPerJob="cpu=3,mem=4000M")
+    raised = lab.submit("--gres=gpu:1", "-c4", "--mem=24000", "--output=/dev/null", user=ALICE, script=JOB)
+    assert reason(lab, raised, "QOSMaxCpuPerJobLimit") == "QOSMaxCpuPerJobLimit"
+    job = gsub(lab, ALICE)
+    assert asked(lab, job) == ("3", "4000M")
+    assert lab.wait_job(job, ("RUNNING",)) == "RUNNING"
+    end(lab)
+    limit(lab, "normal", MaxTRESPerJob="cpu=-1,mem=-1")
+
+
+def test_a_raise_beyond_what_the_user_still_may_hold_is_not_asked_for(lab: Lab) -> None:
+    limit(lab, "normal", MaxTRESPerUser="cpu=8")
+    for _ in range(3):
+        holding = lab.submit("--gres=gpu:1", "-c2", "--mem=1000", "--output=/dev/null", user=BOB, script=JOB)
+        lab.wait_job(holding, ("RUNNING",))
+    raised = lab.submit("--gres=gpu:1", "-c4", "--mem=1000", "--output=/dev/null", user=BOB, script=JOB)
+    assert reason(lab, raised, "QOSMaxCpuPerUserLimit") == "QOSMaxCpuPerUserLimit"
+    job = gsub(lab, BOB)
+    assert asked(lab, job)[0] == "2"
+    assert lab.wait_job(job, ("RUNNING",)) == "RUNNING"
+    end(lab)
+    limit(lab, "normal", MaxTRESPerUser="cpu=-1")
+
+
+def test_the_qos_that_a_job_names_counts_and_no_other(lab: Lab) -> None:
+    limit(lab, "tight", MaxTRESPerJob="cpu=2")
+    assert asked(lab, gsub(lab, ALICE, "--qos=tight"))[0] == "2"
+    assert asked(lab, gsub(lab, ALICE, "--qos=normal"))[0] == "4"
+    end(lab)
+    limit(lab, "tight", MaxTRESPerJob="cpu=-1")
+
+
+def quotas(lab: Lab, user: str) -> Quotas:
+    said = lab.run(["scontrol", "-o", *assoc_mgr_request(user).split()], user).stdout
+    return parse_limits(said, user, pwd.getpwnam(user).pw_uid)
+
+
+def test_a_user_is_shown_his_own_limits_by_the_snapshots_two_processes(lab: Lab) -> None:
+    limit(lab, "tight", MaxTRESPerJob="cpu=7")
+    program = "from slurmwrap.slurm.commands import SlurmCommands as S; print(repr(S().snapshot().quotas))"
+    done = lab.run([sys.executable, "-c", program], ALICE)
+    assert done.stdout.strip() == repr(quotas(lab, ALICE)), done.stderr
+    assert [a.account for a in quotas(lab, ALICE).associations] == ["lab"]
+    assert {qos.name: qos.limits.cpus_per_job for qos in quotas(lab, ALICE).qos}["tight"] == 7
+    limit(lab, "tight", MaxTRESPerJob="cpu=-1")
+
+
+def test_thousands_of_requests_within_the_limits_are_within_them_with_our_plan_too(lab: Lab) -> None:
+    """DenyOnLimit: what a limit forbids is refused at once, and does not wait for ever."""
+    denied = {"Flags": "DenyOnLimit"}
+    limit(lab, "normal", **denied, MaxTRESPerJob="cpu=40,mem=300G", MinTRESPerJob="cpu=2", MaxTRESPerUser="cpu=80")
+    told(lab, "modify", "user", ALICE, "set", "MaxTRESPerJob=cpu=36")
+    told(lab, "modify", "account", "lab", "set", "GrpTRES=mem=280G")
+    limit(lab, "lean", **denied, MaxTRESPerJob="cpu=17,node=2", MaxTRESPerNode="cpu=12")
+    for partition in ("gpu", "lean"):
+        one = lab.submit("--gres=gpu:1", "-c2", "--mem=4000", "-p", partition, user=ALICE, script=JOB)
+        lab.wait_job(one, ("RUNNING",))
+    user = pwd.getpwnam(ALICE)
+    account = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    environ = {**os.environ, **lab.env}
+    seen = quotas(lab, ALICE)
+    assert (seen.associations[0].limits.cpus_per_job, seen.associations[0].limits.mem_mib_left) == (36, 278_720)
+    snapshot: Snapshot = replace(SlurmCommands(environ).snapshot(), quotas=seen)
+    broken, changed = faults(list(trials(snapshot, range(20_000, 23_000))), environ, account)
+    refused = [text for text in broken if "\n  -> " in text]
+    assert not refused, "\n".join(refused)
+    assert changed >= 300
+
+
+def test_nothing_of_it_is_left_when_the_lab_is_down(lab_scratch: Path) -> None:
+    place = lab_scratch / "short"
+    with started(place, "--accounting", "--nodes", "1", "--switches", "1", "--no-hooks") as running:
+        assert "everybody is in the account 'lab'" in running.slurmwrap("lab", "status", "--dir", str(place)).stdout
+    assert not place.exists()
+    assert str(place) not in run_as(None, ["ps", "-eo", "args"]).stdout
