@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.errors import UsageError
+from slurmwrap.profiling.plausible import sound_surface
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.profiling.synergy import parse_profiles
 from slurmwrap.store.plain import from_plain, to_plain
@@ -82,3 +83,5 @@ def _check(profiles: Sequence[ResourceProfile]) -> None:
             raise ValueError(f"'{one.key}': a share that is not between 0 and 1")
         if any(point.cpus <= 0 or point.steps_per_s <= 0 for point in one.cpu_curve):
             raise ValueError(f"'{one.key}': a point of its curve is not positive")
+        if not sound_surface(one.surface):
+            raise ValueError(f"'{one.key}': its surface has too many points, or one that nobody can have measured")

@@ -1,8 +1,8 @@
 """Turns a measurement into a better ResourceProfile. Pure.
 
 The rules (docs/profile.md gives the reasons):
-- Memory: the highest peak per GPU ever seen, of any run, ended well or not. Sums of RSS are not taken: they count
-  shared pages once per process.
+- Memory: the highest peak per GPU ever seen, of any run, ended well or not; what was imported is none. Sums of RSS are
+  not taken: they count shared pages once per process.
 - CPUs by a curve: the least that are within 5 % of the best. While the curve holds it outranks the mean.
 - CPUs by mean cores busy per GPU, with CPU_MARGIN on top, since a mean hides bursts. Complete runs outrank pre-runs,
   which see a few steps of one GPU; among equals the higher need holds. A run that kept all its CPUs busy tells only
@@ -27,7 +27,7 @@ from math import ceil
 from slurmwrap.job.curve import least_cpus
 from slurmwrap.job.measurement import CurvePoint, Measurement
 from slurmwrap.profiling.plausible import MOST_GPUS, plausible
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.profiling.profile import IMPORTED, ResourceProfile
 
 CPU_MARGIN = 1.25
 BOUND_SHARE = 0.9  # of the CPUs it had: busier than this, more of them might have made it faster
@@ -87,7 +87,7 @@ def merge(
         cpu_bound=need.bound if need else False,
         cpus_busy=round(busy.cpus, 2) if busy else None,
         cpus_busy_bound=busy.bound if busy else False,
-        mem_mib_per_gpu=_highest(old.mem_mib_per_gpu, _measured_memory(measurement)),
+        mem_mib_per_gpu=_highest(_peak(old), _measured_memory(measurement)),
         gpu_mem_mib=_highest(old.gpu_mem_mib, measurement.gpu_mem_peak_mib),
         gpu_type=gpu_type or old.gpu_type,
         gpus_per_node=gpus_per_node if 0 < gpus_per_node <= MOST_GPUS else old.gpus_per_node,
@@ -98,6 +98,7 @@ def merge(
         measured_at=max(at, old.measured_at),
         cpu_curve=curve.points,
         cpu_curve_end=curve.end,
+        surface=old.surface if curve.points == old.cpu_curve else (),
         variant=current,
         curve_at=curve.at,
         curve_variant=curve.variant,
@@ -156,6 +157,11 @@ def _told(old: ResourceProfile, new: Measurement, *, newer: bool, outranks: bool
         skew=latest(old.skew, None if skew is None else round(min(1.0, skew), 4), outranked=False),
         sensitivity=sensitivity,
     )
+
+
+def _peak(old: ResourceProfile) -> int | None:
+    """Memory of an imported profile is what makes a job fast, page cache included: no peak."""
+    return None if old.source == IMPORTED else old.mem_mib_per_gpu
 
 
 def _measured_memory(measurement: Measurement) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from slurmwrap.job.measurement import CurvePoint, Measurement
+from slurmwrap.profiling.profile import SpeedPoint
 
 MOST = 1e12  # seconds, steps, MiB, watts; a PiB of memory is 1e9 MiB
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node
@@ -65,6 +66,14 @@ def _points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
         and 0 < point.rounds <= MOST_ROUNDS
     }
     return tuple(sound.values())
+
+
+def sound_surface(surface: tuple[SpeedPoint, ...]) -> bool:
+    """Whether every point can have been measured, and there are no more than somebody would measure."""
+    return len(surface) <= MOST_POINTS and all(
+        0 < point.cpus <= MOST_CPUS and 0 < point.mem_mib <= MOST and SLOWEST <= point.speed <= FASTEST
+        for point in surface
+    )
 
 
 def _sensitivity(told: Mapping[str, float]) -> Mapping[str, float]:

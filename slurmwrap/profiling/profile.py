@@ -7,6 +7,17 @@ from dataclasses import dataclass, field
 
 from slurmwrap.job.measurement import CurvePoint
 
+IMPORTED = "import"  # ResourceProfile.source: measured elsewhere, by somebody else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedPoint:
+    """Speed at so many CPUs and so much memory per GPU, in any unit that is the same for all points of one job."""
+
+    cpus: int
+    mem_mib: int
+    speed: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceProfile:
@@ -22,7 +33,7 @@ class ResourceProfile:
     runs: int = 0  # complete successful runs that went into it
     preruns: int = 0  # pre-runs that went into it
     confidence: float = 0.0  # 0..1
-    source: str = ""  # "prerun" | "epilog" | "user"
+    source: str = ""  # "prerun" | "epilog" | "user" | IMPORTED
     measured_at: float = 0.0  # Unix seconds, the newest
     cpu_curve: tuple[CurvePoint, ...] = ()  # per GPU, by CPUs; () when it was never measured
     cpu_curve_end: str = ""  # as in Measurement
@@ -41,3 +52,4 @@ class ResourceProfile:
     curve_at: float = 0.0  # when cpu_curve was measured, Unix seconds
     curve_variant: str = ""  # of the run that it was measured on
     curve_doubts: int = 0  # later curves in a row that contradict it
+    surface: tuple[SpeedPoint, ...] = ()  # over CPUs and memory, of the same runs as cpu_curve; () where not known

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil, isfinite
+from math import ceil, floor, isfinite
 
 from slurmwrap.job.curve import GOOD, least_cpus
 from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.profiling.profile import IMPORTED, ResourceProfile, SpeedPoint
 
 NEEDED = ("model", "cpus", "mem_gb", "throughput")
 CONFIDENCE = 0.25  # as much as one pre-run: measured, though on somebody else's machine
@@ -58,16 +58,25 @@ def _profile(model: str, grid: _Grid, at: float) -> ResourceProfile:
     )
     least = least_cpus(curve)
     if least is None:
-        return ResourceProfile(key=model, source="import", measured_at=at)
+        return ResourceProfile(key=model, source=IMPORTED, measured_at=at)
     return ResourceProfile(
         key=model,
         cpus_per_gpu=float(least),
         mem_mib_per_gpu=_least_memory(sorted((memory, rate) for (cpus, memory), rate in grid.items() if cpus == least)),
         confidence=CONFIDENCE,
-        source="import",
+        source=IMPORTED,
         measured_at=at,
         cpu_curve=curve,
+        surface=_surface(grid),
         cpu_curve_end="allocation",  # no curve_at: one of other machines gives way to the first that is measured here
+    )
+
+
+def _surface(grid: _Grid) -> tuple[SpeedPoint, ...]:
+    return tuple(
+        SpeedPoint(cpus=cpus, mem_mib=floor(memory * _MIB), speed=rate)
+        for (cpus, memory), rate in sorted(grid.items())
+        if rate > 0
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.job.measurement import CurvePoint, Measurement
 from slurmwrap.profiling.merge import HALF_LIFE_S, as_of, merge
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.profiling.profile import IMPORTED, ResourceProfile
 
 
 def measured(used: float | None = None, had: int | None = 8, **values: Any) -> Measurement:
@@ -52,6 +52,12 @@ def test_later_prerun_does_not_unsettle_complete_runs() -> None:
     known = ResourceProfile(key="k", cpus_per_gpu=3.0, runs=2, mem_mib_per_gpu=5000, measured_at=5.0)
     found = learnt(known, measured(7.0, 32, mem_peak_mib=6000, mem_source="pss"))
     assert (found.cpus_per_gpu, found.mem_mib_per_gpu, found.runs) == (3.0, 6000, 2)
+
+
+def test_memory_of_an_import_is_forgotten_with_the_first_run_since_it_is_no_peak() -> None:
+    known = ResourceProfile(key="k", cpus_per_gpu=3.0, mem_mib_per_gpu=250_000, source=IMPORTED, measured_at=5.0)
+    assert learnt(known, measured(2.0, mem_peak_mib=6000, mem_source="pss")).mem_mib_per_gpu == 6000
+    assert learnt(known, measured(2.0, mem_peak_mib=6000, mem_source="rss")).mem_mib_per_gpu is None
 
 
 def test_sums_of_rss_are_not_memory() -> None:

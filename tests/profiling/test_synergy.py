@@ -8,7 +8,10 @@ import pytest
 
 from slurmwrap.job.measurement import CurvePoint, Measurement
 from slurmwrap.profiling.merge import merge
+from slurmwrap.profiling.plausible import sound_surface
+from slurmwrap.profiling.profile import ResourceProfile, SpeedPoint
 from slurmwrap.profiling.synergy import parse_profiles
+from slurmwrap.store.plain import from_plain, to_plain
 
 SHIPPED = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"
 
@@ -52,6 +55,45 @@ def test_a_curve_is_the_row_of_the_most_memory() -> None:
     )
     assert [(point.cpus, point.steps_per_s) for point in found.cpu_curve] == [(1, 0.5), (2, 1.0)]
     assert (found.cpus_per_gpu, found.mem_mib_per_gpu) == (2, 20 * 1024)
+
+
+def test_all_measured_points_are_kept_as_a_surface() -> None:
+    (found,) = parse_profiles(
+        ["model,cpus,mem_gb,throughput", "m,2,10.5,0.2", "m,1,10.5,0.1", "m,1,20,0", "m,2,20,1.0"], at=0.0
+    )
+    assert found.surface == (
+        SpeedPoint(cpus=1, mem_mib=10_752, speed=0.1),
+        SpeedPoint(cpus=2, mem_mib=10_752, speed=0.2),
+        SpeedPoint(cpus=2, mem_mib=20_480, speed=1.0),
+    )
+    assert from_plain(ResourceProfile, to_plain(found)) == found
+
+
+def test_a_surface_goes_with_the_curve_that_it_was_measured_with() -> None:
+    (imported,) = parse_profiles(["model,cpus,mem_gb,throughput", "m,1,10,0.5", "m,2,10,1.0"], at=0.0)
+    given = {"key": "m", "source": "epilog", "at": 9.0, "gpu_type": "", "gpus_per_node": 1, "complete": True}
+    busy = merge(imported, Measurement(cpus_used=0.5, cpus_allocated=2), **given)
+    assert busy.surface == imported.surface
+    own = Measurement(cpu_curve=(CurvePoint(cpus=1, steps_per_s=5.0), CurvePoint(cpus=2, steps_per_s=9.0)))
+    assert merge(imported, own, **given).surface == ()
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        SpeedPoint(cpus=0, mem_mib=1, speed=1.0),
+        SpeedPoint(cpus=65_537, mem_mib=1, speed=1.0),
+        SpeedPoint(cpus=1, mem_mib=0, speed=1.0),
+        SpeedPoint(cpus=1, mem_mib=2 * 10**12, speed=1.0),
+        SpeedPoint(cpus=1, mem_mib=1, speed=0.0),
+        SpeedPoint(cpus=1, mem_mib=1, speed=1e300),
+    ],
+)
+def test_a_point_that_nobody_can_have_measured_spoils_a_surface(point: SpeedPoint) -> None:
+    good = SpeedPoint(cpus=1, mem_mib=1, speed=1.0)
+    assert sound_surface((good,))
+    assert not sound_surface((good, point))
+    assert not sound_surface((good,) * 257)
 
 
 HEAD = "model,cpus,mem_gb,throughput"

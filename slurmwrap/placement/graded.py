@@ -1,0 +1,263 @@
+"""The policy `graded`: CPUs and memory for the waiting jobs of a queue, on a cluster that takes nothing back. Pure.
+
+Slurm starts a waiting job whenever its request fits, and a running job keeps what it has. So what a job asks for
+decides both how fast it will be and what is left beside it, and this is the one moment to divide the servers well.
+
+1. Window. The next jobs of the queue, as many as would fill all GPUs, are treated as the ones that will run side by
+   side. GPUs beyond them stay with running jobs, which hold what they hold.
+2. Water-filling. Each job of the window stands on its floor (rungs.py); then the rung with the greatest gain of
+   log(speed) per price is climbed, for as long as the servers' CPUs and memory last. Jobs behind the window climb to
+   the same gain.
+3. Drain. Once the queue no longer fills the GPUs, nobody waits behind it: it may ask for a little more than there is,
+   since running jobs end meanwhile (`drain`).
+4. Patience. A job that waits for more than its share although its share is free takes what is free, as soon as it has
+   waited for half of the time that the speed it waits for would save. So, run time known, it ends earlier than if it
+   had started at its share at once. Where nobody knows the run time, `assumed_run_s` stands for it.
+5. Mixing. Jobs that take more CPUs than the share go where most CPUs are left per free GPU, light ones where fewest
+   are; whole servers are broken last.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurmwrap.placement.claim import Claim, Grant, Server, Settings
+from slurmwrap.placement.room import Order, Room, choose, eligible, rooms_of
+from slurmwrap.placement.rungs import Prices, Rung, Share, rungs, share_of
+
+_HALF = 0.5  # of what a tuned request saves, spent on waiting for it at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    claim: Claim
+    share: Share | None
+    rungs: tuple[Rung, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pool:
+    """Servers that share jobs, with what all of them have and hold. Sums over servers."""
+
+    rooms: tuple[Room, ...]
+    gpus: int
+    cpus: int
+    mem_mib: int
+    gpus_busy: int
+    cpus_held: float
+    mem_held_mib: float
+
+    @property
+    def prices(self) -> Prices:
+        return Prices(cpu=self.gpus / max(1, self.cpus), mib=self.gpus / max(1, self.mem_mib))
+
+
+def graded(queue: Sequence[Claim], servers: Sequence[Server], settings: Settings) -> tuple[Grant, ...]:
+    """One grant per claim, in the order of the queue (first: highest priority)."""
+    grants: dict[int, Grant] = {}
+    for pool, numbers in _pools(queue, servers):
+        candidates = _candidates([queue[number] for number in numbers], pool, settings)
+        targets = _fill(candidates, pool, settings)
+        for number, grant in zip(numbers, _place(candidates, targets, pool, settings), strict=True):
+            grants[number] = grant
+    return tuple(grants[number] for number in range(len(queue)))
+
+
+# ------------------------------------------------------------------------------------------- who competes with whom
+
+
+def _pools(queue: Sequence[Claim], servers: Sequence[Server]) -> list[tuple[_Pool, list[int]]]:
+    """Servers that some job could use either of belong together; the numbers of the jobs of each pool, in order."""
+    everywhere = frozenset(server.name for server in servers)
+    wanted = [everywhere if claim.servers is None else claim.servers & everywhere for claim in queue]
+    groups: list[frozenset[str]] = []
+    for names in dict.fromkeys(wanted):
+        touching = [group for group in groups if group & names]
+        groups = [group for group in groups if not group & names] + [names.union(*touching)]
+    return [
+        (
+            _pool([s for s in servers if s.name in group]),
+            [n for n, names in enumerate(wanted) if names <= group and names],
+        )
+        for group in groups
+        if group
+    ] + [(_pool([]), [n for n, names in enumerate(wanted) if not names])]
+
+
+def _pool(servers: Sequence[Server]) -> _Pool:
+    return _Pool(
+        rooms=rooms_of(servers),
+        gpus=sum(s.gpus for s in servers),
+        cpus=sum(s.cpus for s in servers),
+        mem_mib=sum(s.mem_mib for s in servers),
+        gpus_busy=sum(s.gpus - s.gpus_free for s in servers),
+        cpus_held=sum(s.cpus - s.cpus_free for s in servers),
+        mem_held_mib=sum(s.mem_mib - s.mem_free_mib for s in servers),
+    )
+
+
+def _candidates(claims: Sequence[Claim], pool: _Pool, settings: Settings) -> list[_Candidate]:
+    shares: dict[tuple[object, ...], Share | None] = {}
+    prices = Prices(cpu=pool.prices.cpu, mib=pool.prices.mib * settings.memory_weight)
+    found = []
+    for claim in claims:
+        key = (claim.servers, claim.gpus_per_node, claim.most_cpus, claim.most_mem_mib)
+        if key not in shares:
+            shares[key] = share_of(claim, [room.server for room in eligible(claim, pool.rooms)])
+        found.append(_Candidate(claim=claim, share=shares[key], rungs=rungs(claim, shares[key], prices)))
+    return found
+
+
+# ------------------------------------------------------------------------------------------- how much
+
+
+def _fill(candidates: Sequence[_Candidate], pool: _Pool, settings: Settings) -> list[int]:
+    """The rung of each job, by its number."""
+    window = _window(candidates, pool.gpus)
+    left = _budget(candidates, window, pool, settings)
+    for candidate in (candidates[number] for number in window):
+        left.cpus -= candidate.rungs[0].cpus * candidate.claim.gpus
+        left.mem_mib -= candidate.rungs[0].mem_mib * candidate.claim.gpus
+    levels = [0] * len(candidates)
+    least = _climb(candidates, window, left, levels)
+    for number in set(range(len(candidates))).difference(window):
+        levels[number] = sum(rung.gain >= least for rung in candidates[number].rungs[1:])
+    return levels
+
+
+def _climb(candidates: Sequence[_Candidate], window: Sequence[int], left: _Budget, levels: list[int]) -> float:
+    """Raises `levels` of the window, the greatest gain first, while `left` lasts; the least gain that was worth it."""
+    steps = [(-candidates[number].rungs[1].gain, number) for number in window if len(candidates[number].rungs) > 1]
+    heapq.heapify(steps)
+    least = float("inf")
+    while steps:
+        gain, number = heapq.heappop(steps)
+        candidate = candidates[number]
+        here, there = candidate.rungs[levels[number] : levels[number] + 2]
+        gpus = candidate.claim.gpus
+        if not left.spend((there.cpus - here.cpus) * gpus, (there.mem_mib - here.mem_mib) * gpus):
+            continue
+        least = min(least, -gain)
+        levels[number] += 1
+        if levels[number] + 1 < len(candidate.rungs):
+            heapq.heappush(steps, (-candidate.rungs[levels[number] + 1].gain, number))
+    return least
+
+
+def _window(candidates: Sequence[_Candidate], gpus: int) -> list[int]:
+    """The numbers of the jobs at the queue's head that fill all GPUs, whole jobs; without those too large for them."""
+    window, left = [], gpus
+    for number, candidate in enumerate(candidates):
+        if candidate.claim.gpus > gpus or candidate.share is None:
+            continue
+        left -= candidate.claim.gpus
+        if left < 0:
+            break
+        window.append(number)
+    return window
+
+
+@dataclass(slots=True, kw_only=True)
+class _Budget:
+    """What may still be asked for; below zero where the floors alone are more than there is."""
+
+    cpus: float
+    mem_mib: float
+
+    def spend(self, cpus: float, mem_mib: float) -> bool:
+        """False where either is not there; then nothing is spent. What is not asked for stands in nobody's way."""
+        if cpus > max(0.0, self.cpus) or mem_mib > max(0.0, self.mem_mib):
+            return False
+        self.cpus, self.mem_mib = self.cpus - cpus, self.mem_mib - mem_mib
+        return True
+
+
+def _budget(candidates: Sequence[_Candidate], window: Sequence[int], pool: _Pool, settings: Settings) -> _Budget:
+    """What the window's jobs may ask for together."""
+    waiting = sum(candidates[number].claim.gpus for number in window)
+    queue = sum(c.claim.gpus for c in candidates if c.share is not None and c.claim.gpus <= pool.gpus)
+    reach = settings.drain if queue < pool.gpus else 1.0
+    busy = min(pool.gpus - waiting, pool.gpus_busy)
+    held = busy / pool.gpus_busy if pool.gpus_busy else 1.0  # then jobs without GPUs hold it, and go on
+    kept = settings.reserve * (pool.gpus - waiting - busy) / max(1, pool.gpus)
+    return _Budget(
+        cpus=pool.cpus * (reach - kept) - pool.cpus_held * held,
+        mem_mib=pool.mem_mib * (reach - kept) - pool.mem_held_mib * held,
+    )
+
+
+# ------------------------------------------------------------------------------------------- where, now
+
+
+def _place(candidates: Sequence[_Candidate], levels: Sequence[int], pool: _Pool, settings: Settings) -> list[Grant]:
+    """In the order of the queue; what a job that can start takes is gone for those behind it.
+
+    First all that fit as they should be, then those that have waited enough, with what is left: a slot with few CPUs
+    goes to a light job that loses nothing there, rather than to a hungry one in front of it.
+    """
+    given = {}
+    for number, (candidate, level) in enumerate(zip(candidates, levels, strict=True)):
+        rung = candidate.rungs[level]
+        given[number] = rung, _seat(candidate, rung, pool)
+    for number, (candidate, level) in enumerate(zip(candidates, levels, strict=True)):
+        rung, rooms = given[number]
+        if not rooms and level and _impatient(candidate, rung, settings):
+            lower = reversed(candidate.rungs[:level])
+            given[number] = next(((r, found) for r in lower if (found := _seat(candidate, r, pool))), (rung, ()))
+    return [_grant(candidate, *given[number]) for number, candidate in enumerate(candidates)]
+
+
+def _seat(candidate: _Candidate, rung: Rung, pool: _Pool) -> tuple[Room, ...]:
+    """Where it starts now, and takes it; () where it fits nowhere."""
+    rooms = _rooms(candidate, rung, pool)
+    for room in rooms:
+        room.take(candidate.claim.gpus_per_node, rung.cpus, rung.mem_mib)
+    return rooms
+
+
+def _rooms(candidate: _Candidate, rung: Rung, pool: _Pool) -> tuple[Room, ...]:
+    hungry = rung.cpus > pool.cpus / max(1, pool.gpus)
+    return choose(candidate.claim, rung.cpus, rung.mem_mib, eligible(candidate.claim, pool.rooms), _mixing(hungry))
+
+
+def _mixing(hungry: bool) -> Order:
+    sign = -1.0 if hungry else 1.0
+
+    def order(room: Room) -> tuple[float | str, ...]:
+        return (float(room.gpus == room.server.gpus), sign * room.cpus / room.gpus, room.gpus, room.server.name)
+
+    return order
+
+
+def _impatient(candidate: _Candidate, rung: Rung, settings: Settings) -> bool:
+    run_s = settings.assumed_run_s if candidate.claim.run_s is None else candidate.claim.run_s
+    saved = run_s * (1 - 1 / max(1.0, rung.speed or 1.0))
+    return candidate.claim.startable_s >= saved * _HALF
+
+
+def _grant(candidate: _Candidate, rung: Rung, rooms: Sequence[Room]) -> Grant:
+    claim, share = candidate.claim, candidate.share
+    reasons: Mapping[str, str] = _reasons(claim, share, rung) if share and rung.speed is not None else {}
+    return Grant(
+        job=claim.job,
+        cpus=rung.cpus,
+        mem_mib=rung.mem_mib,
+        servers=tuple(room.server.name for room in rooms),
+        speed=rung.speed,
+        cpu_reason=reasons.get("cpus", ""),
+        mem_reason=reasons.get("memory", ""),
+    )
+
+
+def _reasons(claim: Claim, share: Share, rung: Rung) -> Mapping[str, str]:
+    speed = f"runs at {rung.speed:.3g} times the speed of its share" if rung.speed else "its speed is unknown there"
+    return {
+        "cpus": f"{rung.cpus:.3g} CPUs per GPU instead of {claim.cpus:.3g} (its share is {share.cpus:.3g}): {speed}"
+        if rung.cpus != claim.cpus
+        else "",
+        "memory": f"{rung.mem_mib} MiB per GPU instead of {claim.mem_mib} (its share is {share.mem_mib}): {speed}"
+        if rung.mem_mib != claim.mem_mib
+        else "",
+    }

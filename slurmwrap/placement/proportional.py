@@ -1,0 +1,21 @@
+"""The policy `proportional`: every job as it asks, in order, where it fits first. What plain Slurm does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurmwrap.placement.claim import Claim, Grant, Server
+from slurmwrap.placement.room import choose, eligible, fullest, rooms_of
+
+
+def proportional(queue: Sequence[Claim], servers: Sequence[Server]) -> tuple[Grant, ...]:
+    """One grant per claim, in order; fewest free GPUs first."""
+    rooms = rooms_of(servers)
+    grants = []
+    for claim in queue:
+        found = choose(claim, claim.cpus, claim.mem_mib, eligible(claim, rooms), fullest)
+        for room in found:
+            room.take(claim.gpus_per_node, claim.cpus, claim.mem_mib)
+        names = tuple(room.server.name for room in found)
+        grants.append(Grant(job=claim.job, cpus=claim.cpus, mem_mib=claim.mem_mib, servers=names))
+    return tuple(grants)

@@ -1,0 +1,116 @@
+"""The policy `tune`: Synergy-Tune (Mohan et al., OSDI 2022) for one round in which everything was released. Pure.
+
+Each job, in order: its best demand; where that fits nowhere, its proportional share; where even that fits nowhere, jobs
+on a server with enough free GPUs give back what they have above their share, one after the other (those on fewest
+servers first, then most CPUs, then most memory per GPU), until it does. So no job is slower than at its share, and with
+empty servers and jobs whose GPUs fit, every job gets a place.
+
+Unlike in the authors' simulator (msr-fiddle/synergy, 1bb2bed6), whose test never skips one, a victim that has nothing
+above its share is left alone, and no demand exceeds what a server has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurmwrap.placement.claim import Claim, Grant, Server
+from slurmwrap.placement.room import Room, choose, eligible, fullest, rooms_of
+from slurmwrap.placement.rungs import Prices, Rung, as_asked, rungs, share_of
+
+_EVEN = Prices(cpu=1.0, mib=1e-9)  # CPUs first; memory only where CPUs are equal
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seat:
+    """One job of the round: what it wants, what it may always have, what it has now."""
+
+    claim: Claim
+    best: Rung
+    share: Rung
+    given: Rung
+    rooms: tuple[Room, ...] = ()
+
+    @property
+    def excess(self) -> tuple[float, float]:
+        """CPUs and MiB per GPU above its share; a job below it in one of the two keeps that."""
+        return max(0.0, self.given.cpus - self.share.cpus), max(0.0, self.given.mem_mib - self.share.mem_mib)
+
+
+def tune(queue: Sequence[Claim], servers: Sequence[Server]) -> tuple[Grant, ...]:
+    """One grant per claim, in order. `queue`: the jobs chosen for this round; `servers`: as the round finds them."""
+    rooms = rooms_of(servers)
+    seats: list[_Seat] = []
+    for claim in queue:
+        seat = _seat(claim, eligible(claim, rooms))
+        _place(seat, seat.best, rooms)
+        if not seat.rooms and any(_above(seat.best, seat.share)):
+            _place(seat, seat.share, rooms)
+        if not seat.rooms:
+            _give_back(seat, seats, rooms)
+            _place(seat, seat.given, rooms)
+        seats.append(seat)
+    return tuple(_grant(seat) for seat in seats)
+
+
+def _seat(claim: Claim, rooms: Sequence[Room]) -> _Seat:
+    share = share_of(claim, [room.server for room in rooms])
+    steps = rungs(claim, share, _EVEN)
+    if share is None or steps[-1].speed is None:
+        asked = as_asked(claim, _EVEN)
+        return _Seat(claim=claim, best=asked, share=asked, given=asked)
+    plain = Rung(cpus=max(share.cpus, claim.least_cpus), mem_mib=max(share.mem_mib, claim.least_mem_mib), speed=1.0)
+    if plain.cpus > share.most_cpus or plain.mem_mib > share.most_mem_mib:  # the share itself is not allowed
+        plain = steps[0]
+    return _Seat(claim=claim, best=steps[-1], share=plain, given=steps[-1])
+
+
+def _above(demand: Rung, share: Rung) -> tuple[bool, bool]:
+    return demand.cpus > share.cpus, demand.mem_mib > share.mem_mib
+
+
+def _place(seat: _Seat, demand: Rung, rooms: Sequence[Room]) -> None:
+    claim = seat.claim
+    seat.given = demand
+    seat.rooms = choose(claim, demand.cpus, demand.mem_mib, eligible(claim, rooms), fullest)
+    for room in seat.rooms:
+        room.take(claim.gpus_per_node, demand.cpus, demand.mem_mib)
+
+
+def _give_back(seat: _Seat, seated: Sequence[_Seat], rooms: Sequence[Room]) -> None:
+    """Makes room for seat.given on the servers with fewest free GPUs that have enough of them."""
+    gpus = seat.claim.gpus_per_node
+    able = sorted((room for room in eligible(seat.claim, rooms) if room.gpus >= gpus), key=fullest)
+    if len(able) < seat.claim.nodes:
+        return
+    for room in able[: seat.claim.nodes]:
+        victims = [victim for victim in seated if any(victim.excess) and room in victim.rooms]
+        for victim in sorted(victims, key=_first_to_give):
+            if room.holds(gpus, seat.given.cpus, seat.given.mem_mib):
+                break
+            _revert(victim)
+
+
+def _first_to_give(victim: _Seat) -> tuple[float, ...]:
+    return (len(victim.rooms), -victim.given.cpus, -victim.given.mem_mib)
+
+
+def _revert(victim: _Seat) -> None:
+    """To its share in all of it, on the servers where it is."""
+    for room in victim.rooms:
+        room.take(-victim.claim.gpus_per_node, victim.given.cpus, victim.given.mem_mib)
+        room.take(victim.claim.gpus_per_node, victim.share.cpus, victim.share.mem_mib)
+    victim.given = victim.share
+
+
+def _grant(seat: _Seat) -> Grant:
+    given = seat.given
+    return Grant(
+        job=seat.claim.job,
+        cpus=given.cpus,
+        mem_mib=given.mem_mib,
+        servers=tuple(room.server.name for room in seat.rooms),
+        speed=given.speed,
+        cpu_reason=f"Synergy-Tune: {given.cpus:.3g} CPUs per GPU" if given.cpus != seat.claim.cpus else "",
+        mem_reason=f"Synergy-Tune: {given.mem_mib} MiB per GPU" if given.mem_mib != seat.claim.mem_mib else "",
+    )

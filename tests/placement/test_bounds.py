@@ -1,0 +1,104 @@
+"""What one GPU gets: the table of "may help, never harm". Nodes have 4 CPUs and 32,000 MiB per GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from placement_cases import SHAPE, node
+
+from slurmwrap.config import Config
+from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape
+from slurmwrap.placement.bounds import asked_cpus_per_gpu, asked_mem_mib_per_gpu, bounds, tasks_per_node
+from slurmwrap.profiling.profile import ResourceProfile
+
+
+def cpus(asked: int, need: float | None, *, runs: int = 0, bound: bool = False, gpus: int = 4) -> float | None:
+    shape = replace(SHAPE, cpus=asked, cpu_unit=CpuUnit.PER_GPU, gpus_per_node=gpus)
+    profile = ResourceProfile(key="k", cpus_per_gpu=need, cpu_bound=bound, runs=runs, preruns=1)
+    return bounds(shape, profile, node("n0"), Config()).cpus_per_gpu
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        (cpus(2, 3.5), 3.5),  # raised to the need
+        (cpus(2, 9.0), 4.0),  # raised, but the rest of the node belongs to others
+        (cpus(6, 9.0), None),  # he asked for more than the share himself
+        (cpus(2, None), None),  # not measured
+        (cpus(4, 1.2), None),  # a pre-run alone does not take the share away
+        (cpus(3, 1.2), None),  # nor less than that
+        (cpus(12, 1.2), 4.0),  # but what is above the share
+        (cpus(12, 5.5), 5.5),  # down to the need
+        (cpus(4, 1.2, runs=1), 1.2),  # a complete run settles it
+        (cpus(4, 0.1, runs=1), 1.0),  # one CPU is the least
+        (cpus(4, 1.2, runs=1, gpus=8), None),  # all GPUs are his: nobody else could use the CPUs
+        (cpus(6, 1.2, runs=1, gpus=8), 4.0),  # down to the share, then
+        (cpus(2, 2.0, bound=True), 4.0),  # all were busy: the share
+        (cpus(4, 4.0, bound=True), None),
+        (cpus(8, 2.0, bound=True), None),  # the need is unknown: nothing is taken
+    ],
+)
+def test_cpus_per_gpu(given: float | None, target: float | None) -> None:
+    assert given == target
+
+
+def memory(asked: int | None, peak: int | None, *, runs: int = 0, gpus: int = 4) -> int | None:
+    unit = MemUnit.PER_GPU if asked is not None else MemUnit.NONE
+    shape = replace(SHAPE, mem_mib=asked, mem_unit=unit, gpus_per_node=gpus)
+    profile = ResourceProfile(key="k", mem_mib_per_gpu=peak, runs=runs, preruns=1)
+    return bounds(shape, profile, node("n0"), Config()).mem_mib_per_gpu
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        (memory(8_000, 10_000), 12_000),  # raised to the peak with its margin
+        (memory(8_000, 60_000), 64_000),  # up to what the node has
+        (memory(8_000, 6_000), None),
+        (memory(8_000, None), None),
+        (memory(0, 60_000), None),  # all of the node
+        (memory(50_000, 6_000, runs=2), None),  # two runs are too few to take something away
+        (memory(50_000, 6_000, runs=3), 7_200),
+        (memory(50_000, 10, runs=3), 256),  # not below the floor for the node
+        (memory(50_000, 6_000, runs=3, gpus=8), 32_000),  # all GPUs are his: the share stays
+        (memory(20_000, 6_000, runs=3, gpus=8), None),  # he had asked for less than the share
+        (memory(None, 6_000, runs=2), None),  # said nothing: Slurm's default
+        (memory(None, 6_000, runs=3), 7_200),
+        (memory(None, 6_000, runs=3, gpus=8), None),
+    ],
+)
+def test_memory_per_gpu(given: int | None, target: int | None) -> None:
+    assert given == target
+
+
+def test_reasons_name_what_was_measured_and_what_was_asked() -> None:
+    profile = ResourceProfile(key="k", cpus_per_gpu=3.5, mem_mib_per_gpu=20_000, runs=2)
+    given = bounds(SHAPE, profile, node("n0"), Config())
+    assert given.cpu_reason == "it needs 3.5 CPUs per GPU (2 complete runs) and asked for 2; its share is 4"
+    peak = "its peak was 20000 MiB per GPU (2 complete runs)"
+    assert given.mem_reason == f"{peak}; with a margin more than the 16000 MiB asked for"
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked_cpus", "asked_mem", "tasks"),
+    [
+        ({}, 2.0, 16_000, 1),
+        ({"tasks_per_node": 4}, 8.0, 16_000, 4),
+        ({"cpu_unit": CpuUnit.PER_GPU}, 8.0, 16_000, 1),
+        ({"cpu_unit": CpuUnit.NONE, "cpus": None}, 0.25, 16_000, 1),
+        ({"mem_unit": MemUnit.PER_CPU, "mem_mib": 1000}, 2.0, 2_000, 1),
+        ({"tasks_per_node": None, "tasks": 8}, 8.0, 16_000, 4),
+        ({"tasks_per_node": None, "tasks": 7}, None, 16_000, None),
+        ({"tasks_per_node": None, "tasks": 8, "max_nodes": 4}, None, 16_000, None),
+        ({"tasks_per_node": None, "nodes": None, "max_nodes": None}, 2.0, 16_000, 1),
+        ({"gpus_per_node": None}, None, None, 1),
+    ],
+)
+def test_what_was_asked_per_gpu(
+    changes: dict[str, object], asked_cpus: float | None, asked_mem: int | None, tasks: int | None
+) -> None:
+    shape: ResourceShape = replace(SHAPE, **changes)  # type: ignore[arg-type]
+    assert (asked_cpus_per_gpu(shape), asked_mem_mib_per_gpu(shape), tasks_per_node(shape)) == (
+        *(asked_cpus, asked_mem, tasks),
+    )
