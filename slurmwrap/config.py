@@ -15,9 +15,10 @@ from typing import Any
 
 from slurmwrap.errors import ConfigError
 
-RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate")
+RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune")
 MODES = ("observe", "advise", "act")
 OVERLAYS = ("auto", "off")
+POLICIES = ("graded", "tune", "proportional")
 PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
 # The least and the greatest that makes sense; beyond it gsub would ask Slurm for nonsense, or tuning would harm.
 _BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -28,9 +29,14 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.profile_s": (0, 86400),
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
+    "placement.skew_limit": (0, 1),
+    "placement.pin_s": (0, 86400),
+    "placement.relax_jobs": (0, 10_000),
+    "placement.relax_updates_per_s": (0.1, 1000),
     "tuning.memory_margin": (1, 100),
     "tuning.memory_floor_mib": (0, 1 << 30),
     "tuning.runs_before_shrink": (1, 1_000_000),
+    "tuning.assumed_run_s": (0, 30 * 86400),
     "retry.per_root_cause": (0, 1000),
     "retry.confirmations": (0, 1000),
     "retry.resize_memory_factor": (1, 100),
@@ -80,6 +86,13 @@ class Placement:
     enabled: bool = True
     switch_wait_s: int = 300  # --switches=N@this; Slurm clamps to max_switch_wait
     exclude_cap: float = 0.1  # at most this share of a partition's nodes is excluded or drained by us
+    skew_limit: float = 0.3  # Tiresias: only models above it insist on consolidation
+    topology_file: str = ""  # the site's own description of racks, where Slurm knows no topology (docs/placement.md)
+    topology_features: str = ""  # prefixes of node features that name domains: "rack,row" for rack1, row3; "": none
+    # Only where a site's reconciler relaxes waiting jobs:
+    pin_s: int = 60  # how long a job may insist on nodes that were free when it was planned; 0: never
+    relax_jobs: int = 50  # at the head of the queue
+    relax_updates_per_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +103,8 @@ class Tuning:
     memory_margin: float = 1.2  # of peak anonymous + shared memory (facts/gpu.md C3)
     memory_floor_mib: int = 1024
     runs_before_shrink: int = 3  # complete runs of a key before memory goes below the user's explicit request
+    policy: str = "graded"  # one of POLICIES: how waiting jobs share CPUs and memory (docs/placement.md)
+    assumed_run_s: float = 13_000.0  # where nobody knows it: half of what more CPUs save of it is waited for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +264,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         raise ConfigError(f"{origin}: {name} must be one of {', '.join(PRERUN_MODES)}, not '{value}'")
     if name == "prerun.overlay" and value not in OVERLAYS:
         raise ConfigError(f"{origin}: {name} must be one of {', '.join(OVERLAYS)}, not '{value}'")
+    if name == "tuning.policy" and value not in POLICIES:
+        raise ConfigError(f"{origin}: {name} must be one of {', '.join(POLICIES)}, not '{value}'")
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,14 +12,16 @@ import pytest
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import Node, Snapshot, Switch, Topology
-from slurmwrap.config import Config, Prerun
+from slurmwrap.cluster.node import Node, NodeLoad, Snapshot
+from slurmwrap.cluster.topology import Switch, Topology
+from slurmwrap.config import Config, Placement, Prerun
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.edges import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
 from slurmwrap.job.measurement import CurvePoint
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
+from slurmwrap.placement.outlook import Outlook
 from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord, Submission
@@ -30,6 +32,7 @@ from slurmwrap.store.inflight import submitted as submitted_trial
 from slurmwrap.submit import Desk, Sent, TrialJob, Trials, prepare, send
 from slurmwrap.submit.attach import sweep as look_after
 from slurmwrap.submit.conclude import Waiting, conclude
+from slurmwrap.submit.outlook import outlook
 
 NOW = 1_800_000_000.0
 SCRIPT = b"""#!/bin/bash
@@ -49,7 +52,8 @@ TREE = Topology(
         Switch(name="ib0", level=0, nodes=tuple(f"n{i}" for i in range(4))),
         Switch(name="ib1", level=0, nodes=tuple(f"n{i}" for i in range(4, 8))),
         Switch(name="core", level=1, nodes=tuple(f"n{i}" for i in range(8)), children=("ib0", "ib1")),
-    )
+    ),
+    source="tree",
 )
 
 
@@ -64,6 +68,7 @@ class FakeSlurm:
     applied: list[SlurmAction] = field(default_factory=list)
     next_id: int = 100
     away: int = 0  # so many questions about jobs and updates get no answer
+    missed: int = 0  # so many questions about a job are answered as if it were not there
 
     def cluster_name(self) -> str:
         return "lab"
@@ -87,12 +92,15 @@ class FakeSlurm:
 
     def job(self, address: str) -> JobRecord | None:
         self._answer()
+        if self.missed:
+            self.missed -= 1
+            return None
         return self.jobs_by_address.get(address)
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         return tuple(self.jobs_by_address.values())
 
-    def apply(self, action: SlurmAction) -> None:
+    def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         self._answer()
         if action.key in self.refuse_keys:
             raise SlurmError("Access/permission denied")
@@ -108,6 +116,8 @@ class FakeMemory:
     submissions: list[Submission] = field(default_factory=list)
     preruns: list[PrerunRecord] = field(default_factory=list)
     scripts: dict[str, bytes] = field(default_factory=dict)
+    listening: bool = True
+    picked: float = 0.0
 
     def profile(self, key: str) -> ResourceProfile | None:
         return self.profiles.get(key)
@@ -120,6 +130,12 @@ class FakeMemory:
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
         return self.past_failures
+
+    def site_listens(self) -> bool:
+        return self.listening
+
+    def picked_at(self) -> float:
+        return self.picked
 
     def remember_submission(self, submission: Submission) -> None:
         self.submissions.append(submission)
@@ -244,11 +260,14 @@ def test_a_refused_job_is_not_followed_by_a_pre_run() -> None:
     assert (len(slurm.calls), memory.submissions, slurm.applied) == (1, [], [])
 
 
+SWITCH = "--switches=1@1:15"
+
+
 def test_a_plan_that_slurm_refuses_is_given_up_and_the_job_goes_as_asked() -> None:
-    planned = FakeSlurm(refuse=lambda call: REFUSAL if "--switches=1@5:00" in call.options else None)
+    planned = FakeSlurm(refuse=lambda call: REFUSAL if SWITCH in call.options else None)
     slurm, memory = submitted("--prerun=off", slurm=planned)
     first, second = slurm.calls
-    assert set(first.options) - set(second.options) == {"--switches=1@5:00"}
+    assert set(first.options) - set(second.options) == {SWITCH}
     assert memory.submissions[0].job_id == 101
 
 
@@ -318,6 +337,14 @@ def test_a_waited_for_job_that_failed_is_remembered() -> None:
 class FullMemory(FakeMemory):
     def keep_script(self, name: str, content: bytes) -> str:
         raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(("options", "tune"), [((), True), (("--no-tune",), False), (("--reservation=night",), False)])
+def test_the_reconciler_may_tune_what_waits_unless_its_user_forbids_it_or_it_has_a_reservation(
+    options: tuple[str, ...], tune: bool
+) -> None:
+    _, memory = submitted(*options)
+    assert memory.submissions[0].tune is tune
 
 
 def test_a_tuned_script_that_cannot_be_kept_leaves_the_job_as_asked() -> None:
@@ -517,6 +544,44 @@ def test_a_pre_run_that_speaks_for_no_job_touches_nothing() -> None:
     assert (slurm.applied, record.job_id, record.released) == ([], None, False)
 
 
+LOOSENING = {
+    "published": Published(at=NOW, relaxing=True),
+    "config": Config(placement=Placement(switch_wait_s=0)),
+}
+
+
+def concluded(record: JobRecord, memory: FakeMemory | None = None, **changes: object) -> list[tuple[str, str]]:
+    slurm = FakeSlurm(jobs_by_address={"101": record})
+    at = replace(desk(slurm, memory or FakeMemory()), **LOOSENING)  # type: ignore[arg-type]
+    conclude(replace(waiting(at), **changes), PASSED, at)  # type: ignore[arg-type]
+    return [(a.key, a.value) for a in slurm.applied]
+
+
+def test_a_job_that_is_let_go_gets_the_nodes_that_are_free_now_where_somebody_loosens_that() -> None:
+    assert concluded(pending()) == [("ReqNodeList", "n[0-1]"), ("StartTime", "now")]
+
+
+def test_nodes_are_not_picked_for_an_array_a_later_start_or_a_job_whose_user_picked_some_meanwhile() -> None:
+    array = replace(pending(), array_job_id=101)
+    assert concluded(array) == [("StartTime", "now")]
+    later = "2030-01-01T00:00:00"
+    assert concluded(pending(), release_at=later) == [("StartTime", later)]
+    assert concluded(replace(pending(), req_nodes="n7")) == [("StartTime", "now")]
+
+
+def test_nodes_are_not_picked_where_the_reconciler_does_not_hear_it_or_for_the_second_job_within_a_minute() -> None:
+    assert concluded(pending(), FakeMemory(listening=False)) == [("StartTime", "now")]
+    assert concluded(pending(), FakeMemory(picked=NOW - 59)) == [("StartTime", "now")]
+    assert concluded(pending(), FakeMemory(picked=NOW - 60)) == [("ReqNodeList", "n[0-1]"), ("StartTime", "now")]
+
+
+def test_word_of_a_reconciler_that_no_longer_runs_is_not_believed() -> None:
+    load = NodeLoad(node="n1", cpus_busy=3.0)
+    for age, believed in ((599.0, Outlook(loads={"n1": load}, relaxing=True)), (600.0, Outlook())):
+        told = Published(at=NOW - age, loads=(load,), relaxing=True)
+        assert outlook(replace(desk(FakeSlurm(), FakeMemory()), published=told), starts_now=False) == believed
+
+
 class PatientClock(FakeClock):
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -533,6 +598,28 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(verdict: Verdict, l
     slurm.away = 3
     conclude(named, verdict, at)
     assert (slurm.applied[-1].verb, clock.slept) == (last, [1.0, 2.0, 5.0])
+
+
+@pytest.mark.parametrize("missed", [1, 2])
+@pytest.mark.parametrize(("verdict", "last"), [(PASSED, ("StartTime", "now")), (FAILED, ("", ""))])
+def test_a_job_that_squeue_misses_for_once_is_let_go_or_cancelled_all_the_same(
+    verdict: Verdict, last: tuple[str, str], missed: int
+) -> None:
+    slurm, clock = FakeSlurm(jobs_by_address={"101": pending()}), PatientClock()
+    at = replace(desk(slurm, FakeMemory()), clock=clock)
+    named = waiting(at)
+    slurm.missed = missed
+    record = conclude(named, verdict, at)
+    assert ((slurm.applied[-1].key, slurm.applied[-1].value), clock.slept) == (last, [2.0] * missed)
+    assert record.released == (verdict is PASSED)
+
+
+@pytest.mark.parametrize("verdict", [PASSED, FAILED])
+def test_a_job_that_is_gone_is_asked_for_three_times_and_left_alone(verdict: Verdict) -> None:
+    slurm, clock = FakeSlurm(), PatientClock()
+    at = replace(desk(slurm, FakeMemory()), clock=clock)
+    record = conclude(waiting(at), verdict, at)
+    assert (slurm.applied, record.changes, record.released, clock.slept) == ([], (), False, [2.0, 2.0])
 
 
 def test_a_failed_pre_run_never_lets_the_job_go_because_the_controller_is_away() -> None:

@@ -29,6 +29,7 @@ from slurmwrap.prerun.environment import passed_on
 from slurmwrap.prerun.trial import trial_gpus
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.racks import SiteRacks
 from slurmwrap.store.inflight import Flights
 from slurmwrap.store.published import read_published, trusted_uids
 from slurmwrap.store.userstate import UserState
@@ -40,7 +41,8 @@ WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
 
 def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
     """The edges of one gsub call or one pre-run job."""
-    slurm = SlurmCommands(timeout_s=config.slurm_timeout_s, environ=environ)
+    network = SiteRacks(config.placement.topology_file, config.placement.topology_features, voice.say)
+    slurm = SlurmCommands(timeout_s=config.slurm_timeout_s, environ=environ, network=network)
     uid = os.getuid()
     memory = HomeMemory(UserState(user_state_dir(environ)), uid, config)
     if memory.mark.exists():
@@ -95,12 +97,12 @@ def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
 def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     """Everything after the preparation; returns the exit code."""
     own = prepared.request.own
+    if own.explain:
+        voice.block(_explained(prepared, voice))
     if own.dry_run:
         sys.stdout.buffer.write(equivalent_script(prepared.request, prepared.batch))
         voice.say(f"nothing submitted; pre-run: {prepared.prerun} ({prepared.prerun_reason})")
         return 0
-    if own.explain:
-        voice.block(explain(prepared.request, prepared.batch, colour=voice.colour))
     if prepared.prerun in ("wait", "only"):
         verdict = pre_run_first(prepared, desk, voice)
         if prepared.prerun == "only":
@@ -112,10 +114,15 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         prepared = submit.prepare(prepared.request, desk)  # again, on what was measured
         if own.explain:
             voice.say("planned again on what the pre-run measured:")
-            voice.block(explain(prepared.request, prepared.batch, colour=voice.colour))
+            voice.block(_explained(prepared, voice))
     code = _send(replace(prepared, prerun="off") if prepared.prerun == "wait" else prepared, desk, voice)
     watch_over(desk)
     return code
+
+
+def _explained(prepared: Prepared, voice: Voice) -> str:
+    remarks = (*prepared.plan.remarks, *prepared.snapshot.topology.remarks)
+    return explain(prepared.request, prepared.batch, colour=voice.colour, remarks=remarks)
 
 
 def watch_over(desk: Desk, older_than_s: float = WATCHED_S) -> None:

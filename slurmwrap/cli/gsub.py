@@ -41,6 +41,7 @@ Usage: gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
   gsub train.sbatch                     submit; a pre-run on one GPU goes first and lets the job go when it passes
   gsub --dry-run -G 16 train.sbatch     print the whole rewritten script with a reason for each change; submit nothing
   gsub --explain train.sbatch           show old → new with the reasons, then submit
+  gsub --explain --dry-run train.sbatch show that, and where the job would best run now; submit nothing
   gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
 

@@ -72,17 +72,40 @@ class HomeMemory:
             return told_ends(same, Path(self.config.site.published), unseal, trusted_uids(self.config))
         return ()
 
+    def site_listens(self) -> bool:
+        """Its spool is there and takes files of ours."""
+        site = self.config.site.spool
+        return bool(site) and os.access(site, os.W_OK | os.X_OK)
+
+    def picked_at(self) -> float:
+        """The age of a mark in the user's state directory."""
+        with suppress(OSError):
+            return self._picked.stat().st_mtime
+        return 0.0
+
+    @property
+    def _picked(self) -> Path:
+        return self.state.directory / "picked"
+
     def remember_submission(self, submission: Submission) -> None:
         """One file in the user's spool, one in the site's."""
+        self._remember_picked(submission.plan)
         facts = {"submission": to_plain(submission)}
         self._remember(Context.SUBMIT, submission.cluster, submission.job_id, submission.at, facts)
 
     def remember_prerun(self, record: PrerunRecord) -> None:
         """One file in the user's spool, one in the site's where a job waits for it."""
+        self._remember_picked(record.plan)
         facts = {"prerun": to_plain(record)}
         self._remember(Context.PRERUN, record.cluster, record.job_id or record.prerun_job_id, record.at, facts)
         with suppress(OSError):
             self.mark.touch(mode=0o600)
+
+    def _remember_picked(self, plan: Mapping[str, Any]) -> None:
+        if any(line["option"] == "nodelist" and line["value"] for line in plan.get("lines", ())):
+            with suppress(OSError):
+                self._private()
+                self._picked.touch(mode=0o600)
 
     @property
     def mark(self) -> Path:
@@ -149,10 +172,9 @@ class HomeMemory:
         )
         self._private("spool")
         write_plain(self.state.spool, note)
-        site = self.config.site.spool
-        if site and os.access(site, os.W_OK | os.X_OK):
+        if self.site_listens():
             with suppress(OSError, StoreError):  # the site's copy is a courtesy: the user's own is kept already
-                write_sealed(Path(site), note, socket=self.config.site.munge_socket)
+                write_sealed(Path(self.config.site.spool), note, socket=self.config.site.munge_socket)
 
 
 def _told(failure: PastFailure) -> str:

@@ -34,14 +34,17 @@ def equivalent_script(request: JobRequest, batch: BatchScript) -> bytes:
     return b"\n".join([*out, *(rest or [b""])])
 
 
-def explain(request: JobRequest, batch: BatchScript, *, colour: bool) -> str:
-    """What the rewrite changes, old against new, with a reason for each, for a terminal of 80 columns."""
-    if not batch.changes:
-        return "Nothing is changed.\n"
-    lines: list[str] = []
+def explain(request: JobRequest, batch: BatchScript, *, colour: bool, remarks: Sequence[str] = ()) -> str:
+    """What the rewrite changes, old against new, with a reason for each, for a terminal of 80 columns.
+
+    `remarks`: reasons of choices that change nothing, at the end.
+    """
+    lines = [] if batch.changes else ["Nothing is changed."]
     for where in dict.fromkeys(change.where for change in batch.changes):
         changes = [change for change in batch.changes if change.where == where]
         lines += [f"@@ {where} @@", *_diff(request, batch, where, changes)]
+    if remarks:
+        lines += ["@@ where it may run @@", *(line for remark in remarks for line in _wrapped(remark, "  * "))]
     shown = (_visible(line).encode(errors="surrogateescape").decode(errors="replace") for line in lines)
     return "".join(f"{_painted(line, colour)}\n" for line in shown)
 
@@ -174,10 +177,10 @@ def _text_of(content: bytes, number: int) -> str:
     return content.split(b"\n", number)[number - 1].decode(errors="replace")
 
 
-def _wrapped(reason: str) -> list[str]:
+def _wrapped(reason: str, first: str = "    ") -> list[str]:
     from textwrap import wrap  # off the fast path
 
-    return [f"    {line}" for line in wrap(reason, _WIDTH - 4)]
+    return wrap(reason, _WIDTH, initial_indent=first, subsequent_indent="    ")
 
 
 def _visible(text: str) -> str:

@@ -1,52 +1,164 @@
-"""Ranks switches and nodes by what is free now: big jobs get the emptiest, small ones fill fragments. Pure.
+"""Philly's rule: fewest servers inside one network domain; domains are ranked first, then the servers in them. Pure.
 
-Philly's rule (Jeon et al., ATC 2019): fewest servers inside one network domain; domains first, then servers in them.
+Jeon et al., ATC 2019: big jobs get the emptiest domain, small ones fill fragments. In order:
+
+1. the closest level of the network that holds the whole job; a job of one server has no network to mind
+2. fewest servers
+3. fewest whole nodes broken: a job that leaves GPUs free goes beside other jobs while any such place fits it
+4. Slurm's own Weight of a node, which is the site's word on what to spare
+5. of several servers: the domain with most free GPUs; of one: the node with the best score (score.py), then the domain
+   with fewest
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurmwrap.cluster.node import Node, Topology
+from slurmwrap.placement.field import Field, Spot
+from slurmwrap.placement.need import Need
+
+Rank = Callable[[Spot, int], tuple[bool, int, float]]  # (breaks a whole node, weight, score) with so many units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The nodes that look best at this moment; empty when the job would not fit now. `switch` None: several."""
+    """The nodes that look best at this moment, all that the job needs; empty when it would not fit now."""
 
-    nodes: tuple[str, ...] = ()
-    switch: str | None = None
-
-
-def leaf_names(topology: Topology) -> Mapping[str, str]:
-    """Node name → leaf switch. A table, since asking the tree per node is quadratic."""
-    return {node: leaf.name for leaf in topology.leaves for node in leaf.nodes}
+    nodes: tuple[str, ...] = ()  # in Slurm's order
+    domain: str | None = None  # that holds them all; None: several, or no network is known
+    level: int | None = None  # of that domain
+    broken: int = 0  # whole nodes that would be left with free GPUs
+    spots: int = 0  # nodes that had room
 
 
-def choose(nodes: Sequence[Node], leaf_of: Mapping[str, str], count: int) -> Choice:
-    """`count` of `nodes` (each fits the job's share now), in one leaf switch where one holds them."""
-    if len(nodes) < count:
-        return Choice()
-    domains: dict[str, list[Node]] = defaultdict(list)
-    for node in nodes:
-        domains[leaf_of.get(node.name, "")].append(node)
-    fitting = [name for name, members in domains.items() if len(members) >= count]
-    if not fitting:
-        ranked = sorted(nodes, key=lambda node: (-node.gpus_free, node.name))
-        return Choice(nodes=tuple(node.name for node in ranked[:count]))
-    free = {name: sum(node.gpus_free for node in domains[name]) for name in fitting}
-    # a job of several nodes goes where most is free; a part of a node goes where least is left
-    best = min(fitting, key=lambda name: (-free[name] if count > 1 else free[name], name))
-    ranked = sorted(domains[best], key=lambda node: (node.gpus_free, node.cpus_free, node.name))
-    return Choice(nodes=tuple(node.name for node in ranked[:count]), switch=best or None)
+def choose(field: Field, avoided: frozenset[str], rank: Rank) -> Choice:
+    """The best place now in any of the job's partitions."""
+    found = []
+    for group in field.free:
+        spots = [spot for spot in group if spot.node.name not in avoided]
+        choice = _one_server(spots, field, rank) or _servers(spots, field, rank)
+        if choice is not None:
+            found.append(choice)
+    return min(found, key=_closeness, default=Choice())
 
 
-def largest_leaf(nodes: Sequence[Node], leaf_of: Mapping[str, str]) -> tuple[int, int]:
-    """(nodes under the leaf switch that has most of `nodes`, number of leaf switches they hang on)."""
-    counts: dict[str, int] = defaultdict(int)
-    for node in nodes:
-        if leaf := leaf_of.get(node.name):
-            counts[leaf] += 1
-    return max(counts.values(), default=0), len(counts)
+def _closeness(choice: Choice) -> tuple[int, bool, int, int]:
+    return len(choice.nodes), choice.domain is None, choice.level or 0, choice.broken
+
+
+def whole_node_broken(spot: Spot, need: Need, units: int) -> bool:
+    """Whether so many units would be the first on an idle node, and leave some of its GPUs."""
+    return spot.node.gpus_used == 0 and units * need.gpus < spot.node.gpus
+
+
+def _one_server(spots: Sequence[Spot], field: Field, rank: Rank) -> Choice | None:
+    need = field.need
+    if need.least_nodes > 1:
+        return None
+    holding = [spot for spot in spots if spot.units >= need.units]
+    if not holding:
+        return None
+    # only the best by what costs nothing to know are scored
+    coarse = [(whole_node_broken(spot, need, need.units), spot.node.weight) for spot in holding]
+    least = min(coarse)
+    ranked = [(rank(s, need.units), s) for s, one in zip(holding, coarse, strict=True) if one == least]
+    best = min(one for one, _ in ranked)
+    equal = [spot for one, spot in ranked if one == best]
+    leaf_of = field.levels[0] if field.levels else {}
+    free = _free_gpus(spots, leaf_of) if len(equal) > 1 else {}
+    chosen = min(equal, key=lambda spot: free.get(leaf_of.get(spot.node.name, ""), 0))  # the first of equals
+    domain = leaf_of.get(chosen.node.name)
+    return Choice(
+        nodes=(chosen.node.name,),
+        domain=domain,
+        level=None if domain is None else 0,
+        broken=int(best[0]),
+        spots=len(spots),
+    )
+
+
+def _servers(spots: Sequence[Spot], field: Field, rank: Rank) -> Choice | None:
+    """Several servers: the closest level first, at last anywhere."""
+    if sum(spot.units for spot in spots) < field.need.units:
+        return None
+    for level, domain_of in enumerate(field.levels):
+        found = _in_domains(spots, domain_of, level, field.need, rank)
+        if found is not None:
+            return found
+    return _within(spots, field.need, rank, domain=None, level=None)
+
+
+def _in_domains(
+    spots: Sequence[Spot], domain_of: Mapping[str, str], level: int, need: Need, rank: Rank
+) -> Choice | None:
+    domains: dict[str, list[Spot]] = {}
+    for spot in spots:
+        if (name := domain_of.get(spot.node.name)) is not None:
+            domains.setdefault(name, []).append(spot)
+    best: tuple[tuple[int, int, int], Choice] | None = None
+    for name, members in domains.items():
+        if len(members) < need.least_nodes or sum(spot.units for spot in members) < need.units:
+            continue
+        choice = _within(members, need, rank, domain=name, level=level)
+        if choice is not None:
+            key = (len(choice.nodes), choice.broken, -sum(spot.node.gpus_free for spot in members))
+            best = (key, choice) if best is None or key < best[0] else best
+    return None if best is None else best[1]
+
+
+def _within(spots: Sequence[Spot], need: Need, rank: Rank, *, domain: str | None, level: int | None) -> Choice | None:
+    """The fewest of `spots` that hold the job; the last of them takes the rest, and is the one that this suits best."""
+    # the node's place in Slurm's list decides between equals, and is the order in which they are given back
+    ranked = sorted(range(len(spots)), key=lambda at: (-spots[at].units, rank(spots[at], spots[at].units), at))
+    taken: list[int] = []
+    units = 0
+    while units < need.units or len(taken) < need.least_nodes:
+        if len(taken) == len(ranked):
+            return None
+        units += spots[ranked[len(taken)]].units
+        taken.append(ranked[len(taken)])
+    if need.most_nodes is not None and len(taken) > need.most_nodes:
+        return None
+    last = taken.pop()
+    rest = max(1, need.units - units + spots[last].units)
+    fitting = (at for at in ranked[len(taken) :] if spots[at].units >= rest)
+    taken.append(min(fitting, key=lambda at: (rank(spots[at], rest), at)))
+    chosen = [spots[at] for at in sorted(taken)]
+    shares = {at: spots[at].units for at in taken[:-1]} | {taken[-1]: rest}
+    broken = sum(whole_node_broken(spots[at], need, share) for at, share in shares.items())
+    return Choice(
+        nodes=tuple(spot.node.name for spot in chosen), domain=domain, level=level, broken=broken, spots=len(spots)
+    )
+
+
+def _free_gpus(spots: Iterable[Spot], domain_of: Mapping[str, str]) -> Mapping[str, int]:
+    free: dict[str, int] = {}
+    for spot in spots:
+        name = domain_of.get(spot.node.name, "")
+        free[name] = free.get(name, 0) + spot.node.gpus_free
+    return free
+
+
+def fullest(field: Field, avoided: frozenset[str]) -> float:
+    """The part of the job, 0 to 1, that has room now in the one domain that has most, of the closest level where a
+    domain could hold it all. 1 where no network is known."""
+    domain_of = next((level for level in field.levels if _could_hold(field, level)), None)
+    if domain_of is None:
+        return 0.0 if field.levels else 1.0
+    most = 0
+    for group in field.free:
+        room: dict[str, int] = {}
+        for spot in group:
+            if spot.node.name not in avoided and (name := domain_of.get(spot.node.name)) is not None:
+                room[name] = room.get(name, 0) + spot.units
+        most = max(most, *room.values(), 0)
+    return min(1.0, most / field.need.units)
+
+
+def _could_hold(field: Field, domain_of: Mapping[str, str]) -> bool:
+    room: dict[str, int] = {}
+    for node in field.able:
+        if (name := domain_of.get(node.name)) is not None:
+            room[name] = room.get(name, 0) + field.capacity[node.name]
+    return max(room.values(), default=0) >= field.need.units

@@ -9,10 +9,16 @@ from slurmwrap.job.request import Wish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One locality level; relaxed to the next after `wait_s` seconds of eligibility."""
+    """One level of what the job insists on; relaxed to the next `wait_s` seconds after it became eligible.
 
-    name: str  # "fewest nodes, one switch" | "one switch" | "any"
-    wait_s: int
+    Stored with the submission. `updates`: what scontrol must be told to come here from the level before, in order, one
+    key per call; () for the first level, which is what was submitted.
+    """
+
+    name: str  # "these nodes" | "fewest nodes[, one switch]" | "one switch" | "one rack" | "any" | "… as asked"
+    wait_s: int  # 0 for the last: nothing left to loosen
+    updates: tuple[tuple[str, str], ...] = ()  # (key, value) of `scontrol update JobId=`
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +35,4 @@ class PlacementPlan:
     cpus_per_gpu: int | None = None
     mem_mib_per_gpu: int | None = None
     profile_key: str = ""
+    remarks: tuple[str, ...] = ()  # reasons of choices that change nothing in the request, for --explain

@@ -8,7 +8,9 @@ the installed Slurm: tests/slurm/test_retune.py):
   SLURM_TRES_PER_TASK and SLURM_JOB_CPUS_PER_NODE agree, NumCPUs follows by itself. Either of the two alone is wrong:
   CPUsPerTask alone gives 15 and 8 CPUs on two nodes and a failing `srun -c8`; MinCPUsNode alone pends for ever
   (BadConstraints). TresPerTask changes nothing or is ignored.
-- `ExcNodeList` and `Switches` are replaced as a whole; `ExcNodeList=` and `Switches=0` clear them.
+- `ExcNodeList`, `ReqNodeList` and `Switches` are replaced as a whole; `ExcNodeList=` and `ReqNodeList=` clear them.
+  `Switches=0` does, but in 24.11.5 and 26.05.5 the job waits on all the same; our action of that value is sent as
+  `Switches=1@0`, which lets it go in all three.
 - Slurm may refuse ("Requested partition configuration not available now") and keep the refused values all the same, or
   accept what no node can give (MinMemoryNode=999999999). So plans stay within what every able node has, and who
   applies these updates answers a refusal with `undo`.
@@ -21,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Wish
 from slurmwrap.placement.plan import PlacementPlan
 
 
@@ -29,7 +31,11 @@ def retune(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: 
     """What to change, one key per action, in order. Nothing that the user changed himself since the submission."""
     if not record.pending or request.hetjob:
         return ()
-    updates = (*_exclude(old, new, request, record), *_switches(old, new, request))
+    updates = (
+        *_exclude(old, new, request, record),
+        *_switches(old, new, request),
+        *_node_list(old, new, request, record),
+    )
     if request.own.tune:
         updates = (*updates, *_memory(old, new, request, record), *_cpus(old, new, request, record))
     return tuple(
@@ -46,6 +52,7 @@ def undo(
     back = {
         "ExcNodeList": record.exc_nodes,
         "Switches": _asked(old, request, "switches") or "0",
+        "ReqNodeList": record.req_nodes,
         "MinMemoryNode": str(record.mem_mib_per_node or 0),
     }
     if (cpus := _task_cpus(old, request)) and (tasks := _tasks_per_node(request.shape)):
@@ -56,6 +63,39 @@ def undo(
         for key, value in back.items()
         if key in keys
     )
+
+
+def back_to_asked(wishes: Sequence[Wish], request: JobRequest) -> tuple[tuple[str, str], ...]:
+    """(key, value) of the updates that take what `wishes` raised back to the request; () where none is proven."""
+    shape, tasks = request.shape, _tasks_per_node(request.shape)
+    plan = PlacementPlan(lines=tuple(wishes))
+    if not request.own.tune or shape.mem_unit is not MemUnit.PER_NODE or not _proven(shape):
+        return ()
+    updates: list[tuple[str, str]] = []
+    if (_mem_mib(plan, request) or 0) > (shape.mem_mib or 0) > 0:
+        updates.append(("MinMemoryNode", str(shape.mem_mib)))
+    if tasks and shape.cpus and (_task_cpus(plan, request) or 0) > shape.cpus:
+        updates += [("CPUsPerTask", str(shape.cpus)), ("MinCPUsNode", str(shape.cpus * tasks))]
+    return tuple(updates)
+
+
+_CPU_KEYS = frozenset(("CPUsPerTask", "MinCPUsNode"))
+
+
+def together(actions: Sequence[SlurmAction]) -> tuple[tuple[SlurmAction, ...], ...]:
+    """`actions` as calls, for a job that may start at any moment: one key each, but both keys of its CPUs in one.
+
+    A job that starts between the two has CPUs that fit neither: srun fails, or runs three tasks for one (22.05.8; in
+    one call both are set under slurmctld's lock). All other keys go alone, since a bad one aborts the rest of a call.
+    """
+    calls: list[tuple[SlurmAction, ...]] = []
+    for action in actions:
+        last = calls[-1] if calls else ()
+        if len(last) == 1 and {last[0].key, action.key} == _CPU_KEYS and last[0].target == action.target:
+            calls[-1] = (*last, action)
+        else:
+            calls.append((action,))
+    return tuple(calls)
 
 
 Update = tuple[str, str, str]  # key, value, because
@@ -73,6 +113,13 @@ def _switches(old: PlacementPlan, new: PlacementPlan, request: JobRequest) -> It
     before, after = _asked(old, request, "switches"), _asked(new, request, "switches")
     if before != after and request.value("switches") is None:
         yield "Switches", after or "0", _because(new, "switches") or "one switch cannot hold the job now"
+
+
+def _node_list(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
+    before, after = _asked(old, request, "nodelist"), _asked(new, request, "nodelist")
+    theirs = request.setting("nodelist") or request.setting("nodefile") or record.array_job_id is not None
+    if before != after and not theirs and _names(record.req_nodes) == _names(before):
+        yield "ReqNodeList", after or "", _because(new, "nodelist") or "other nodes may be as good now"
 
 
 def _memory(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:

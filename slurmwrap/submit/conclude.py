@@ -20,11 +20,16 @@ from slurmwrap.profiling.merge import merge
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord
 from slurmwrap.submit.desk import Desk
+from slurmwrap.submit.outlook import outlook
 from slurmwrap.submit.release import start_action
 from slurmwrap.submit.remember import keep, known_profile
 
 # Between two questions while the controller is away: a restart takes less, and a gated job waits for our word alone.
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
+AGAIN_S = 2.0  # where squeue knew no such job
+_SURE = 3  # such answers in a row are believed
+
+_HELD = ("dependency", "hold")  # it may not start when its pre-run lets it go
 
 T = TypeVar("T")
 Applied = tuple[Mapping[str, str | None], ...]  # what was asked of Slurm, each with its error or None
@@ -128,12 +133,22 @@ def still_waiting(job_id: int, desk: Desk) -> JobRecord | None:
     """The job's record while all of it waits. None when it started, ended or was cancelled; of an array, as soon as
     one task did: its bare id means every task, and one that runs must not be touched (facts of Slurm 22.05: the last
     task to start keeps the array's id as its own)."""
-    record = desk.slurm.job(str(job_id))
+    record = _known(job_id, desk)
     if record is None or record.array_job_id is None:
         return record if record is not None and record.pending else None
     tasks = [one for one in desk.slurm.jobs(desk.user) if one.array_job_id == record.array_job_id]
     started = [one for one in tasks if one.state not in ("PENDING", "CANCELLED")]
     return record if record.pending and not started else None
+
+
+def _known(job_id: int, desk: Desk) -> JobRecord | None:
+    """Slurm's word on the job; None only after several such answers: squeue once missed a job that was there."""
+    for _ in range(_SURE - 1):
+        record = desk.slurm.job(str(job_id))
+        if record is not None:
+            return record
+        desk.clock.sleep(AGAIN_S)
+    return desk.slurm.job(str(job_id))
 
 
 def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -> tuple[PlacementPlan, Applied, bool]:
@@ -160,7 +175,14 @@ def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -
 def _tuned(
     waiting: Waiting, profile: ResourceProfile | None, record: JobRecord, desk: Desk
 ) -> tuple[PlacementPlan, Applied]:
-    second = plan(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config)
+    alone = record.array_job_id is None  # tasks of an array would all want the same nodes
+    at_once = alone and waiting.release_at == "now" and not any(waiting.request.setting(one) for one in _HELD)
+    known = outlook(desk, starts_now=at_once)
+    seen = replace(known, qos=record.qos, account=record.account)
+    second = plan(
+        *(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config, seen),
+        before=waiting.plan,
+    )
     updates = retune(waiting.plan, second, waiting.request, record)
     applied = _apply_each(updates, desk)
     if any(change["error"] for change in applied):

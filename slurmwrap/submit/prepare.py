@@ -9,6 +9,7 @@ from slurmwrap.cluster.node import Snapshot
 from slurmwrap.errors import StaticFailed
 from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest, Wish
+from slurmwrap.placement.field import LATER
 from slurmwrap.placement.place import plan
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.checks.requests import request_findings
@@ -18,6 +19,7 @@ from slurmwrap.profiling.key import derive_key, derive_variant, fingerprint, swe
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.submit import incidents
 from slurmwrap.submit.desk import Desk, Prepared
+from slurmwrap.submit.outlook import outlook
 from slurmwrap.submit.refuse import blocked_inputs, repeated
 from slurmwrap.submit.remember import known_profile, sha256_of
 
@@ -40,11 +42,11 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
 
         kind = request.shape.gpu_type or ""
         profile = as_of(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
+    prerun, reason = choose_prerun(request, snapshot, desk, mark)
     # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
-    chosen = PlacementPlan() if request.hetjob else plan(request, profile, snapshot, desk.published.health, desk.config)
+    chosen = PlacementPlan() if request.hetjob else _planned(request, profile, snapshot, prerun, desk)
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry and not request.hetjob else ()
-    prerun, reason = choose_prerun(request, snapshot, desk, mark)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
     around = incidents.warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
     return Prepared(
@@ -70,6 +72,15 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         group=sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster}),  # a home may serve several
         profile_s=_profile_s(prerun, profile, desk.config.prerun.profile_s),
     )
+
+
+def _planned(
+    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, desk: Desk
+) -> PlacementPlan:
+    """`wait`: the plan is made again after its pre-run, and then the job starts at once."""
+    at_once = prerun in ("off", "wait") and not any(request.setting(option) for option in LATER)
+    seen = outlook(desk, starts_now=at_once)
+    return plan(request, profile, snapshot, desk.published.health, desk.config, seen)
 
 
 def _profile_s(mode: str, profile: ResourceProfile | None, allowed_s: int) -> float:

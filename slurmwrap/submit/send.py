@@ -12,6 +12,8 @@ from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.job.begin import later_begin
 from slurmwrap.job.render import render
 from slurmwrap.job.request import BatchScript, JobRequest, Wish
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.placement.relax import PLACING
 from slurmwrap.profiling.key import derive_variant
 from slurmwrap.retry.attempt import Submission
 from slurmwrap.store.inflight import Guest, submitted
@@ -175,7 +177,19 @@ def _submission(prepared: Prepared, sent: Sent, job_id: int, desk: Desk, now: fl
         fingerprint=prepared.fingerprint,
         inputs=prepared.inputs,
         output_appends=request.value("open-mode") == "append" or any(w.option == "open-mode" for w in prepared.added),
-        plan=asdict(prepared.plan),
+        plan=asdict(_went(prepared.plan, sent.batch)),
         changes=tuple(asdict(change) for change in sent.batch.changes),
         forced=prepared.forced,
+        shape=request.shape,
+        own={option: value for option in PLACING if (value := request.value(option)) is not None},
+        # in a reservation it does not compete for what the reconciler divides
+        tune=request.own.tune and desk.config.tuning.enabled and request.setting("reservation") is None,
+        place=request.own.place and desk.config.placement.enabled,
     )
+
+
+def _went(plan: PlacementPlan, batch: BatchScript) -> PlacementPlan:
+    """The plan as it is in force: where Slurm refused it and the job went as asked, there is nothing to loosen."""
+    changed = {change.option for change in batch.changes}
+    taken = all(wish.option in changed for wish in plan.lines if wish.value is not None)
+    return plan if taken else replace(plan, lines=(), levels=())

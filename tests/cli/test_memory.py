@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from slurmwrap.cli.memory import HomeMemory
-from slurmwrap.config import Config
+from slurmwrap.config import Config, Site
+from slurmwrap.retry.attempt import Submission
 from slurmwrap.store.userstate import UserState
 
 LONG_AGO = time.time() - 200 * 86400
@@ -32,3 +33,24 @@ def test_step_directories_of_long_ago_go_once_a_day_and_never_a_link_s_target(tm
     os.utime(tmp_path / "steps_looked", (LONG_AGO, LONG_AGO))
     memory.step_dir()
     assert not later.exists()
+
+
+def submission(**plan: object) -> Submission:
+    return Submission(cluster="lab", job_id=7, uid=os.getuid(), user="alice", at=1.0, plan=plan)
+
+
+def test_a_list_of_nodes_that_was_asked_for_is_remembered_and_nothing_else(tmp_path: Path) -> None:
+    memory = HomeMemory(UserState(tmp_path), os.getuid(), Config())
+    kept = {"option": "nodelist", "value": None}
+    memory.remember_submission(submission(lines=[kept, {"option": "switches", "value": "1@1:00"}]))
+    memory.remember_submission(submission())
+    assert memory.picked_at() == 0.0
+    memory.remember_submission(submission(lines=[{"option": "nodelist", "value": "n1"}]))
+    assert abs(memory.picked_at() - time.time()) < 60
+
+
+def test_the_site_listens_where_its_spool_takes_files(tmp_path: Path) -> None:
+    def listens(spool: str) -> bool:
+        return HomeMemory(UserState(tmp_path), os.getuid(), Config(site=Site(spool=spool))).site_listens()
+
+    assert [listens(""), listens(str(tmp_path / "none")), listens(str(tmp_path))] == [False, False, True]

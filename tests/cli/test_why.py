@@ -118,6 +118,7 @@ def test_json_is_the_whole_story(slurmwrap: Run, tmp_path: Path) -> None:
         "preruns": [],
         "attempts": [],
         "actions": [],
+        "delays": [],
         "next": {"sentence": "It has not ended.", "command": "squeue -j 81"},
     }
 

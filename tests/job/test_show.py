@@ -70,6 +70,19 @@ def test_an_unchanged_job_says_so() -> None:
     assert explain(request, render(request, []), colour=True) == "Nothing is changed.\n"
 
 
+def test_remarks_stand_at_the_end_and_are_wrapped() -> None:
+    request, _ = job()
+    remarks = ("best now: n4", "a remark that is longer than what a terminal of eighty columns can show in one line")
+    said = explain(request, render(request, []), colour=False, remarks=remarks)
+    assert said.splitlines() == [
+        "Nothing is changed.",
+        "@@ where it may run @@",
+        "  * best now: n4",
+        "  * a remark that is longer than what a terminal of eighty columns can show in",
+        "    one line",
+    ]
+
+
 @pytest.mark.parametrize("comment", ["a\x1b[2Jb", "a\nb"])
 def test_control_characters_of_user_text_never_reach_the_terminal(comment: str) -> None:
     request = parse_request(

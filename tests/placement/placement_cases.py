@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurmwrap.cluster.node import Node, NodeHealth, Snapshot, Switch, Topology
+from slurmwrap.cluster.node import Node, NodeHealth, Snapshot
+from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
 
 SHAPE = ResourceShape(
@@ -55,7 +56,9 @@ def cluster(*nodes: Node, leaf: int = 4) -> Snapshot:
     names = [n.name for n in nodes]
     leaves = [tuple(names[at : at + leaf]) for at in range(0, len(names), leaf)]
     switches = tuple(Switch(name=f"ib{i}", level=0, nodes=members) for i, members in enumerate(leaves))
-    return Snapshot(taken_at=0, nodes=nodes, topology=Topology(switches=switches), default_partition="gpu")
+    return Snapshot(
+        taken_at=0, nodes=nodes, topology=Topology(switches=switches, source="tree"), default_partition="gpu"
+    )
 
 
 IDLE = cluster(*(node(f"n{i}") for i in range(8)))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from placement_cases import IDLE, ONE_GPU, SHAPE, cluster, node, request, suspect
 
 from slurmwrap.cluster.hostlist import expand
-from slurmwrap.cluster.node import Partition, Snapshot, Topology
+from slurmwrap.cluster.node import Partition, Snapshot
+from slurmwrap.cluster.topology import Topology
 from slurmwrap.config import Config, Placement, Tuning
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, Wish
 from slurmwrap.placement.place import plan
@@ -30,7 +31,10 @@ def placed(asked: JobRequest, snapshot: Snapshot = IDLE, health: tuple[Any, ...]
 
 
 SWITCH = Wish(
-    option="switches", value="1@5:00", reason="2 nodes fit under one switch; Slurm waits up to 300 s for that"
+    option="switches",
+    value="1@1:15",
+    reason="2 nodes fit under one switch; its skew (largest tensor over model size) is not known: "
+    "it waits a moderate time for closeness; Slurm waits up to 75 s for that",
 )
 
 
@@ -42,7 +46,14 @@ def test_job_of_two_nodes_waits_softly_for_one_switch() -> None:
         candidates=("n0", "n1"),
         switch="ib0",
         locality="consolidated",
-        levels=(Level(name="fewest nodes, one switch", wait_s=300), Level(name="any", wait_s=0)),
+        levels=(
+            Level(name="one switch", wait_s=75),
+            Level(name="any", wait_s=0, updates=(("Switches", "0"),), reason="one switch did not come free in time"),
+        ),
+        remarks=(
+            "best now: n[0-1] in ib0, the fewest nodes that hold it",
+            "not tied to n[0-1]: no reconciler here would let it go elsewhere",
+        ),
     )
 
 
@@ -54,12 +65,16 @@ def test_job_of_one_gpu_is_left_alone() -> None:
         switch="ib0",
         locality="consolidated",
         levels=(Level(name="any", wait_s=0),),
+        remarks=(
+            "best now: n0 in ib0, an idle node: none in use has room for it",
+            "not tied to n0: no reconciler here would let it go elsewhere",
+        ),
     )
 
 
 def test_wait_for_a_switch_is_written_as_minutes_and_seconds() -> None:
-    found = placed(request(), config=Config(placement=Placement(switch_wait_s=65)))
-    assert wishes(found) == {"switches": "1@1:05"}
+    found = placed(request(), config=Config(placement=Placement(switch_wait_s=264)))
+    assert wishes(found) == {"switches": "1@1:06"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +130,7 @@ def test_drains_of_ours_count_against_the_cap_and_others_do_not() -> None:
     snapshot = cluster(ours, other, *(node(f"n{i}") for i in range(2, 8)))
     assert wishes(placed(request(), snapshot, (suspect("n4", 2.0), suspect("n5")))) == {
         "exclude": "n4",
-        "switches": "1@5:00",
+        "switches": "1@1:15",
     }
 
 
@@ -175,7 +190,7 @@ def test_of_two_switches_that_hold_it_a_big_job_is_seen_on_the_emptier() -> None
 def test_job_that_fits_nowhere_now_gets_no_candidates() -> None:
     full = cluster(*(node(f"n{i}", 8) for i in range(8)))
     found = placed(request(), full)
-    assert (found.candidates, found.locality, wishes(found)) == ((), "any", {"switches": "1@5:00"})
+    assert (found.candidates, found.locality, wishes(found)) == ((), "any", {"switches": "1@0:18"})
 
 
 def test_job_that_fits_only_across_switches_is_told_so() -> None:
@@ -241,6 +256,10 @@ def test_rounding_does_not_pass_the_share_of_the_node() -> None:
 
 def test_options_that_shape_tasks_otherwise_leave_the_cpus_alone() -> None:
     assert tuned(request(options={"ntasks-per-socket": "1"})) == {"mem": "96000M"}
+
+
+def test_gpus_asked_for_in_two_ways_leave_cpus_and_memory_alone() -> None:
+    assert tuned(request(options={"gpus": "8", "gpus-per-node": "4"})) == {}
 
 
 def test_tuned_memory_keeps_the_limits_of_the_partition_and_the_smallest_node() -> None:

@@ -11,7 +11,7 @@ from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, Wish
 from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.placement.retune import retune, undo
+from slurmwrap.placement.retune import back_to_asked, retune, together, undo
 
 ASKED = request()
 WAITING = JobRecord(job_id=7, state="PENDING", num_nodes=2, cpus=16, mem_mib_per_node=64000)
@@ -19,6 +19,7 @@ WAITING = JobRecord(job_id=7, state="PENDING", num_nodes=2, cpus=16, mem_mib_per
 
 def planned(**wishes: str) -> PlacementPlan:
     names = {"cpus": "cpus-per-task", "mem": "mem", "exclude": "exclude", "switches": "switches"}
+    names["nodelist"] = "nodelist"
     lines = tuple(Wish(option=names[key], value=value, reason=f"why {key}") for key, value in wishes.items())
     return PlacementPlan(lines=lines)
 
@@ -113,6 +114,51 @@ def test_file_of_nodes_is_left_alone() -> None:
     assert retune(planned(), planned(exclude="n3"), asked, replace(WAITING, exc_nodes="n1")) == ()
 
 
+def test_nodes_of_the_second_plan_are_set_cleared_and_put_back() -> None:
+    assert names(retune(planned(), planned(nodelist="n[1-2]"), ASKED, WAITING)) == [("ReqNodeList", "n[1-2]")]
+    pinned = replace(WAITING, req_nodes="n[1-2]")
+    actions = retune(planned(nodelist="n[1-2]"), planned(), ASKED, pinned)
+    assert names(actions) == [("ReqNodeList", "")]
+    assert names(undo(actions, planned(nodelist="n[1-2]"), ASKED, pinned)) == [("ReqNodeList", "n[1-2]")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "record"),
+    [
+        (request(options={"nodelist": "n5,n6"}), replace(WAITING, req_nodes="n[5-6]")),
+        (request(options={"nodefile": "./nodes"}), WAITING),
+        (ASKED, replace(WAITING, req_nodes="n7")),  # his, meanwhile
+        (ASKED, replace(WAITING, array_job_id=7)),
+    ],
+)
+def test_nodes_that_the_user_picks_stay_his(asked: JobRequest, record: JobRecord) -> None:
+    assert retune(planned(), planned(nodelist="n[1-2]"), asked, record) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "raised", "back"),
+    [
+        (
+            ASKED,
+            {"mem": "96000M", "cpus": "13"},
+            [("MinMemoryNode", "64000"), ("CPUsPerTask", "8"), ("MinCPUsNode", "8")],
+        ),
+        (request(replace(SHAPE, tasks_per_node=4)), {"cpus": "9"}, [("CPUsPerTask", "8"), ("MinCPUsNode", "32")]),
+        (ASKED, {"mem": "32000M", "cpus": "4"}, []),  # less than asked: easier to place
+        (request(replace(SHAPE, cpu_unit=CpuUnit.PER_GPU)), {"mem": "96000M"}, []),
+        (replace(ASKED, own=Own(tune=False)), {"mem": "96000M"}, []),
+    ],
+)
+def test_what_was_raised_goes_back_to_what_was_asked(
+    asked: JobRequest, raised: dict[str, str], back: list[tuple[str, str]]
+) -> None:
+    assert list(back_to_asked(planned(**raised).lines, asked)) == back
+
+
+def names(actions: tuple[SlurmAction, ...]) -> list[tuple[str, str]]:
+    return [(action.key, action.value) for action in actions]
+
+
 def test_undo_puts_back_what_was_there_for_the_keys_that_were_touched() -> None:
     old, new = planned(switches="1@5:00"), planned(exclude="n1,n3", mem="96000M", cpus="13")
     asked, record = request(options={"exclude": "n1"}), replace(WAITING, exc_nodes="n1")
@@ -125,3 +171,15 @@ def test_undo_puts_back_what_was_there_for_the_keys_that_were_touched() -> None:
         ("CPUsPerTask", "8"),
     ]
     assert [a.key for a in undo(actions[2:3], old, asked, record)] == ["MinMemoryNode"]
+
+
+def test_both_keys_of_the_cpus_go_in_one_call_and_every_other_key_alone() -> None:
+    memory, cpus, least = (
+        update("MinMemoryNode", "1", ""),
+        update("CPUsPerTask", "2", ""),
+        update("MinCPUsNode", "4", ""),
+    )
+    assert together((memory, cpus, least)) == ((memory,), (cpus, least))
+    assert together((least, cpus, memory)) == ((least, cpus), (memory,))
+    assert together((least, memory, cpus)) == ((least,), (memory,), (cpus,))
+    assert together((cpus, replace(least, target="8"))) == ((cpus,), (replace(least, target="8"),))

@@ -1,0 +1,246 @@
+"""What is asked of Slurm for a place, by who knows the network and who would loosen it, and the levels of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from placement_cases import cluster, node
+from test_need import asked
+
+from slurmwrap.cluster.node import Node, Partition, Snapshot
+from slurmwrap.cluster.topology import Domain, Topology
+from slurmwrap.config import Config, Placement
+from slurmwrap.placement.outlook import Outlook
+from slurmwrap.placement.place import plan
+from slurmwrap.placement.plan import Level, PlacementPlan
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.slurm.network import parse_topology
+from slurmwrap.slurm.parse import parse_nodes, parse_partitions
+
+CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
+SKEWED, EVEN = (ResourceProfile(key="k", skew=skew) for skew in (0.72, 0.05))
+USER, DEFAULT = Outlook(), Config()
+SITE = Outlook(relaxing=True, starts_now=True)
+LATER = Outlook(relaxing=True)
+TREE = cluster(*(node(f"n{at}", 6 if at == 7 else 0) for at in range(8)))
+RACKS = tuple(Domain(name=f"rack{at}", nodes=tuple(f"n{i}" for i in range(4 * at, 4 * at + 4))) for at in range(2))
+BY_FEATURES = replace(TREE, topology=Topology(racks=RACKS, source="features"))
+TWO = "-N2 --gres=gpu:8 -c8 --mem=1G"
+OPEN = "--gpus=16 --mem-per-gpu=1G"
+
+
+def planned(
+    options: str,
+    profile: ResourceProfile | None = None,
+    snapshot: Snapshot = TREE,
+    outlook: Outlook = USER,
+    config: Config = DEFAULT,
+    before: PlacementPlan | None = None,
+) -> PlacementPlan:
+    return plan(asked(options), profile, snapshot, (), config, outlook, before)
+
+
+def wishes(found: PlacementPlan) -> Mapping[str, str | None]:
+    return {wish.option: wish.value for wish in found.lines}
+
+
+@pytest.mark.parametrize(
+    ("options", "profile", "snapshot", "outlook", "wanted"),
+    [
+        (TWO, None, TREE, USER, {"switches": "1@1:15"}),
+        (TWO, SKEWED, TREE, USER, {"switches": "1@2:00"}),
+        (TWO, EVEN, TREE, USER, {}),
+        (TWO, SKEWED, TREE, LATER, {"switches": "1@2:00"}),
+        (TWO, SKEWED, TREE, SITE, {"nodelist": "n[0-1]", "switches": "1@2:00"}),
+        (OPEN, SKEWED, TREE, USER, {}),  # in user mode nothing firm
+        (OPEN, SKEWED, TREE, LATER, {"nodes": "2", "switches": "1@2:00"}),
+        (OPEN, EVEN, TREE, SITE, {}),
+        ("-n4 --gpus-per-task=4 --mem-per-gpu=1G", SKEWED, TREE, LATER, {"nodes": "2", "switches": "1@2:00"}),
+        (OPEN, SKEWED, TREE, SITE, {"nodelist": "n[0-1]", "nodes": "2", "switches": "1@2:00"}),
+        ("--gpus=4 --mem-per-gpu=1G", SKEWED, TREE, SITE, {"nodelist": "n4", "nodes": "1"}),
+        (TWO, None, BY_FEATURES, USER, {"prefer": "[rack0|rack1]"}),
+        (TWO, EVEN, BY_FEATURES, USER, {"prefer": "[rack0|rack1]"}),
+        (TWO, SKEWED, BY_FEATURES, USER, {"prefer": "[rack0|rack1]"}),
+        (TWO, SKEWED, BY_FEATURES, LATER, {"constraint": "[rack0|rack1]"}),
+        (f"{TWO} --constraint=a100", SKEWED, BY_FEATURES, LATER, {}),
+        ("-N5 --gres=gpu:1 --mem=1G", SKEWED, BY_FEATURES, LATER, {}),
+        (TWO, SKEWED, replace(TREE, topology=Topology(racks=RACKS, source="file")), LATER, {}),
+        (TWO, SKEWED, replace(TREE, topology=Topology()), LATER, {}),
+    ],
+)
+def test_what_is_asked(
+    options: str,
+    profile: ResourceProfile | None,
+    snapshot: Snapshot,
+    outlook: Outlook,
+    wanted: Mapping[str, str],
+) -> None:
+    assert wishes(planned(options, profile, snapshot, outlook)) == wanted
+
+
+ONE = "--gres=gpu:1 -c1 --mem=1G"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (ONE, ""),
+        (f"{ONE} --array=1-4", "tasks of an array would all want the same nodes"),
+        ("--gres=gpu:1 -c1", "what it needs on a node is not known for certain"),
+        ("--gpus=2 --mem-per-gpu=1G", "its number of nodes is open"),
+        (f"{ONE} -N1-2", "its number of nodes is open"),
+        (f"{ONE} --prefer=x", "you prefer some nodes yourself"),
+    ],
+)
+def test_node_list_is_for_a_job_that_would_start_on_these_nodes_at_once(options: str, why: str) -> None:
+    found = planned(options, outlook=SITE)
+    assert wishes(found).get("nodelist") == (None if why else "n7")
+    assert not why or f"not tied to n7: {why}" in found.remarks
+
+
+@pytest.mark.parametrize("outlook", [USER, Outlook(starts_now=True), LATER])
+def test_no_node_list_where_nobody_loosens_it_or_the_job_waits_for_something_else(outlook: Outlook) -> None:
+    assert "nodelist" not in wishes(planned(ONE, outlook=outlook))
+
+
+def test_no_node_list_for_a_node_that_backfill_plans_for_another_job() -> None:
+    taken = replace(TREE.nodes[7], flags=frozenset({"PLANNED"}))
+    assert "nodelist" not in wishes(planned(ONE, snapshot=cluster(*TREE.nodes[:7], taken), outlook=SITE))
+
+
+def test_no_node_list_that_one_of_the_jobs_partitions_does_not_have() -> None:
+    both = replace(TREE.nodes[7], partitions=("gpu", "small"))
+    partitions = (Partition(name="gpu"), Partition(name="small"))
+    for snapshot, wanted in ((TREE, None), (cluster(*TREE.nodes[:7], both), "n7")):
+        found = planned(f"{ONE} -p gpu,small", snapshot=replace(snapshot, partitions=partitions), outlook=SITE)
+        assert wishes(found).get("nodelist") == wanted
+
+
+def test_no_node_list_where_the_site_switched_it_off_or_there_is_no_choice() -> None:
+    off = Config(placement=Placement(pin_s=0))
+    assert "nodelist" not in wishes(planned(ONE, outlook=SITE, config=off))
+    assert "nodelist" not in wishes(planned(ONE, snapshot=cluster(TREE.nodes[7]), outlook=SITE))
+
+
+def test_levels_are_ordered_with_growing_deadlines_and_each_loosens_one_thing() -> None:
+    raised = ResourceProfile(key="k", skew=0.72, cpus_per_gpu=2.0, mem_mib_per_gpu=4000)
+    assert planned(TWO, raised, TREE, SITE).levels == (
+        Level(name="these nodes", wait_s=60),
+        Level(
+            name="one switch",
+            wait_s=180,
+            updates=(("ReqNodeList", ""),),
+            reason="n[0-1] did not come free in time",
+        ),
+        Level(
+            name="any",
+            wait_s=480,
+            updates=(("Switches", "0"),),
+            reason="one switch did not come free in time",
+        ),
+        Level(
+            name="CPUs and memory as asked",
+            wait_s=0,
+            updates=(("MinMemoryNode", "1024"), ("CPUsPerTask", "8"), ("MinCPUsNode", "8")),
+            reason="more CPUs or memory than asked did not come free",
+        ),
+    )
+
+
+def test_number_of_nodes_is_loosened_before_the_domain() -> None:
+    found = planned(OPEN, SKEWED, BY_FEATURES, LATER).levels
+    assert [(level.name, level.wait_s, level.updates) for level in found] == [
+        ("fewest nodes, one rack", 120, ()),
+        ("one rack", 240, (("NumNodes", "2-8"),)),
+        ("any", 0, (("Features", ""),)),
+    ]
+
+
+def test_waiting_job_keeps_what_it_was_submitted_with_when_it_is_planned_again() -> None:
+    first = planned(OPEN, SKEWED, BY_FEATURES, LATER)
+    again = planned(OPEN, EVEN, BY_FEATURES, SITE, before=first)
+    assert wishes(again) == {"nodelist": "n[0-1]", "nodes": "2", "constraint": "[rack0|rack1]"}
+    updates = [(), (("ReqNodeList", ""),), (("NumNodes", "2-8"),), (("Features", ""),)]
+    assert [level.updates for level in again.levels] == updates
+
+
+def test_slurms_own_limit_of_the_wait_is_said() -> None:
+    (wish,) = planned(TWO, SKEWED, replace(TREE, max_switch_wait_s=30)).lines
+    assert wish.value == "1@0:30"
+    assert wish.reason.endswith("Slurm waits up to 30 s, its max_switch_wait, for 120 s would be due")
+
+
+# ------------------------------------------------------------------------------------------- topology/block
+
+
+def blocks(release: str, *busy: int) -> Snapshot:
+    """The captured cluster: b1 = n[0-3], b2 = n[4-7], b3 = n[8-11], with nodes of 4 GPUs, some of them in use."""
+    folder = CAPTURES / release / "block"
+    found = parse_nodes((folder / "nodes.txt").read_text())
+    partitions = parse_partitions((folder / "partitions.txt").read_text())
+    number = tuple(int(part) for part in release.split("."))
+    return Snapshot(
+        taken_at=0,
+        nodes=tuple(_used(n) if int(n.name[1:]) in busy else _idle(n) for n in found),
+        topology=parse_topology((folder / "topology.txt").read_text()),
+        default_partition=next(p.name for p in partitions if p.default),
+        partitions=partitions,
+        release=(number[0], number[1]),
+    )
+
+
+def _idle(one: Node) -> Node:
+    return replace(one, state="IDLE", flags=frozenset(), cpus_alloc=0, mem_alloc_mib=0, gpus_used=0, gpus_used_at=())
+
+
+def _used(one: Node) -> Node:
+    return replace(_idle(one), state="ALLOCATED", gpus_used=one.gpus, cpus_alloc=one.cpus)
+
+
+FOUR = "-N4 --gpus-per-node=1 -c1 --mem=100"
+
+
+@pytest.mark.parametrize("release", ["24.11", "26.05"])
+@pytest.mark.parametrize(
+    ("options", "profile", "busy", "segment", "remark"),
+    [
+        (FOUR, EVEN, (), None, "b1 has room now"),
+        (FOUR, EVEN, (0, 4, 8), "2", ""),  # three blocks with room for three
+        (FOUR, EVEN, (0, 1, 2, 4, 5, 6, 8, 9, 10), None, "cannot be cut into segments"),  # too few nodes at all
+        (FOUR, EVEN, (0, 1, 4, 5, 8, 9), "2", ""),
+        (FOUR, EVEN, (0, 1, 2, 4, 5, 6, 8), "1", ""),
+        (FOUR, SKEWED, (0, 4, 8), None, "its skew 0.72 is above 0.3"),  # it waits, as Slurm makes it by itself
+        ("-N6 --gpus-per-node=1 -c1 --mem=100", EVEN, (), None, "b[1-2] has room now"),
+        ("-N6 --gpus-per-node=1 -c1 --mem=100", EVEN, (0, 1, 4), "3", ""),
+        ("-N9 --gpus-per-node=1 -c1 --mem=100", SKEWED, (), "3", ""),  # else Slurm refuses it
+        ("-N2-4 --gpus-per-node=1 -c1 --mem=100", EVEN, (0, 4, 8), None, "only a fixed number of nodes"),
+        (f"{FOUR} --segment=1", EVEN, (0, 4, 8), None, "you ask for segments yourself"),
+    ],
+)
+def test_blocks_are_firm_and_only_segments_loosen_them(
+    release: str, options: str, profile: ResourceProfile, busy: tuple[int, ...], segment: str | None, remark: str
+) -> None:
+    found = planned(options, profile, blocks(release, *busy))
+    assert wishes(found) == ({"segment": segment} if segment else {})
+    assert any(remark in text for text in found.remarks)
+
+
+def test_release_without_segments_is_left_alone() -> None:
+    old = replace(blocks("24.11", 0, 4, 8), release=(23, 11))
+    assert wishes(planned(FOUR, EVEN, old)) == {}
+
+
+def test_partition_with_a_topology_of_its_own_is_left_alone() -> None:
+    own = tuple(replace(partition, topology="own") for partition in blocks("26.05").partitions)
+    assert wishes(planned(FOUR, EVEN, replace(blocks("26.05", 0, 4, 8), partitions=own))) == {}
+
+
+def test_and_no_list_of_nodes_is_asked_for_there_though_they_are_free() -> None:
+    idle = blocks("26.05")
+    own = replace(idle, partitions=tuple(replace(partition, topology="own") for partition in idle.partitions))
+    two = "-N2 --gpus-per-node=1 -c1 --mem=100"
+    assert "nodelist" in wishes(planned(two, EVEN, idle, outlook=SITE))
+    assert wishes(planned(two, EVEN, own, outlook=SITE)) == {}

@@ -1,0 +1,54 @@
+"""How long a job waits for closeness: Tiresias's rule, and the bounds of its deadline."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmwrap.placement.skew import Patience, keenness, patience
+
+
+def waits(skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: int | None = None) -> Patience:
+    return patience(skew=skew, limit=0.3, nodes=nodes, room=room, base_s=300, time_limit_s=time_s)
+
+
+@pytest.mark.parametrize(
+    ("found", "wait_s", "firm"),
+    [
+        (waits(), 150, False),  # unknown: moderate
+        (waits(skew=0.06), 0, False),  # ResNet-101: takes what is free
+        (waits(skew=0.3), 0, False),
+        (waits(skew=0.72), 240, True),  # VGG
+        (waits(skew=1.0), 300, True),
+        (waits(skew=1.0, nodes=2), 150, True),
+        (waits(skew=1.0, nodes=4), 225, True),
+        (waits(skew=1.0, nodes=500), 300, True),
+        (waits(skew=1.0, room=0.0), 75, True),
+        (waits(skew=1.0, room=0.5), 187, True),
+        (waits(skew=1.0, time_s=600), 60, True),
+    ],
+)
+def test_wait_by_skew_size_room_and_time_limit(found: Patience, wait_s: int, firm: bool) -> None:
+    assert (found.wait_s, found.firm) == (wait_s, firm)
+
+
+def test_reason_names_skew_and_limit() -> None:
+    assert waits(skew=0.72).reason == "its skew 0.72 is above 0.3: spreading it would slow it down"
+
+
+@given(
+    skew=st.one_of(st.none(), st.floats(0, 1)),
+    limit=st.floats(0, 1),
+    nodes=st.integers(1, 10_000),
+    room=st.floats(0, 1),
+    base=st.integers(0, 100_000),
+    time=st.one_of(st.none(), st.integers(60, 10**7)),
+)
+def test_wait_stays_within_its_bounds(
+    skew: float | None, limit: float, nodes: int, room: float, base: int, time: int | None
+) -> None:
+    found = patience(skew=skew, limit=limit, nodes=nodes, room=room, base_s=base, time_limit_s=time)
+    assert 0 <= found.wait_s <= min(base, base if time is None else time / 10)
+    assert found.firm == (skew is not None and skew > limit)
+    assert 0 <= keenness(skew, limit) <= 1

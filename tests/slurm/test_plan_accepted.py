@@ -1,0 +1,105 @@
+"""No plan turns a request that sbatch takes into one that it refuses: requests by chance, against a real sbatch.
+
+The cluster has every kind of limit that a plan could run into: partitions with few nodes, CPUs or memory, one that
+gives whole nodes only, features, reservations, and nodes that are partly or wholly in use. Racks are tried twice: as
+switches that Slurm knows, and as node features that only we read.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plan_requests import faults, trials
+from realslurm import USERS, Lab, started, wait_for
+
+from slurmwrap.cluster.node import Snapshot
+from slurmwrap.cluster.topology import Domain, Topology
+from slurmwrap.slurm.commands import SlurmCommands
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+USED = {"n0": 3, "n1": 6, "n2": 8, "n4": 1, "n5": 4}  # GPUs of running jobs
+PARTITIONS = (
+    "PartitionName=small Nodes=n[0-3] MaxNodes=2 MaxTime=60 State=UP",
+    "PartitionName=lean Nodes=n[2-9] MaxCPUsPerNode=16 MaxMemPerNode=90000 State=UP",
+    "PartitionName=alone Nodes=n[4-9] OverSubscribe=EXCLUSIVE MaxMemPerCPU=4000 State=UP",
+)
+
+
+@pytest.fixture(scope="module")
+def limits(lab_scratch: Path) -> Iterator[Lab]:
+    """Ten nodes with all those limits; what breaks a partition's limit is refused at once."""
+    with started(lab_scratch / "limits", "--nodes", "10", "--no-hooks") as lab:
+        enforce(lab, "ANY")
+        for partition in PARTITIONS:
+            _told(lab, "create", *partition.split())
+        for at in range(10):
+            features = "rack1,old" if at < 5 else "rack2"
+            _told(lab, "update", f"NodeName=n{at}", f"AvailableFeatures={features}", f"ActiveFeatures={features}")
+        when = ("StartTime=now+1hour", "Duration=60")
+        _told(lab, "create", "reservation=service", *when, "Nodes=n9", "Flags=MAINT", "Users=root")
+        _told(lab, "create", "reservation=course", "StartTime=now", "Duration=600", "Nodes=n8", f"Users={USERS[0]}")
+        for node, gpus in USED.items():
+            one = (f"--nodelist={node}", f"--gres=gpu:{gpus}", f"--cpus-per-task={4 * gpus}", f"--mem={30_000 * gpus}")
+            job = lab.submit(*one, "--output=/dev/null", user=USERS[0], script="#!/bin/sh\nsleep 900\n")
+            lab.wait_job(job, ("RUNNING",))
+        yield lab
+
+
+def enforce(lab: Lab, limits: str) -> None:
+    """EnforcePartLimits, from now on."""
+    conf = lab.dir / "etc" / "slurm.conf"
+    kept = [line for line in conf.read_text().splitlines() if not line.startswith("EnforcePartLimits=")]
+    conf.write_text("\n".join([*kept, f"EnforcePartLimits={limits}", ""]))
+    _told(lab, "reconfigure")
+
+
+def _told(lab: Lab, *words: str) -> None:
+    done = lab.run(["scontrol", *words])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def snapshot(limits: Lab) -> Snapshot:
+    slurm = SlurmCommands({**os.environ, **limits.env})
+    return wait_for(slurm.snapshot, lambda now: sum(node.gpus_used for node in now.nodes) == 22, 30)
+
+
+def by_features(snapshot: Snapshot) -> Snapshot:
+    """The same cluster as if Slurm knew no switches."""
+    racks = tuple(
+        Domain(name=rack, nodes=tuple(n.name for n in snapshot.nodes if rack in n.features))
+        for rack in ("rack1", "rack2")
+    )
+    return replace(snapshot, topology=Topology(racks=racks, source="features"))
+
+
+def account() -> Mapping[str, object]:
+    """An ordinary user: root passes a partition's limits."""
+    entry = pwd.getpwnam(USERS[0])
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def check(lab: Lab, snapshot: Snapshot, seeds: range, at_least: int) -> None:
+    """`at_least`: so many plans of accepted requests must have changed something, else the test says nothing."""
+    broken, changed = faults(list(trials(snapshot, seeds)), {**os.environ, **lab.env}, account())
+    assert not broken, "\n".join(broken[:20])
+    assert changed >= at_least, changed
+
+
+def test_requests_that_sbatch_takes_are_taken_with_our_plan_too(limits: Lab, snapshot: Snapshot) -> None:
+    check(limits, snapshot, range(140), 45)
+    check(limits, by_features(snapshot), range(1000, 1090), 30)
+
+
+@pytest.mark.slow
+def test_thousands_of_requests_that_sbatch_takes_are_taken_with_our_plan_too(limits: Lab, snapshot: Snapshot) -> None:
+    check(limits, snapshot, range(2_000, 6_000), 1000)
+    check(limits, by_features(snapshot), range(10_000, 13_000), 750)
+    enforce(limits, "ALL")  # of several partitions each must be able to run the job
+    check(limits, snapshot, range(20_000, 23_000), 500)
+    enforce(limits, "ANY")
