@@ -12,11 +12,19 @@ from typing import Protocol
 
 from slurmwrap.cluster.action import SlurmAction
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import NodeHealth, Snapshot
+from slurmwrap.cluster.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, LogTail, Observation
 from slurmwrap.prerun.verdict import Measurement
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import (
+    ActionRecord,
+    AttemptRecord,
+    Incident,
+    PrerunRecord,
+    QueueDelay,
+    StrikeRecord,
+    Submission,
+)
 from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
 from slurmwrap.retry.history import NodeHistory, Removal, Repair
 
@@ -63,8 +71,11 @@ class Slurm(Protocol):
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         """All jobs that Slurm still knows, of one user or all."""
 
-    def apply(self, action: SlurmAction) -> None:
-        """Carries out one action. SlurmError when Slurm refuses."""
+    def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
+        """Carries out one action; with `owner` in the name of that uid, where we may. SlurmError when Slurm refuses.
+
+        `also`: further updates of the same job that go in the same call, so that it cannot start in between.
+        """
 
 
 class Clock(Protocol):
@@ -149,8 +160,9 @@ class Store(Protocol):
     def save_diagnosis(self, attempt: Attempt, diagnosis: Diagnosis, decision: RetryDecision, at: float) -> None:
         """Stores both with strikes and blocked inputs, in one transaction."""
 
-    def intend(self, attempt: Attempt | None, ruled: Ruled, mode: str, at: float) -> int:
-        """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id."""
+    def intend(self, attempt: Attempt | None, ruled: Ruled, mode: str, at: float, *, again: bool = False) -> int:
+        """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id; with
+        `again` it is then to be done once more."""
 
     def done(self, action_id: int, at: float, error: str = "") -> None:
         """Ticks an action off."""
@@ -206,6 +218,14 @@ class Store(Protocol):
     def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
         """Oldest first."""
 
+    def save_delay(self, delay: QueueDelay) -> None:
+        """Inserts or replaces by attempt."""
+
+    def delays(
+        self, *, job_id: int | None = None, since: float | None = None, open_only: bool = False
+    ) -> tuple[QueueDelay, ...]:
+        """By seen_at, oldest first. `since`: looked at at or after."""
+
     def save_prerun(self, record: PrerunRecord) -> None:
         """Inserts or replaces by (cluster, prerun_job_id, at)."""
 
@@ -241,6 +261,12 @@ class Memory(Protocol):
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
         """Reasons of the deterministic failures of this very script, code and arguments since its last success."""
+
+    def site_listens(self) -> bool:
+        """The site's reconciler can be told of a submission from here."""
+
+    def picked_at(self) -> float:
+        """When a list of nodes was last asked for a job of this user's, Unix seconds; 0: never."""
 
     def remember_submission(self, submission: Submission) -> None:
         """Keeps it, and tells the site where there is one."""
@@ -285,6 +311,12 @@ class Published:
     blocked: tuple[BlockedInput, ...] = ()
     profiles: tuple[ResourceProfile, ...] = ()
     incidents: tuple[OpenIncident, ...] = ()
+    loads: tuple[NodeLoad, ...] = ()
+    relaxing: bool = False  # the site's reconciler loosens waiting jobs: what is asked for may be firmer
+
+    def fresh(self, now: float) -> bool:
+        """Whether who published it still runs: it is published every five minutes."""
+        return 0 <= now - self.at < 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

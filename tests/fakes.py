@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import Node, Snapshot, Topology
+from slurmwrap.cluster.node import Node, Snapshot
+from slurmwrap.cluster.topology import Topology
 from slurmwrap.diagnosis.evidence import LogTail, Observation
 from slurmwrap.edges import Collected, Gate, Published, SbatchCall, SbatchResult, SetAside
 from slurmwrap.errors import SlurmError, SlurmUnreachable
@@ -73,6 +74,7 @@ class FakeSlurm:
     nodes: dict[str, Node] = field(default_factory=lambda: {f"n{i}": node(f"n{i}") for i in range(8)})
     records: dict[int, JobRecord] = field(default_factory=dict)
     calls: list[SlurmAction] = field(default_factory=list)  # what was asked, refused or not
+    owners: list[int | None] = field(default_factory=list)  # in whose name, for each of `calls`
     submitted: list[SbatchCall] = field(default_factory=list)
     away: bool = False
     topology: Topology = field(default_factory=Topology)
@@ -97,15 +99,23 @@ class FakeSlurm:
 
     def job(self, address: str) -> JobRecord | None:
         self._answer()
-        return next((job for job in self.records.values() if address in (job.address, str(job.job_id))), None)
+        return next(
+            (job for job in self.records.values() if address in (job.address, str(job.job_id), job.waiting_address)),
+            None,
+        )
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         self._answer()
         return tuple(job for job in self.records.values() if user in (None, job.user))
 
-    def apply(self, action: SlurmAction) -> None:
+    def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
+        for one in (action, *also):
+            self._apply(one, owner)
+
+    def _apply(self, action: SlurmAction, owner: int | None) -> None:
         self._answer()
         self.calls.append(action)
+        self.owners.append(owner)
         if action.verb in (Verb.DRAIN, Verb.RESUME):
             self._node(action)
             return
@@ -161,7 +171,14 @@ class FakeSlurm:
             if unknown:
                 raise SlurmError(f"Invalid node name specified for job {found.address}")
             return replace(found, **{"exc_nodes" if action.key == "ExcNodeList" else "req_nodes": value})
+        if action.key == "NumNodes":
+            least, _, most = value.partition("-")
+            return replace(found, num_nodes=int(least), max_nodes=int(most or least))
         change = {
+            "Features": lambda: {"features": value},
+            "Switches": dict,
+            "CPUsPerTask": lambda: {"cpus_per_task": int(value)},
+            "MinCPUsNode": lambda: {"min_cpus": int(value), "cpus": int(value) * found.num_nodes},
             "StdOut": lambda: {"std_out": value},
             "MinMemoryNode": lambda: {"mem_mib_per_node": int(value)},
             "MinMemoryCPU": lambda: {"mem_mib_per_cpu": int(value)},

@@ -17,7 +17,10 @@ from slurmwrap.config import RULES, Config, Retry
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Evidence, LogTail, Observation
 from slurmwrap.edges import Collected, SetAside
+from slurmwrap.errors import SlurmUnreachable
 from slurmwrap.job.measurement import Measurement
+from slurmwrap.job.request import ResourceShape
+from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once, watch
 from slurmwrap.reconcile.desk import Notebook
@@ -703,6 +706,94 @@ def test_a_refused_resize_is_put_back_and_not_asked_for_again(world: World) -> N
     world.run()
     assert world.attempt(again).decision == "stop"
     assert "Slurm refused the larger job last time" in world.attempt(again).decision_reason
+
+
+def _out_of_memory(world: World, job_id: int) -> JobRecord:
+    failed = job(job_id, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
+    world.add(failed)
+    world.hear(submitted(submission(job_id)), *hooks(failed))
+    return failed
+
+
+@pytest.mark.parametrize(("scope", "owner"), [(Scope(), 1001), (Scope(user="alice", uid=1001), None)])
+def test_a_larger_size_is_asked_for_in_the_owners_name_and_all_else_in_our_own(
+    tmp_path: Path, scope: Scope, owner: int | None
+) -> None:
+    world = World(tmp_path, ACT, scope)
+    _out_of_memory(world, 152)
+    world.run()
+    whose = {
+        action.key or action.verb.value: who for action, who in zip(world.slurm.calls, world.slurm.owners, strict=True)
+    }
+    others = ("requeuehold", "Comment", "release", "StartTime")
+    assert whose == {**dict.fromkeys(others), "MinMemoryNode": owner}
+
+
+def _stops_scontrol(world: World, key: str = "MinMemoryNode") -> None:
+    apply = world.slurm.apply
+
+    def stopped(action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
+        if owner == 1001 and action.key == key:
+            world.slurm.calls.append(action)
+            raise SlurmUnreachable("scontrol: no answer within 3 s")
+        apply(action, owner, also)
+
+    world.slurm.apply = stopped  # type: ignore[method-assign]
+
+
+def test_an_owner_who_stops_the_resize_of_his_job_holds_up_nobody_and_gets_no_more_memory(world: World) -> None:
+    failed = _out_of_memory(world, 152)
+    other = job(153, uid=1002, user="bob", state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
+    world.add(other)
+    world.hear(submitted(submission(153, uid=1002, user="bob"), uid=1002), *hooks(other))
+    _stops_scontrol(world)
+    book, edges = Notebook(), world.edges()
+
+    for _ in range(5):
+        reconcile_once(edges, book)
+    assert world.slurm.records[153].mem_mib_per_node == 6000
+    asked = [action for action in world.slurm.calls if (action.target, action.key) == ("152", "MinMemoryNode")]
+    assert len(asked) == 1  # and not again for ten minutes
+
+    world.clock.sleep(601)
+    reconcile_once(edges, book)
+    found = world.slurm.records[152]
+    assert (found.reason, found.mem_mib_per_node, world.attempt(failed).resize_refused) == ("None", 4000, True)
+
+
+@pytest.mark.parametrize(("reason", "memory"), [("AssocMaxMemPerJob", 4000), ("Priority", 6000)])
+def test_a_retry_that_a_limit_keeps_from_running_gets_back_what_it_ran_with(
+    world: World, reason: str, memory: int
+) -> None:
+    failed = job(152, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
+    world.add(failed)
+    world.hear(submitted(submission(152, shape=ResourceShape(), plan=to_plain(PlacementPlan()))), *hooks(failed))
+    world.run()
+    assert world.slurm.records[152].mem_mib_per_node == 6000
+
+    world.clock.sleep(300)
+    world.slurm.add(replace(world.slurm.records[152], reason=reason, priority=7))
+    for _ in range(2):
+        world.run()
+
+    assert world.slurm.records[152].mem_mib_per_node == memory
+    assert world.slurm.owners[-1] == (1001 if memory == 4000 else None)
+    assert world.attempt(failed).resize_refused is (memory == 4000)
+
+
+def test_a_resize_that_slurm_did_not_answer_once_is_made_ten_minutes_later(world: World) -> None:
+    _out_of_memory(world, 152)
+    apply = world.slurm.apply
+    _stops_scontrol(world)
+    book, edges = Notebook(), world.edges()
+    reconcile_once(edges, book)
+    world.slurm.apply = apply  # type: ignore[method-assign]
+
+    world.clock.sleep(601)
+    reconcile_once(edges, book)
+
+    assert world.slurm.records[152].mem_mib_per_node == 6000
+    assert world.slurm.records[152].reason == "None"
 
 
 def test_beyond_the_brake_retries_start_later_and_none_is_lost(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from fakes import START, Fuse, Killed, job, node
 from test_reconcile import ACT, NCCL, World, hooks, outcome, submission, submitted
 
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import Switch, Topology
+from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.config import Incidents
 from slurmwrap.edges import OpenIncident
 from slurmwrap.reconcile import Scope, reconcile_once

@@ -16,7 +16,7 @@ from slurmwrap.config import Config, user_state_dir
 from slurmwrap.diagnosis.evidence import Context, Observation
 from slurmwrap.errors import StoreError
 from slurmwrap.host.munge import open_sealed
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.retry.incident import Incident
 from slurmwrap.store.database import Database
@@ -44,6 +44,7 @@ class Known:
     strikes: tuple[StrikeRecord, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
     incidents: tuple[Incident, ...] = ()
+    delays: tuple[QueueDelay, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -105,6 +106,7 @@ def _of_job(database: Database, address: str, number: int) -> Known:
         preruns=tuple(p for n in {number, *(s.job_id for s in submissions)} for p in database.preruns_of(n)),
         attempts=tuple(attempts),
         actions=tuple(action for run in attempts for action in database.actions(run.attempt)),
+        delays=tuple(d for n in {number, *(s.job_id for s in submissions)} for d in database.delays(job_id=n)),
     )
 
 
@@ -117,6 +119,7 @@ def _of_period(database: Database, since: float) -> Known:
         strikes=database.strikes(since=since),
         blocked=database.blocked_inputs(),
         incidents=database.incidents(since=since),
+        delays=database.delays(since=since),
     )
 
 

@@ -30,6 +30,7 @@ from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.racks import SiteRacks
 from slurmwrap.store.beside import BesideOutput
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import from_plain
@@ -64,7 +65,8 @@ def reconcile(
         raise UsageError("--once and --watch exclude each other")
     config = configuration.load(os.environ)
     voice = Voice.of_terminal("slurmwrap")
-    slurm = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s)
+    network = SiteRacks(config.placement.topology_file, config.placement.topology_features, voice.say)
+    slurm = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s, network=network)
     site = not user and _is_site(config)
     place = Path(config.site.state_dir) if site else configuration.user_state_dir(os.environ)
     database = place / ("site.db" if site else DATABASE)
@@ -152,6 +154,7 @@ def _edges(
         scope=scope,
         mounts=mount_of,
         steps=StepFiles(),
+        may_resize=slurm.may_resize,
         say=voice.say,
     )
 

@@ -44,6 +44,7 @@ def report(
         known.strikes,
         known.blocked,
         incidents=known.incidents,
+        delays=known.delays,
         since=start,
         until=now,
     )

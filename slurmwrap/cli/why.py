@@ -41,7 +41,7 @@ def why(
         _say(f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as is known here")
         return
     known = about_job(place, address)
-    story = story_of(address, known.submissions, known.preruns, known.attempts, known.actions)
+    story = story_of(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
     note(known)
     if story.empty:
         raise SlurmwrapError(

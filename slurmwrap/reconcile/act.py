@@ -8,10 +8,10 @@ from dataclasses import replace
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
-from slurmwrap.reconcile.desk import Pass
+from slurmwrap.reconcile.desk import Pass, mute, muted
 from slurmwrap.reconcile.judge import submission_of
 from slurmwrap.retry import requeue, standing
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.retry.attempt import WAITING_RULES, ActionRecord, AttemptRecord
 from slurmwrap.retry.decision import Ruled
 from slurmwrap.retry.standing import Due
 from slurmwrap.retry.strikes import fleet_of
@@ -22,7 +22,7 @@ _UNDONE = "the update was refused, so what it had is put back"
 def finish(record: AttemptRecord, job: JobRecord | None, run: Pass) -> None:
     """Intends and does what was decided, tells the owner, and takes the run off the to-do list."""
     store = run.edges.store
-    actions = store.actions(record.attempt)
+    actions = _after_the_end(store.actions(record.attempt), run)
     if not any(action.done_at is not None for action in actions):
         # Being killed while intending leaves some unwritten: the plan was stored with the diagnosis and adds the rest.
         actions = _intend(record, actions, run)
@@ -41,7 +41,15 @@ def finish(record: AttemptRecord, job: JobRecord | None, run: Pass) -> None:
 def _intend(record: AttemptRecord, known: Sequence[ActionRecord], run: Pass) -> tuple[ActionRecord, ...]:
     for ruled in record.planned:
         run.edges.store.intend(record.attempt, ruled, _mode(ruled, run), run.now)
-    return run.edges.store.actions(record.attempt) if record.planned else tuple(known)
+    return _after_the_end(run.edges.store.actions(record.attempt), run) if record.planned else tuple(known)
+
+
+def _after_the_end(actions: Sequence[ActionRecord], run: Pass) -> tuple[ActionRecord, ...]:
+    """Without those that were about the job while it waited; what of them is not done is void now."""
+    for action in actions:
+        if action.rule in WAITING_RULES and action.done_at is None and action.mode == "act":
+            _tick_off(action, "the job waits no longer", run)
+    return tuple(action for action in actions if action.rule not in WAITING_RULES)
 
 
 def _mode(ruled: Ruled, run: Pass) -> str:
@@ -91,39 +99,60 @@ def _run_again(record: AttemptRecord, steps: Sequence[ActionRecord], run: Pass) 
         if found.due is Due.LATER:
             run.summary.waiting += 1
             return False
+        if found.due is Due.NOW and step.key in requeue.SIZES and muted(record.uid, run):
+            return False
         error = _settle(step, found, run, record)
+        if error is None:
+            return False
         check = found.due is not Due.NOW or (bool(error) and step.verb == Verb.REQUEUEHOLD.value)
     return True
 
 
-def _settle(action: ActionRecord, found: standing.Standing, run: Pass, resized: AttemptRecord | None = None) -> str:
-    """Does it if it is due, and ticks it off; returns Slurm's refusal. SlurmUnreachable leaves it for the next pass.
+def _settle(
+    action: ActionRecord, found: standing.Standing, run: Pass, record: AttemptRecord | None = None
+) -> str | None:
+    """Does it if it is due, and ticks it off; returns Slurm's refusal. SlurmUnreachable leaves it for the next pass,
+    and so does None: nobody knows.
 
     A refused size is put back first, so that being killed in between cannot leave it with Slurm unnoticed.
     """
-    error = ""
-    if found.due is Due.NOW:
-        try:
-            run.edges.slurm.apply(_as_action(action))
-        except SlurmUnreachable:
-            raise
-        except SlurmError as refused:
-            error = str(refused)
-    if error and resized is not None and action.key in requeue.SIZES and action.because != _UNDONE:
-        _undo(action, resized, run)
-    _tick_off(action, error or found.why, run)
+    error = _ask(action, record, run) if found.due is Due.NOW else ""
+    if error and record is not None and action.key in requeue.SIZES and action.because != _UNDONE:
+        error = error if _undo(action, record, run) else None
+    if error is not None:
+        _tick_off(action, error or found.why, run)
     return error
 
 
-def _undo(step: ActionRecord, record: AttemptRecord, run: Pass) -> None:
-    """Puts back what a refused update left: the job could wait for ever for what it may not have."""
+def _ask(action: ActionRecord, record: AttemptRecord | None, run: Pass) -> str | None:
+    """Slurm's refusal, "" when it obeyed. A size is asked for in the name of the job's owner, since limits of QOS and
+    association hold no more for what an administrator sets. None where he let nobody through: then again later."""
+    sized = record is not None and action.key in requeue.SIZES and run.edges.scope.user is None
+    owner = record.uid if sized and record is not None else None
+    try:
+        run.edges.slurm.apply(_as_action(action), owner=owner)
+    except SlurmUnreachable as away:
+        if owner is None:
+            raise
+        run.edges.slurm.job(action.target)  # raises where it is the controller that does not answer
+        again = owner in run.book.muted
+        mute(owner, run)
+        return str(away) if again else None
+    except SlurmError as refused:
+        return str(refused) or "refused"
+    return ""
+
+
+def _undo(step: ActionRecord, record: AttemptRecord, run: Pass) -> bool:
+    """Puts back what a refused update left: the job could wait for ever for what it may not have. False: unknown."""
     value = requeue.undo(step.key, record)
     if not value or value == step.value:
-        return
+        return True
     back = SlurmAction(verb=Verb.UPDATE_JOB, target=step.target, key=step.key, value=value, because=_UNDONE)
     number = run.edges.store.intend(record.attempt, Ruled(rule=step.rule, action=back), "act", run.now)
     known = run.edges.store.actions(record.attempt)
-    _settle(next(a for a in known if a.action_id == number), standing.Standing(due=Due.NOW), run)
+    found = next(a for a in known if a.action_id == number)
+    return _settle(found, standing.Standing(due=Due.NOW), run, record) is not None
 
 
 def _tick_off(action: ActionRecord, error: str, run: Pass) -> None:

@@ -12,14 +12,17 @@ from slurmwrap.cluster.node import Snapshot
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Evidence
 from slurmwrap.edges import Clock, Logs, Publisher, Slurm, Spool, Store
+from slurmwrap.errors import SlurmUnreachable, StoreError
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.profiling.merge import merge
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.reconcile.bucket import Bucket
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay, Submission
 from slurmwrap.retry.decision import InputRead
 from slurmwrap.retry.incident import Incident, Mounts, first_component
 from slurmwrap.retry.record import profile_key_of
 
 T = TypeVar("T")
+_MUTE_S = 600.0
 
 
 class Unpack(Protocol):
@@ -55,6 +58,7 @@ class Edges:
     scope: Scope = field(default_factory=Scope)
     mounts: Mounts = first_component
     steps: Callable[[AttemptRecord, str], Mapping[str, Any]] = lambda record, directory: {}  # host.stepfiles.StepFiles
+    may_resize: Callable[[], bool] = lambda: True  # nodes, CPUs and memory of others' waiting jobs
     say: Callable[[str], None] = lambda line: None
 
 
@@ -92,6 +96,7 @@ class IngestReport:
     refused: int = 0
     profiles: int = 0
     blocked: int = 0
+    submitted: set[int] = field(default_factory=set)  # ids of the jobs whose submissions these were
 
 
 @dataclass(slots=True)
@@ -103,6 +108,7 @@ class Summary:
     applied: list[ActionRecord] = field(default_factory=list)
     given_up: list[ActionRecord] = field(default_factory=list)
     waiting: int = 0
+    held_back: int = 0  # changes of waiting jobs that must wait for their turn: the next pass should come soon too
     errors: list[str] = field(default_factory=list)
     published: bool = False
 
@@ -118,6 +124,13 @@ class Notebook:
     failures: dict[Attempt, AttemptRecord] | None = None  # that incidents are made of; None: not read yet
     incidents: tuple[Incident, ...] | None = None  # as the last whole pass left them; None: not read yet
     starts: list[float] | None = None  # when retries of ours may start, Unix seconds; None: not read yet
+    bucket: Bucket | None = None  # of changes of waiting jobs; None: full
+    submitted: dict[Attempt, Submission] = field(default_factory=dict)  # of the jobs that wait
+    strangers: set[Attempt] = field(default_factory=set)  # waiting jobs of which no submission is known
+    muted: dict[int, float] = field(default_factory=dict)  # uid → until when nothing is asked in its name
+    profile_keys: dict[Attempt, str] = field(default_factory=dict)  # of running jobs; "": none is known
+    delays: dict[Attempt, QueueDelay] | None = None  # of the jobs that wait; None: not read yet
+    startable: dict[str, float] = field(default_factory=dict)  # since when waiting jobs could start at their share
 
 
 @dataclass(slots=True)
@@ -130,6 +143,9 @@ class Pass:
     summary: Summary
     now: float
     _snapshot: Snapshot | None = None
+    ours: tuple[JobRecord, ...] | None = None  # that wait and were submitted by gsub; None: not looked for yet
+    head: tuple[Any, ...] | None = None  # pending.Waiting; None: not looked for yet
+    unheard: bool = False  # in somebody's name Slurm was not reached: one time-out is enough for a pass
     dirty: bool = False
     telling: bool = True
     incidents: tuple[Incident, ...] = ()  # that are open, or were when these runs failed
@@ -145,6 +161,27 @@ class Pass:
 
     def forget_snapshot(self) -> None:
         self._snapshot = None
+
+
+def one_by_one(job: JobRecord, run: Pass, work: Callable[[], T], otherwise: T) -> T:
+    """`work` for one job. What goes wrong with it, on its user's word maybe, must not keep all others waiting."""
+    try:
+        return work()
+    except (SlurmUnreachable, StoreError):
+        raise
+    except Exception as error:
+        run.summary.errors.append(f"job {job.address}: {type(error).__name__}: {error}")
+        return otherwise
+
+
+def mute(uid: int, run: Pass) -> None:
+    """Slurm was not reached in the name of `uid`: it is left alone for a while, since he may have stopped scontrol."""
+    run.book.muted[uid] = run.now + _MUTE_S
+
+
+def muted(uid: int, run: Pass) -> bool:
+    """Whether nothing is asked in its name now. A clock that was put back does not make it longer."""
+    return 0 < run.book.muted.get(uid, 0.0) - run.now <= _MUTE_S
 
 
 def learn(

@@ -126,6 +126,7 @@ def _unpack(item: Observation, edges: Edges, report: IngestReport, new: bool) ->
     claim = _claim(item, edges.unpack)
     if isinstance(claim, Submission):
         edges.store.save_submission(claim)
+        report.submitted.add(claim.job_id)
         return
     edges.store.save_prerun(claim)
     if new:

@@ -13,7 +13,7 @@ from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.reconcile.desk import Pass, learn
 from slurmwrap.reconcile.incidents import incident_of
-from slurmwrap.retry.attempt import AttemptRecord, Submission
+from slurmwrap.retry.attempt import AttemptRecord, QueueDelay, Submission
 from slurmwrap.retry.case import Case, InputFailure
 from slurmwrap.retry.decision import BlockedInput, InputRead, RetryDecision
 from slurmwrap.retry.launch import HELD_LAUNCH, held_launch
@@ -57,7 +57,7 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     evidence = join(record.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
     diagnosis = _with_lost_node(run.edges.classify(evidence), record, run)
     submission = submission_of(record, run)
-    record = _counted(record, submission, word, run)
+    record = replace(_counted(record, submission, word, run), waited=_waited(record, submission, run))
     blamed = _blamed_input(diagnosis, submission, record, word, run)
     diagnosis = _blaming(diagnosis, blamed)
     case = case_of(record, diagnosis, submission, job, others, run)
@@ -208,6 +208,14 @@ def _blaming(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
 def submission_of(record: AttemptRecord, run: Pass) -> Submission | None:
     found = run.edges.store.submission(record.attempt.cluster, submitted_id(record))
     return found if found is not None and speaks_for(found, record) else None
+
+
+def _waited(record: AttemptRecord, submission: Submission | None, run: Pass) -> QueueDelay | None:
+    """How long it waited, and for what: counted before, by the same pass at the latest."""
+    if submission is None or submission.shape is None:
+        return None
+    delays = run.edges.store.delays(job_id=record.attempt.job_id)
+    return next((delay for delay in delays if delay.attempt == record.attempt), None)
 
 
 def case_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from slurmwrap.cluster.job import JobRecord
@@ -9,12 +10,16 @@ from slurmwrap.edges import Published
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
 from slurmwrap.reconcile import incidents
 from slurmwrap.reconcile.act import finish
+from slurmwrap.reconcile.delays import count_delays
 from slurmwrap.reconcile.desk import Edges, Notebook, Pass, Summary, Words
 from slurmwrap.reconcile.gate import tell_gate
 from slurmwrap.reconcile.gates import release_gates
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.judge import judge
+from slurmwrap.reconcile.loads import loads_now, relaxing
 from slurmwrap.reconcile.nodes import health_now
+from slurmwrap.reconcile.relax import relax_waiting
+from slurmwrap.reconcile.tune import tune_waiting
 from slurmwrap.retry import inputs
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.launch import held_launch
@@ -32,6 +37,7 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
     run = Pass(edges=edges, book=book, words=words, summary=Summary(), now=edges.clock.now())
     run.summary.ingested = ingest(edges, book.cluster, words)
     incidents.begin(run)
+    _look_after(count_delays, run)  # before the runs that ended are judged: how long they waited is theirs
     for record in _to_do(run):
         try:
             _attend(record, run)
@@ -41,6 +47,8 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
             run.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
     incidents.end(run)
     release_gates(run)
+    for look in (relax_waiting, tune_waiting):
+        _look_after(look, run)
     _publish(run)
     _tell_gate(run)
     return run.summary
@@ -94,6 +102,16 @@ def _attend(record: AttemptRecord, run: Pass) -> None:
     finish(record, job, run)
 
 
+def _look_after(look: Callable[[Pass], None], run: Pass) -> None:
+    """The jobs that wait. What goes wrong there must not keep from the others what else a pass does."""
+    try:
+        look(run)
+    except (SlurmUnreachable, StoreError):
+        raise
+    except Exception as error:
+        run.summary.errors.append(f"{look.__name__}: {type(error).__name__}: {error}")
+
+
 def _tell_gate(run: Pass) -> None:
     try:
         tell_gate(run)
@@ -109,12 +127,15 @@ def _publish(run: Pass) -> None:
     changed = run.dirty or run.summary.ingested.profiles or run.summary.ingested.blocked
     if publisher is None or (not changed and 0 <= now - run.book.published_at < 300):
         return
+    profiles = store.profiles()
     published = Published(
         at=now,
         health=health_now(run),
         blocked=tuple(inputs.published(block) for block in store.blocked_inputs()),
-        profiles=tuple(replace(p, key=published_key_of(p.key)) for p in store.profiles()),
+        profiles=tuple(replace(p, key=published_key_of(p.key)) for p in profiles),
         incidents=incidents.published(run.incidents, run.edges.mounts),
+        loads=loads_now(run, {profile.key: profile for profile in profiles}),
+        relaxing=relaxing(run.edges),
     )
     try:
         publisher.publish(published)

@@ -41,7 +41,8 @@ def watch(
             edges.say("it works again")
             away_s = 0.0
         report(summary)
-        _wait(edges, _SOON_S if summary.waiting else poll_s, _either(stopped, woken, seen))
+        soon = summary.waiting or summary.held_back
+        _wait(edges, min(_SOON_S, poll_s) if soon else poll_s, _either(stopped, woken, seen))
 
 
 def _either(stopped: Callable[[], bool], woken: Callable[[], object], seen: object) -> Callable[[], bool]:

@@ -25,8 +25,9 @@ from slurmwrap.report.record import (
     SuspectNodes,
 )
 from slurmwrap.report.story import never_ran, stopped_jobs
+from slurmwrap.report.waiting import queueing
 from slurmwrap.report.words import in_order
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord, Submission
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.retry.incident import Incident
 
@@ -61,6 +62,7 @@ def build(
     blocked: Sequence[BlockedInput],
     *,
     incidents: Sequence[Incident] = (),
+    delays: Sequence[QueueDelay] = (),
     since: float,
     until: float,
 ) -> NightReport:
@@ -98,6 +100,7 @@ def build(
         blocked=tuple(Blocked(input=b, user=names.get(b.uid, ""), new=since <= b.at < until) for b in blocked),
         to_do=to_do(decided),
         counted=counted(real, since=since, until=until),
+        queueing=queueing(delays, since=since, until=until),
     )
 
 

@@ -140,6 +140,33 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitedLongest:
+    """One run that waited long. `waits`: it still does."""
+
+    address: str
+    user: str
+    gpus: int
+    total_s: float
+    fair_share_s: float
+    fragmentation_s: float
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queueing:
+    """What gsub's jobs waited for after they became eligible: fair share or fragmentation (Philly, ATC 2019)."""
+
+    runs: int = 0
+    fair_share_mean_s: float = 0.0
+    fair_share_p95_s: float = 0.0
+    fragmentation_mean_s: float = 0.0
+    fragmentation_p95_s: float = 0.0
+    unknown_s: float = 0.0  # in which nobody looked, all runs together
+    gpu_hours: float = 0.0  # GPUs asked for times the wait
+    longest: tuple[WaitedLongest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectNodes:
     """Nodes with the same strikes; `text` is the newest evidence."""
 
@@ -190,3 +217,4 @@ class NightReport:
     blocked: tuple[Blocked, ...] = ()
     to_do: tuple[ToDo, ...] = ()
     counted: Counted = field(default_factory=Counted)
+    queueing: Queueing = field(default_factory=Queueing)

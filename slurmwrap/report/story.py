@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from slurmwrap.cluster.action import Verb
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.actions import REQUEUES, scontrol_line
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.attempt import (
+    WAITING_RULES,
+    ActionRecord,
+    AttemptRecord,
+    PrerunRecord,
+    QueueDelay,
+    Submission,
+)
 from slurmwrap.retry.policy import REQUEUED_ALREADY
 
 _SLACK_S = 3600.0  # clocks of the submit host and the controller may differ
@@ -25,6 +32,7 @@ class Story:
     preruns: tuple[PrerunRecord, ...] = ()
     attempts: tuple[AttemptRecord, ...] = ()
     actions: tuple[ActionRecord, ...] = ()
+    delays: tuple[QueueDelay, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -46,6 +54,7 @@ def story_of(
     preruns: Sequence[PrerunRecord],
     attempts: Sequence[AttemptRecord],
     actions: Sequence[ActionRecord],
+    delays: Sequence[QueueDelay] = (),
 ) -> Story:
     """The newest job of this name: ids come back after MaxJobId, and with a new cluster of the same name."""
     mine = [s for s in submissions if s.job_id == _number(address) or s.prerun_job_id == _number(address)]
@@ -65,6 +74,7 @@ def story_of(
         preruns=tuple(sorted({(p.prerun_job_id, p.at): p for p in tried}.values(), key=lambda p: p.at)),
         attempts=tuple(sorted({a.attempt: a for a in runs}.values(), key=lambda a: (a.attempt.submit_time, a.address))),
         actions=tuple(action for action in actions if action.attempt in keys),
+        delays=tuple(d for d in delays if _number(d.address) == number and d.attempt.submit_time >= since),
     )
 
 
@@ -121,6 +131,7 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         return Next(sentence="Nothing: it runs again by itself.", command=f"squeue -j {shlex.quote(last.address)}")
     advised = [a for a in mine if a.mode == "advise" and a.verb not in _NOT_ABOUT_JOBS]
+    advised = [a for a in advised if a.rule not in WAITING_RULES]
     if advised:
         return Next(sentence="It can be run again:", command=" && ".join(scontrol_line(action) for action in advised))
     release = f"scontrol release {last.address}"

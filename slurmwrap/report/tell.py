@@ -13,8 +13,9 @@ from slurmwrap.diagnosis.taxonomy import DOMAINS, SUCCESS
 from slurmwrap.prerun.verdict import Finding, Outcome
 from slurmwrap.report.actions import scontrol_line
 from slurmwrap.report.story import Next, Story, failed, next_step, stopped_by_prerun
+from slurmwrap.report.waiting import waited_line
 from slurmwrap.report.words import count, duration, moment, visible, wrapped
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, Submission
 
 Paint = Callable[[str, str], str]  # (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
 
@@ -42,7 +43,10 @@ def tell(story: Story, zone: tzinfo | None = UTC, paint: Paint = plain) -> str:
             sections.append(_changes("PLANNED AGAIN ON WHAT WAS MEASURED", prerun.changes, prerun.plan, paint))
     for number, attempt in enumerate(_started(story), start=1):
         mine = [action for action in story.actions if action.attempt == attempt.attempt]
-        sections.append(_run(number, attempt, mine, zone, paint))
+        waited = attempt.waited or next((d for d in story.delays if d.attempt == attempt.attempt), None)
+        sections.append(_run(number, attempt, mine, waited, zone, paint))
+    told = {attempt.attempt for attempt in story.attempts}
+    sections.append(wrapped(waited_line(d), indent="  ", hanging="    ") for d in story.delays if d.attempt not in told)
     sections.append(_next(next_step(story), paint))
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
@@ -110,7 +114,7 @@ def _plan(plan: Mapping[str, Any]) -> str:
     parts = [f"{nodes} nodes" if nodes != 1 else "1 node"] if nodes else []
     parts += [f"{count(per_node, 'GPU')} on each"] if per_node else []
     parts += [str(plan["locality"])] if plan.get("locality") not in (None, "", "any") else []
-    parts += [f"room now under switch {plan['switch']}"] if plan.get("switch") else []
+    parts += [f"room now in {plan['switch']}"] if plan.get("switch") else []
     return f"Plan: {', '.join(parts)}." if parts else ""
 
 
@@ -157,13 +161,20 @@ def _evidence(citations: Sequence[Citation]) -> Iterator[str]:
 
 
 def _run(
-    number: int, record: AttemptRecord, actions: Sequence[ActionRecord], zone: tzinfo | None, paint: Paint
+    number: int,
+    record: AttemptRecord,
+    actions: Sequence[ActionRecord],
+    waited: QueueDelay | None,
+    zone: tzinfo | None,
+    paint: Paint,
 ) -> Iterator[str]:
     style = "red" if failed(record) else "green" if record.diagnosis else "yellow"
     ended = record.state or "not ended"
     task = f" of {record.address}" if "_" in record.address else ""
     yield paint(f"RUN {number}{visible(task)} ", "bold") + paint(visible(ended + _exit(record)), style)
     yield wrapped(_when_and_where(record, zone) + _counted(record), indent="  ", hanging="    ")
+    if waited is not None:
+        yield wrapped(waited_line(waited), indent="  ", hanging="    ")
     diagnosis = record.diagnosis
     if diagnosis is None or diagnosis.category == SUCCESS:
         return
@@ -193,7 +204,7 @@ def _exit(record: AttemptRecord) -> str:
 
 def _when_and_where(record: AttemptRecord, zone: tzinfo | None) -> str:
     if record.start_time is None:
-        return "It never started."
+        return "It never started." if record.state else "It waits."
     where = f" on {fold(record.nodes)}" if record.nodes else ""
     if record.end_time is None:
         return f"Since {moment(record.start_time, zone)}{where}."

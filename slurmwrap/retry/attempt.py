@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.job.request import ResourceShape
 from slurmwrap.prerun.verdict import Measurement, Verdict
 from slurmwrap.retry.decision import Ruled
+
+WAITING_RULES = ("relax", "tune")  # what they do is about a job that waits, and over when it starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class AttemptRecord:
     retry_at: float | None = None  # Unix seconds when the next run may start, for a retry of ours
     incident: str = ""  # Incident.incident_id of the incident that this failure belongs to
     resize_refused: bool = False  # Slurm refused what the next run should have had more of
+    waited: QueueDelay | None = None  # before it started, for a job of gsub's
     reconciled: bool = False  # every intended action is done or given up
     # Where this run's output begins, and where it ends: file -> [bytes, digest of what stands before]; a job that is
     # run again may add to the same file.
@@ -96,6 +100,10 @@ class Submission:
     plan: Mapping[str, Any] = field(default_factory=dict)  # PlacementPlan as JSON
     changes: tuple[Mapping[str, Any], ...] = ()  # Change as JSON
     forced: tuple[str, ...] = ()  # refusals that --force overrode
+    shape: ResourceShape | None = None  # as its user asked; None: of an older version, then nothing is changed
+    own: Mapping[str, Any] = field(default_factory=dict)  # what its user set of the options that placement may change
+    tune: bool = False  # CPUs and memory of the waiting job may be changed
+    place: bool = False  # and where it insists to run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +141,28 @@ class ActionRecord:
     intended_at: float
     done_at: float | None = None
     error: str = ""  # "" when it worked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDelay:
+    """How long one run waited after it became eligible, and for what (Philly's split, ATC 2019). Seconds."""
+
+    attempt: Attempt
+    address: str = ""
+    user: str = ""
+    gpus: int = 0
+    eligible_at: float = 0.0
+    seen_at: float = 0.0  # all up to here is counted
+    fair_share_s: float = 0.0  # priority, limits, or not enough free GPUs at all
+    fragmentation_s: float = 0.0  # enough free GPUs, but not in the shape or the place it insists on
+    unknown_s: float = 0.0  # nobody looked
+    waits_for: str = ""  # "fair share" | "fragmentation" at the last look
+    over: bool = False  # it started, or is gone
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.fair_share_s + self.fragmentation_s + self.unknown_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from slurmwrap.cluster.node import Topology
+from slurmwrap.cluster.topology import Topology
 from slurmwrap.config import Incidents
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.retry.attempt import AttemptRecord, Incident

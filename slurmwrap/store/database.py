@@ -14,9 +14,13 @@ from slurmwrap.cluster.action import SlurmAction
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Observation
 from slurmwrap.edges import Clock, SetAside
 from slurmwrap.errors import StoreError
-from slurmwrap.prerun.verdict import Measurement
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import (
+    ActionRecord,
+    AttemptRecord,
+    Incident,
+    QueueDelay,
+    StrikeRecord,
+)
 from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
 from slurmwrap.retry.history import Exposure, GpuFault, NodeHistory, Removal, Repair, gpu_faults_of
 from slurmwrap.store import history_sql, schema
@@ -24,11 +28,11 @@ from slurmwrap.store.connection import connect, connect_readonly, explained, rea
 from slurmwrap.store.creation import BUSY_S, create, migrate, wrap
 from slurmwrap.store.migrations import VERSION
 from slurmwrap.store.plain import to_plain
-from slurmwrap.store.schema import dump, sql_text
-from slurmwrap.store.session import Session
+from slurmwrap.store.reports import Reports
+from slurmwrap.store.schema import sql_text
 
 
-class Database(Session):
+class Database(Reports):
     """An open database. Use `Database.open`, and as a context manager where it should be closed early."""
 
     @classmethod
@@ -162,8 +166,9 @@ class Database(Session):
 
     # Actions
 
-    def intend(self, attempt: Attempt | None, ruled: Ruled, mode: str, at: float) -> int:
-        """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id.
+    def intend(self, attempt: Attempt | None, ruled: Ruled, mode: str, at: float, *, again: bool = False) -> int:
+        """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id; with
+        `again` it is then to be done once more.
 
         Without an attempt only an unfinished one counts as the same: a node may be drained again next month. The row,
         and all that was written before it, is on the disk when this returns.
@@ -171,6 +176,12 @@ class Database(Session):
         with self._durable(), self.transaction():
             known = self._same_action(attempt, ruled)
             if known is not None:
+                if again:
+                    self._write(
+                        "UPDATE actions SET mode = :mode, intended_at = :at, done_at = NULL, error = '' "
+                        "WHERE action_id = :id",
+                        {"id": known, "mode": mode, "at": at},
+                    )
                 return known
             if attempt is not None:
                 self._ensure(attempt)
@@ -196,6 +207,22 @@ class Database(Session):
         """In the order they were intended."""
         extra = "done_at IS NULL" if unfinished else ""
         return self._select(schema.ACTIONS, _key(attempt) if attempt else {}, extra=extra, order="action_id")
+
+    # Waiting
+
+    def save_delay(self, delay: QueueDelay) -> None:
+        """Inserts or replaces by attempt."""
+        self._upsert(schema.DELAYS, delay)
+
+    def delays(
+        self, *, job_id: int | None = None, since: float | None = None, open_only: bool = False
+    ) -> tuple[QueueDelay, ...]:
+        """By seen_at, oldest first. `since`: looked at at or after. A file of an older version has none."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'delays'"):  # opened to read: not migrated
+            return ()
+        extra = "over = 0" if open_only else ""
+        where = {"job_id = ?": job_id, "seen_at >= ?": since}
+        return self._select(schema.DELAYS, where, extra=extra, order="seen_at, job_id")
 
     # Nodes and inputs
 
@@ -285,69 +312,6 @@ class Database(Session):
     def clear_input(self, digest: str) -> bool:
         """Frees an input; False when it was not blocked."""
         return self._write("DELETE FROM blocked_inputs WHERE digest = :digest", {"digest": sql_text(digest)})
-
-    # What users report of their own jobs
-
-    def save_submission(self, submission: Submission) -> None:
-        """Inserts or replaces by (cluster, job_id, at)."""
-        self._upsert(schema.SUBMISSIONS, submission)
-
-    def submission(self, cluster: str, job_id: int) -> Submission | None:
-        """The newest of this job id."""
-        found = self._select(schema.SUBMISSIONS, {"cluster = ?": cluster, "job_id = ?": job_id}, order="at")
-        return found[-1] if found else None
-
-    def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
-        """Oldest first."""
-        return self._select(schema.SUBMISSIONS, {"at >= ?": since, "user = ?": user}, order="at, cluster, job_id")
-
-    def submissions_of(self, job_id: int) -> tuple[Submission, ...]:
-        """Those of a job or of its pre-run's job; oldest first."""
-        return self._select(schema.SUBMISSIONS, {"? IN (job_id, prerun_job_id)": job_id}, order="at, cluster, job_id")
-
-    def preruns_of(self, job_id: int) -> tuple[PrerunRecord, ...]:
-        """Those of a job, or the one that ran as this job; oldest first."""
-        return self._select(
-            schema.PRERUNS, {"? IN (job_id, prerun_job_id)": job_id}, order="at, cluster, prerun_job_id"
-        )
-
-    def save_prerun(self, record: PrerunRecord) -> None:
-        """Inserts or replaces by (cluster, prerun_job_id, at)."""
-        self._upsert(schema.PRERUNS, record)
-
-    def preruns(
-        self, *, job_id: int | None = None, fingerprint: str | None = None, since: float | None = None
-    ) -> tuple[PrerunRecord, ...]:
-        """Oldest first."""
-        where = {"job_id = ?": job_id, "fingerprint = ?": fingerprint, "at >= ?": since}
-        return self._select(schema.PRERUNS, where, order="at, cluster, prerun_job_id")
-
-    # Profiles
-
-    def profile(self, key: str) -> ResourceProfile | None:
-        """What is known under `key`."""
-        found = self._select(schema.PROFILES, {"key = ?": key})
-        return found[0] if found else None
-
-    def profiles(self) -> tuple[ResourceProfile, ...]:
-        """All of them, by key."""
-        return self._select(schema.PROFILES, {}, order="key")
-
-    def save_profile(self, profile: ResourceProfile) -> None:
-        """Inserts or replaces."""
-        self._upsert(schema.PROFILES, profile)
-
-    def forget_profile(self, key: str) -> bool:
-        """Removes it with the measurements it was made of; False when there was none."""
-        where = {"key": sql_text(key)}
-        with self.transaction():
-            self._write("DELETE FROM measurements WHERE key = :key", where)
-            return self._write("DELETE FROM profiles WHERE key = :key", where)
-
-    def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
-        """Keeps a raw measurement beside the profile it went into; the same one twice is kept once."""
-        row = {"key": sql_text(key), "at": at, "source": source, "measurement": dump(to_plain(measurement))}
-        self._write("INSERT OR IGNORE INTO measurements VALUES (:key, :at, :source, :measurement)", row)
 
 
 _BY_SUBMIT = "submit_time, cluster, job_id"

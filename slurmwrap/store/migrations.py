@@ -282,6 +282,29 @@ _NODE_HISTORY = (
     "CREATE INDEX attempts_node_failures ON attempts (end_time) WHERE diagnosis_category = 'node_failure'",
 )
 
+_DELAYS = (
+    f"""CREATE TABLE delays ( -- how long a run waited after it became eligible, and for what
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL, -- raw job id
+    submit_time INTEGER NOT NULL, -- Unix seconds, as all times; changes on requeue
+    address TEXT NOT NULL,
+    user TEXT NOT NULL,
+    gpus INTEGER NOT NULL,
+    eligible_at REAL NOT NULL,
+    seen_at REAL NOT NULL, -- all up to here is counted
+    fair_share_s REAL NOT NULL, -- priority, limits, or too few free GPUs
+    fragmentation_s REAL NOT NULL, -- enough free GPUs, but scattered
+    unknown_s REAL NOT NULL, -- nobody looked
+    waits_for TEXT NOT NULL, -- at the last look: "fair share" or "fragmentation"
+    over INTEGER NOT NULL, -- 1: it started, or is gone
+    {_KEPT_WHOLE},
+    PRIMARY KEY (cluster, job_id, submit_time)
+) WITHOUT ROWID""",
+    "CREATE INDEX delays_open ON delays (cluster) WHERE over = 0",
+    "CREATE INDEX delays_by_time ON delays (seen_at)",
+    "CREATE INDEX delays_by_job ON delays (job_id)",
+)
+
 # Step N (from 1) brings a database from version N-1 to version N.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_TABLES, _FOR_PEOPLE, _INCIDENTS, _NODE_HISTORY)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_TABLES, _FOR_PEOPLE, _INCIDENTS, _NODE_HISTORY, _DELAYS)
 VERSION = len(MIGRATIONS)

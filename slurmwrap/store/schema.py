@@ -13,7 +13,15 @@ from typing import Any, TypeVar
 
 from slurmwrap.diagnosis.evidence import Diagnosis, Observation
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import (
+    ActionRecord,
+    AttemptRecord,
+    Incident,
+    PrerunRecord,
+    QueueDelay,
+    StrikeRecord,
+    Submission,
+)
 from slurmwrap.retry.decision import BlockedInput
 from slurmwrap.retry.history import Removal, Repair
 from slurmwrap.store.plain import from_plain, to_plain
@@ -148,9 +156,20 @@ INCIDENTS = Table(
     ),
     json=frozenset({"jobs", "uids", "nodes", "reach"}),
 )
+DELAYS = Table(
+    name="delays",
+    record=QueueDelay,
+    key=_words("cluster job_id submit_time"),
+    columns=_words(
+        """cluster job_id submit_time address user gpus eligible_at seen_at fair_share_s fragmentation_s unknown_s
+        waits_for over"""
+    ),
+    boolean=frozenset({"over"}),
+    nested={"attempt": _ATTEMPT_KEY},
+)
 TABLES = (
     *(OBSERVATIONS, ATTEMPTS, ACTIONS, STRIKES, BLOCKED_INPUTS),
-    *(SUBMISSIONS, PRERUNS, PROFILES, INCIDENTS, REMOVALS, REPAIRS),
+    *(SUBMISSIONS, PRERUNS, PROFILES, INCIDENTS, REMOVALS, REPAIRS, DELAYS),
 )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fakes import START, job
 
-from slurmwrap.cluster.node import Switch, Topology
+from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.config import Incidents
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis
 from slurmwrap.retry.attempt import AttemptRecord

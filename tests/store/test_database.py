@@ -19,7 +19,15 @@ from slurmwrap.edges import SetAside, Store
 from slurmwrap.errors import StoreError
 from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import (
+    ActionRecord,
+    AttemptRecord,
+    Incident,
+    PrerunRecord,
+    QueueDelay,
+    StrikeRecord,
+    Submission,
+)
 from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
@@ -72,6 +80,7 @@ ATTEMPT = AttemptRecord(
     retry_at=4_700.5,
     incident="i1",
     resize_refused=True,
+    waited=QueueDelay(attempt=KEY, address="77_2", gpus=16, eligible_at=1_010.0, fragmentation_s=9.5, over=True),
     reconciled=True,
 )
 SUBMISSION = Submission(
@@ -628,7 +637,7 @@ def test_damage_inside_a_table_is_named_when_it_is_met(store: Database) -> None:
         store.save_submission(replace(SUBMISSION, job_id=number))
     store.close()
     pages = bytearray(store.path.read_bytes())
-    pages[4096 * 30 :] = b"\xa5" * (len(pages) - 4096 * 30)
+    pages[4096 * 40 :] = b"\xa5" * (len(pages) - 4096 * 40)
     store.path.write_bytes(pages)
     with Database.open(store.path) as again, pytest.raises(StoreError, match=f"database {store.path} is damaged"):
         again.submissions()

@@ -120,15 +120,15 @@ def test_a_database_from_before_keeps_the_xids_that_its_epilogs_saw(tmp_path: Pa
         store.ingest(epilog("c", facts={}))
     before = next(at for at, step in enumerate(MIGRATIONS) if any("TABLE gpu_faults" in sql for sql in step))
     with sqlite3.connect(path) as connection:
-        for sql in ("DROP TABLE gpu_faults", "DROP TABLE removals", "DROP TABLE repairs"):
-            connection.execute(sql)
+        for table in ("gpu_faults", "removals", "repairs", "delays"):
+            connection.execute(f"DROP TABLE {table}")
         for index in ("attempts_exposure", "attempts_node_failures"):
             connection.execute(f"DROP INDEX {index}")
         for column in ("cleared_at", "cleared_by"):
             connection.execute(f"ALTER TABLE strikes DROP COLUMN {column}")
         connection.execute(f"PRAGMA user_version = {before}")
     connection.close()
-    if before + 1 != len(MIGRATIONS):
+    if before + 2 != len(MIGRATIONS):
         pytest.skip("later steps cannot be done twice on this file")
     with Database.open(path, readonly=True) as store, pytest.raises(StoreError, match="of an older version"):
         store.node_history(0)

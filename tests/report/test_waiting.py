@@ -1,0 +1,102 @@
+"""What jobs waited for, in the night report and in why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC
+
+from slurmwrap.diagnosis.evidence import Attempt
+from slurmwrap.report.build import build
+from slurmwrap.report.record import Queueing, WaitedLongest
+from slurmwrap.report.story import story_of
+from slurmwrap.report.tell import tell
+from slurmwrap.report.text import render
+from slurmwrap.report.waiting import queueing, waited_line
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay, Submission
+
+KEY = Attempt(cluster="lab", job_id=81, submit_time=100)
+DELAY = QueueDelay(
+    attempt=KEY, address="81", user="ada", gpus=4, eligible_at=100.0, seen_at=820.0,
+    fair_share_s=240.0, fragmentation_s=480.0, waits_for="fragmentation", over=True,
+)  # fmt: skip
+ASKED = Submission(cluster="lab", job_id=81, uid=1, user="ada", at=100.0)
+
+
+def test_why_says_in_one_line_what_a_job_waited_for() -> None:
+    assert (
+        waited_line(DELAY)
+        == "Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were scattered (fragmentation)."
+    )
+    assert waited_line(replace(DELAY, fair_share_s=0, unknown_s=60, over=False)) == (
+        "Waited 9 min so far: 8 min for GPUs that were scattered (fragmentation), 60 s while nobody looked."
+    )
+    assert waited_line(replace(DELAY, fair_share_s=0, fragmentation_s=0)) == "Waited 0 s."
+
+
+def test_why_shows_it_with_its_run_and_for_a_job_that_waits_still() -> None:
+    line = "  Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were"
+    run = AttemptRecord(attempt=KEY, address="81", state="COMPLETED", start_time=820, end_time=900, waited=DELAY)
+    assert line in tell(story_of("81", [ASKED], [], [run], [])).splitlines()
+    begun = replace(run, state="", end_time=None, waited=None)
+    assert line in tell(story_of("81", [ASKED], [], [begun], [], [DELAY])).splitlines()
+    assert line in tell(story_of("81", [ASKED], [], [], [], [DELAY])).splitlines()
+    other = replace(DELAY, address="82", attempt=replace(KEY, job_id=82))
+    assert story_of("81", [ASKED], [], [], [], [other]).delays == ()
+
+
+def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None:
+    from slurmwrap.diagnosis.evidence import Diagnosis
+    from slurmwrap.report.story import next_step
+
+    bug = Diagnosis(category="traceback_from_crash", domain="U", decision="stop", confidence=1, signature="s")
+    run = AttemptRecord(
+        attempt=KEY, address="81", state="FAILED", start_time=9, end_time=10, diagnosis=bug, decision="stop"
+    )
+    advised = ActionRecord(
+        action_id=1, attempt=KEY, rule="relax", mode="advise", verb="update job", target="81", key="ExcNodeList",
+        value="", because="", intended_at=1.0,
+    )  # fmt: skip
+    assert next_step(story_of("81", [ASKED], [], [run], [advised])) == next_step(story_of("81", [ASKED], [], [run], []))
+
+
+def test_the_report_has_mean_p95_gpu_hours_and_who_waited_longest() -> None:
+    short = [
+        replace(DELAY, attempt=replace(KEY, job_id=n), address=str(n), gpus=1, fair_share_s=0.0, fragmentation_s=60.0)
+        for n in range(100, 119)
+    ]
+    found = queueing([*short, DELAY], since=800.0, until=900.0)
+    assert found == Queueing(
+        runs=20,
+        fair_share_mean_s=12.0,
+        fair_share_p95_s=0.0,
+        fragmentation_mean_s=81.0,
+        fragmentation_p95_s=60.0,
+        gpu_hours=(4 * 720 + 19 * 60) / 3600,
+        longest=(
+            WaitedLongest(address="81", user="ada", gpus=4, total_s=720.0, fair_share_s=240.0, fragmentation_s=480.0),
+            *(
+                WaitedLongest(address=str(n), user="ada", gpus=1, total_s=60.0, fair_share_s=0.0, fragmentation_s=60.0)
+                for n in range(100, 104)
+            ),
+        ),
+    )
+
+
+def test_the_page_shows_it() -> None:
+    page = build([], [], [], [], [], [], delays=[DELAY], since=0.0, until=900.0)
+    _, _, section = render(page, UTC).partition("WHAT JOBS WAITED FOR\n")
+    assert [" ".join(line.split()) for line in section.splitlines()] == [
+        "1 run of gsub's jobs waited, 0.80 GPU-hours together. Fair share: priority,",
+        "limits or too few free GPUs; fragmentation: enough were free, but scattered.",
+        "waited for mean 95 % at most",
+        "fair share 4 min 4 min",
+        "fragmentation 8 min 8 min",
+        "longest user GPUs waited fair share fragmentation",
+        "81 ada 4 12 min 4 min 8 min",
+    ]
+
+
+def test_what_was_over_before_or_began_after_is_not_counted() -> None:
+    assert queueing([DELAY], since=821.0, until=900.0) == Queueing()
+    assert queueing([DELAY], since=10.0, until=100.0) == Queueing()
+    assert queueing([replace(DELAY, fair_share_s=0.0, fragmentation_s=0.0)], since=0.0, until=900.0) == Queueing()

@@ -1,0 +1,258 @@
+"""Relaxing on a real Slurm: jobs that insist on what they cannot have are loosened in order, start, and srun works."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, started, wait_for
+from test_reconcile_lab import cluster_of, site, site_rows
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.errors import LabError
+from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
+from slurmwrap.lab import machine
+from slurmwrap.placement.plan import Level, PlacementPlan
+from slurmwrap.retry.attempt import Submission
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store.plain import to_plain
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+ALICE, BOB = USERS
+SEAL = """
+import json, sys
+from pathlib import Path
+from slurmwrap.diagnosis.evidence import Observation
+from slurmwrap.store.plain import from_plain
+from slurmwrap.store.spool import write_sealed
+for note in json.load(sys.stdin):
+    write_sealed(Path(sys.argv[1]), from_plain(Observation, note), socket=sys.argv[2])
+"""
+PROBE = """#!/bin/bash
+echo "job $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE $SLURM_JOB_CPUS_PER_NODE $SLURM_JOB_NUM_NODES"
+srun true
+echo "srun $?"
+srun -n1 -N1 -c1 true
+echo "small $?"
+"""
+SHAPE = ResourceShape(
+    nodes=1, max_nodes=1, tasks_per_node=2, gpus=2, gpus_per_node=2, gpu_unit=GpuUnit.GRES,
+    cpus=2, cpu_unit=CpuUnit.PER_TASK, mem_mib=2000, mem_unit=MemUnit.PER_NODE,
+)  # fmt: skip
+SIZES = ("--nodes=1", "--ntasks-per-node=2", "--gres=gpu:2", "--cpus-per-task=4", "--mem=3000", "--time=5")
+FULL = ("--gres=gpu:8", "--cpus-per-task=1", "--mem=100", "--time=10")
+
+
+@pytest.fixture
+def free(lab: Lab) -> Iterator[Path]:
+    """The lab without jobs, all nodes up, and a directory that every user may write."""
+    _clear(lab)
+    path = lab.dir / f"relax-{uuid.uuid4().hex[:8]}"
+    path.mkdir()
+    path.chmod(0o777)
+    yield path
+    _clear(lab)
+
+
+def _clear(lab: Lab) -> None:
+    for user in (*USERS, "root"):
+        lab.run(["scancel", f"--user={user}"])
+    assert not wait_for(lambda: lab.run(["squeue", "-h"]).stdout, lambda left: not left, timeout=60)
+    for node in _not_idle(lab):  # what other tests drained stays so
+        lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+    assert not wait_for(lambda: _not_idle(lab), lambda left: not left, timeout=60)
+
+
+def _not_idle(lab: Lab) -> list[str]:
+    rows = [line.split() for line in lab.run(["sinfo", "-h", "-N", "-o", "%N %T"]).stdout.splitlines()]
+    return sorted({name for name, state in rows if state != "idle"})
+
+
+def block(lab: Lab, nodes: str, count: int) -> None:
+    """Bob's job holds all GPUs of `nodes`."""
+    job = lab.submit(*FULL, f"--nodelist={nodes}", f"--nodes={count}", user=BOB, script="#!/bin/bash\nsleep 600\n")
+    lab.wait_job(job, ("RUNNING",))
+
+
+def submit(lab: Lab, directory: Path, *options: str, user: str = ALICE) -> str:
+    return lab.submit(*options, f"--output={directory}/%j.out", user=user, script=PROBE)
+
+
+def tell(lab: Lab, jobs: dict[str, PlacementPlan], shape: ResourceShape = SHAPE, user: str = ALICE) -> None:
+    """What gsub reports of them, sealed by the user himself."""
+    cluster, uid = cluster_of(lab), pwd.getpwnam(user).pw_uid
+    notes = []
+    for job, plan in jobs.items():
+        record = Submission(
+            cluster=cluster, job_id=int(job), uid=uid, user=user, at=time.time(), plan=asdict(plan), shape=shape,
+            tune=True, place=True,
+        )  # fmt: skip
+        facts = {"submission": to_plain(record)}
+        note = Observation(
+            nonce=uuid.uuid4().hex, cluster=cluster, job_id=int(job), context=Context.SUBMIT, at=record.at, facts=facts
+        )
+        notes.append(to_plain(note))
+    argv = [sys.executable, "-c", SEAL, site(lab)["spool"], site(lab)["munge_socket"]]
+    done = lab.run(argv, user, stdin=json.dumps(notes))
+    assert done.returncode == 0, done.stderr
+
+
+def reconcile(lab: Lab, **settings: object) -> None:
+    """One pass that relaxes and does not tune."""
+    names = {"RULES_TUNE": "observe", **{name.upper(): value for name, value in settings.items()}}
+    env = {f"SLURMWRAP_{name}": str(value) for name, value in names.items()}
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
+    done = lab.run(argv, lab.slurm_user, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def until_over(lab: Lab, *jobs: str) -> None:
+    """Passes until all jobs have ended."""
+
+    def look() -> set[str]:
+        reconcile(lab)
+        return {state for job in jobs for state in lab.states(job)}
+
+    wait_for(look, lambda states: states <= {"COMPLETED", "FAILED"}, timeout=120, pause=0.5)
+    for job in jobs:
+        lab.wait_job(job)
+
+
+def done(lab: Lab, job: str) -> list[dict[str, object]]:
+    sql = "SELECT key, value, done_at, error, because FROM actions WHERE job_id = ? AND rule = 'relax' ORDER BY done_at"
+    return site_rows(lab, sql, int(job))
+
+
+def plan(levels: tuple[Level, ...], **wishes: str) -> PlacementPlan:
+    lines = (Wish(option=name.replace("_", "-"), value=value, reason="test") for name, value in wishes.items())
+    return PlacementPlan(lines=tuple(lines), levels=levels)
+
+
+def test_jobs_of_two_users_are_loosened_level_by_level_and_run(lab: Lab, free: Path) -> None:
+    block(lab, "n0", 1)
+    tuned = submit(lab, free, *SIZES, "--exclude=n[1-7]")
+    levels = (
+        Level(name="as planned", wait_s=2),
+        Level(
+            name="its share", wait_s=4, updates=(("MinMemoryNode", "2500"), ("CPUsPerTask", "3"), ("MinCPUsNode", "6"))
+        ),
+        Level(name="any", wait_s=0, updates=(("ExcNodeList", ""),)),
+    )
+    tell(lab, {tuned: plan(levels, exclude="n[1-7]", mem="3000M", cpus_per_task="4")})
+    pinned = submit(lab, free, *SIZES, "--nodelist=n0", user=BOB)
+    tell(lab, {pinned: plan((Level(name="pinned", wait_s=600), Level(name="any", wait_s=0)), nodelist="n0")}, user=BOB)
+    # no node has nine GPUs: accepted while it is held, and then it waits for ever
+    nine = ("--ntasks=9", "--gpus-per-task=1", "--cpus-per-task=1", "--mem=1000")
+    wide = submit(lab, free, "--hold", "--nodes=1", *nine)
+    lab.run(["scontrol", "release", wide], ALICE)
+    shape = ResourceShape(tasks=9, gpus=9, gpu_unit=GpuUnit.PER_TASK, cpus=1, cpu_unit=CpuUnit.PER_TASK)
+    fewest = (Level(name="fewest nodes", wait_s=600), Level(name="any", wait_s=0, updates=(("NumNodes", "1-8"),)))
+    tell(lab, {wide: plan(fewest, nodes="1")}, replace(shape, mem_mib=1000, mem_unit=MemUnit.PER_NODE))
+    until_over(lab, tuned, pinned, wide)
+    # in whatever order: on a slow machine both levels are over before the next pass
+    assert {(row["key"], row["value"], row["error"]) for row in done(lab, tuned)} == {
+        ("MinMemoryNode", "2500", ""),
+        ("CPUsPerTask", "3", ""),
+        ("MinCPUsNode", "6", ""),
+        ("ExcNodeList", "", ""),
+    }
+    assert [(row["key"], row["value"]) for row in done(lab, pinned)] == [("ReqNodeList", "")]
+    assert [(row["key"], row["value"]) for row in done(lab, wide)] == [("NumNodes", "1-8")]
+    well = ["srun 0", "small 0"]
+    assert (free / f"{tuned}.out").read_text().splitlines() == ["job 3 2500 6 1", *well]
+    assert (free / f"{pinned}.out").read_text().splitlines() == ["job 4 3000 8 1", *well]
+    first, *rest = (free / f"{wide}.out").read_text().splitlines()
+    assert int(first.split()[-1]) > 1 and rest == well
+    waited = site_rows(lab, "SELECT * FROM delays WHERE job_id = ?", int(tuned))
+    assert [(row["user"], row["gpus"], row["over"]) for row in waited] == [(ALICE, 2, 1)]
+    assert waited[0]["fair_share_s"] + waited[0]["fragmentation_s"] > 0
+
+
+def test_only_the_head_of_the_queue_is_touched(lab: Lab, free: Path) -> None:
+    block(lab, "n[0-1]", 2)
+    jobs = [submit(lab, free, *SIZES, "--exclude=n[1-7]") for _ in range(16)]
+    levels = (Level(name="here", wait_s=0), Level(name="there", wait_s=0, updates=(("ExcNodeList", "n[2-7]"),)))
+    tell(lab, dict.fromkeys(jobs, plan(levels, exclude="n[1-7]")))
+    head = 12
+    for _ in range(2):  # each with a bucket of ten
+        reconcile(lab, placement_relax_jobs=head, placement_relax_updates_per_s=10)
+    shown = lab.run(["squeue", "-h", "-o", "%A %x", f"--user={ALICE}"]).stdout.split("\n")
+    lists = dict(line.split() for line in shown if line)
+    assert [lists[job] for job in jobs] == ["n[2-7]"] * head + ["n[1-7]"] * (len(jobs) - head)
+    assert [len(done(lab, job)) for job in jobs] == [1] * head + [0] * (len(jobs) - head)
+
+
+def test_of_an_array_what_runs_is_not_touched(lab: Lab, free: Path) -> None:
+    block(lab, "n[1-7]", 7)
+    script = "#!/bin/bash\nsleep 600\n"
+    array = lab.submit(
+        "--array=0-3", "--nodes=1", "--gres=gpu:5", "--cpus-per-task=1", "--mem=100", "--exclude=n[6-7]",
+        f"--output={free}/%A_%a.out", user=ALICE, script=script,
+    )  # fmt: skip
+    assert wait_for(lambda: lab.states(array), lambda states: "RUNNING" in states, timeout=30).count("RUNNING") == 1
+    levels = (Level(name="here", wait_s=0), Level(name="any", wait_s=0, updates=(("ExcNodeList", ""),)))
+    tell(lab, {array: plan(levels, exclude="n[6-7]")})
+    reconcile(lab)
+    shown = lab.run(["squeue", "-h", "-o", "%T %x", "-j", array]).stdout.split("\n")
+    assert sorted(line.strip() for line in shown if line) == ["PENDING", "RUNNING n[6-7]"]
+    assert [(row["key"], row["error"]) for row in done(lab, array)] == [("ExcNodeList", "")]
+
+
+def test_in_user_mode_slurms_own_time_out_lets_a_job_leave_its_switch(lab: Lab, free: Path) -> None:
+    block(lab, "n[0-2,4-6]", 6)
+    job = submit(lab, free, "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--mem=1000", "--switches=1@00:00:03")
+    nodes = wait_for(
+        lambda: lab.run(["squeue", "-h", "-t", "all", "-o", "%N", "-j", job]).stdout.strip(), bool, timeout=60
+    )
+    assert nodes == "n[3,7]"
+    lab.wait_job(job)
+    assert done(lab, job) == []
+
+
+@pytest.mark.slow
+def test_a_reconciler_that_is_not_root_loosens_too(lab_as_slurm: Lab) -> None:
+    lab = lab_as_slurm
+    path = lab.dir / "relax"
+    path.mkdir()
+    path.chmod(0o777)
+    block(lab, "n0", 1)
+    job = submit(lab, path, *SIZES, "--exclude=n[1-7]")
+    share = Level(name="any", wait_s=0, updates=(("MinMemoryNode", "2500"), ("ExcNodeList", "")))
+    tell(lab, {job: plan((Level(name="here", wait_s=0), share), exclude="n[1-7]", mem="3000M")})
+    until_over(lab, job)
+    assert [(row["key"], row["error"]) for row in done(lab, job)] == [("MinMemoryNode", ""), ("ExcNodeList", "")]
+    assert (path / f"{job}.out").read_text().splitlines() == ["job 4 2500 8 1", "srun 0", "small 0"]
+    _clear(lab)
+
+
+@pytest.mark.slow
+def test_limits_hold_for_what_is_changed_in_the_owners_name_and_not_for_what_root_sets(lab_scratch: Path) -> None:
+    try:
+        machine.check_accounting()
+    except LabError as error:
+        pytest.skip(f"{error}: {error.hint}")
+    with started(lab_scratch / "relax-limits", "--accounting", "--no-hooks", "--nodes=2") as lab:
+        told = lab.run(["sacctmgr", "-i", "modify", "user", ALICE, "set", "GrpTRES=mem=3000"])
+        assert told.returncode == 0, told.stderr
+        asked = ("--gres=gpu:1", "--mem=5000", "--output=/dev/null")
+        job = lab.submit(*asked, user=ALICE, script="#!/bin/bash\nsleep 600\n")
+        slurm = SlurmCommands({**os.environ, **lab.env})
+        less = SlurmAction(verb=Verb.UPDATE_JOB, target=job, key="MinMemoryNode", value="4000")
+
+        def reason() -> str:
+            return lab.run(["squeue", "-h", "-o", "%T %r %m", "-j", job]).stdout.strip()
+
+        assert wait_for(reason, lambda now: "AssocGrpMemLimit" in now, timeout=30) == "PENDING AssocGrpMemLimit 5000M"
+        slurm.apply(less, owner=pwd.getpwnam(ALICE).pw_uid)
+        assert not wait_for(reason, lambda now: now.startswith("RUNNING"), timeout=5).startswith("RUNNING")
+        slurm.apply(replace(less, value="4500"))  # as root: an administrator's word, beyond the limit all the same
+        lab.wait_job(job, ("RUNNING",))
