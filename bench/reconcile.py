@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import Node, Snapshot, Topology
+from slurmwrap.cluster.node import Node, Snapshot
+from slurmwrap.cluster.topology import Topology
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.diagnosis.evidence import Context, Observation

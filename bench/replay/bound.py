@@ -1,0 +1,136 @@
+"""How far any policy could get on a cluster that takes nothing back from a running job: a proof and a search.
+
+`least_makespan`: proven. Whoever runs the jobs, in whatever order, each with one constant grant: a job with grant o
+runs t(o) = work / speed(o) and takes t(o) GPU-seconds, cpus(o) t(o) CPU-seconds and mem(o) t(o) MiB-seconds. For any
+prices a, b, c >= 0 of the three, the sum over jobs of the least t(o) (a + b cpus(o) + c mem(o)) is at most
+T (a GPUs + b CPUs + c MiB); and no job is faster than at its best. The greatest of these over a grid of prices is a
+lower bound of the makespan T, so proportional / bound is an upper bound of the ratio. It does not know that a server is
+not a pool, nor that a queue has an order: probably nobody reaches it.
+
+`best_found`: a search, no proof. All run times known, requests fixed beforehand, Slurm's order and backfill as in
+model.py: from a few starts, single requests are changed again and again; what is no worse is kept.
+
+    python bench/replay/bound.py --seeds 1-10     # half a minute for each queue
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from replay.generator import static_jobs
+from replay.model import Waiting, World, cluster, play, points
+from replay.tracefile import DATA, TraceJob, read_trace
+from slurmwrap.placement.claim import Server, SpeedPoint
+from slurmwrap.placement.room import Room
+
+Speeds = Mapping[str, tuple[SpeedPoint, ...]]
+Request = tuple[float, int]
+GRID = 40  # steps of each price
+
+
+def least_makespan(jobs: Sequence[TraceJob], speeds: Speeds, servers: Sequence[Server]) -> float:
+    """Seconds: no schedule without release is shorter. One-GPU jobs, all there at once."""
+    gpus, cpus = sum(s.gpus for s in servers), sum(s.cpus for s in servers)
+    memory = sum(s.mem_mib for s in servers)
+    longest = max(job.work_s / max(p.speed for p in speeds[job.model]) for job in jobs)
+    work: dict[str, float] = {}
+    for job in jobs:
+        work[job.model] = work.get(job.model, 0.0) + job.work_s
+    options = {model: [p for p in speeds[model] if p.speed > 0] for model in work}
+    best = longest
+    for b, c in product(range(GRID + 1), repeat=2):
+        if b + c > GRID:
+            continue
+        # a GPUs + b CPUs + c MiB = 1, in fortieths
+        price = ((GRID - b - c) / GRID / gpus, b / GRID / cpus, c / GRID / memory)
+        total = sum(
+            work[model] * min((price[0] + price[1] * p.cpus + price[2] * p.mem_mib) / p.speed for p in options[model])
+            for model in work
+        )
+        best = max(best, total)
+    return best
+
+
+def best_found(
+    jobs: Sequence[TraceJob], speeds: Speeds, world: World, *, seed: int = 0, tries: int = 600
+) -> tuple[float, dict[int, Request]]:
+    """The shortest makespan found and its requests, never slower than the proportional share."""
+    draw = random.Random(seed)
+    choices = {model: _choices(points) for model, points in speeds.items()}
+    best: tuple[float, dict[int, Request]] | None = None
+    for level in (0, 1, 2, 3):
+        found = {job.number: choices[job.model][min(level, len(choices[job.model]) - 1)] for job in jobs}
+        span, ended = _span(jobs, speeds, world, found)
+        for _ in range(tries):
+            other = _changed(jobs, choices, found, ended, draw)
+            new_span, new_ended = _span(jobs, speeds, world, other)
+            if new_span <= span:
+                found, span, ended = other, new_span, new_ended
+        if best is None or span < best[0]:
+            best = span, found
+    assert best is not None
+    return best
+
+
+def _choices(points: Sequence[SpeedPoint]) -> list[Request]:
+    """What is at least as fast as the share and not beaten by anything smaller; slowest first."""
+    good = [p for p in points if p.speed >= 1.0]
+    kept = [
+        p
+        for p in good
+        if not any(q != p and q.cpus <= p.cpus and q.mem_mib <= p.mem_mib and q.speed >= p.speed for q in good)
+    ]
+    return [(float(p.cpus), p.mem_mib) for p in sorted(kept, key=lambda p: (p.speed, p.cpus, p.mem_mib))]
+
+
+def _changed(
+    jobs: Sequence[TraceJob],
+    choices: Mapping[str, Sequence[Request]],
+    found: Mapping[int, Request],
+    ended: Sequence[float],
+    draw: random.Random,
+) -> dict[int, Request]:
+    """One to three jobs, half of the time among those that end last."""
+    last = sorted(range(len(jobs)), key=lambda n: -ended[n])[:5]
+    other = dict(found)
+    for _ in range(draw.randint(1, 3)):
+        job = jobs[draw.choice(last)] if draw.random() < 0.5 else jobs[draw.randrange(len(jobs))]
+        other[job.number] = draw.choice(choices[job.model])
+    return other
+
+
+def _span(
+    jobs: Sequence[TraceJob], speeds: Speeds, world: World, requests: Mapping[int, Request]
+) -> tuple[float, Sequence[float]]:
+    def policy(now: float, waiting: Sequence[Waiting], rooms: Sequence[Room]) -> Mapping[int, Request]:
+        return requests
+
+    played = play(jobs, speeds, world, policy)
+    return played.makespan, played.ended
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="the proven bound and the best that a search finds")
+    parser.add_argument("--seeds", default="1-10", help="of the generated queues, as first-last")
+    parser.add_argument("--tries", type=int, default=500, help="changes from each of four starts")
+    options = parser.parse_args()
+    first, last = (int(part) for part in options.seeds.split("-"))
+    speeds, world = points(DATA / "profiles" / "synergy_profiles.csv"), World(servers=cluster())
+    queues = {"static100": read_trace(DATA / "traces" / "synergy_static100.csv")}
+    queues |= {f"seed {seed}": static_jobs(seed) for seed in range(first, last + 1)}
+    for name, jobs in queues.items():
+        plain = play(jobs, speeds, world, None).makespan
+        bound = plain / least_makespan(jobs, speeds, world.servers)
+        found = plain / best_found(jobs, speeds, world, tries=options.tries)[0]
+        print(f"{name:10} best found {found:.3f}   proven bound {bound:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

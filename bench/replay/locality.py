@@ -1,0 +1,250 @@
+"""Second replay: multi-GPU jobs that are slower when spread over nodes. Slurm's default placement, against gsub's.
+
+How much slower is measured by others: Pollux's artefact (petuum/adaptdl, commit de25dcc9, branch osdi21-artifact,
+simulator/traces/*/placements.csv: seconds per step by placement, AWS nodes with 4 T4 each). YOLOv3, batch 16 per GPU:
+4 GPUs of one node 0.760 s, two of each of two nodes 1.402 s. ResNet-50, batch 200: 1.005 s on 4 GPUs of one node,
+1.015 s on 8 of two, so nothing to speak of. The trace's models are put into these two kinds by Tiresias's skew (largest
+tensor by model size: VGG and AlexNet 0.61 to 0.77, the others 0.04 to 0.14). More nodes than two cost nothing further
+there, and a second leaf switch costs nothing here, since nobody measured it.
+
+A job asks for its GPUs and leaves open on how many nodes: --ntasks=N --gpus-per-task=1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+
+from replay import arms, jobscript, known, plot
+from replay.labs import Lab, Wanted, lab, wait_for
+from replay.records import Run
+from replay.tracefile import DATA, TraceJob, read_trace
+from slurmwrap.config import Placement
+
+SKEW = {  # Tiresias, simulator's table of tensors: largest tensor / model size
+    "vgg19": 0.717,
+    "vgg16": 0.744,
+    "vgg11": 0.774,
+    "alexnet": 0.611,
+    "resnet152": 0.060,
+    "resnet101": 0.075,
+    "resnet50": 0.112,
+    "inception4": 0.044,
+    "inception3": 0.138,
+}
+_HANDS = 6  # submissions at a time
+SLOWER_SKEWED, SLOWER = 1.402 / 0.760, 1.015 / 1.005
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --cpus-per-task=2
+#SBATCH --mem-per-gpu=8000
+#SBATCH --time=60
+#SBATCH --output=/dev/null
+# replay.sh SECONDS NODES FACTOR: SECONDS on NODES nodes, FACTOR times as long on more.
+seconds=$(awk -v w="$1" -v l="$2" -v f="$3" -v n="$SLURM_JOB_NUM_NODES" 'BEGIN { print (n > l ? w * f : w) }')
+sleep "$seconds"
+echo "$SLURM_JOB_NUM_NODES $seconds" >"done/$SLURM_JOB_ID"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One arm in figures; real seconds."""
+
+    arm: str
+    jobs: int
+    mean_jct_s: float
+    median_jct_s: float
+    mean_lag_s: float  # from a job's arrival until the controller had it: the submission itself
+    mean_wait_s: float  # from then to its start
+    multi_gpu_jct_s: float  # mean of the jobs with several GPUs
+    spread_share: float  # of the jobs that would fit into one node
+    skewed_spread_share: float  # of those of them that suffer by it
+    makespan_s: float
+    mean_fragmentation: float  # free GPUs on nodes that are partly in use, by time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One trace on one cluster. `wait_s`: placement.switch_wait_s, in the trace's time like pin_s."""
+
+    name: str
+    jobs: tuple[TraceJob, ...]
+    nodes: int
+    gpus: int
+    leaves: int
+    scale: float
+    wait_s: float
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Waiting times of the placement, compressed with the trace as far as whole seconds go."""
+        return {
+            "placement.switch_wait_s": max(1, round(self.wait_s / self.scale)),
+            "placement.pin_s": max(1, round(Placement().pin_s / self.scale)),
+        }
+
+
+def setups(scale: float | None) -> tuple[Setup, ...]:
+    """Tiresias's own trace, and the last 100 jobs of the Philly window, of which 63 ask for 4 or 8 GPUs.
+
+    Philly's runs for hours: so compressed the default of 300 s would be less than a second, and a site with such jobs
+    would let them wait longer anyway.
+    """
+    traces = DATA / "traces"
+    tiresias, philly = read_trace(traces / "tiresias_60.csv"), read_trace(traces / "philly480_window.csv")[380:]
+    philly = tuple(replace(job, submit_s=job.submit_s - philly[0].submit_s) for job in philly)
+    default = float(Placement().switch_wait_s)
+    return (
+        Setup(name="tiresias", jobs=tiresias, nodes=4, gpus=4, leaves=2, scale=scale or 12.0, wait_s=default),
+        Setup(name="philly", jobs=philly, nodes=8, gpus=8, leaves=4, scale=scale or 300.0, wait_s=3600.0),
+    )
+
+
+Series = list[tuple[float, float]]
+
+
+def replay(options: argparse.Namespace, directory: Path) -> int:
+    """Both arms of both traces on labs of their own, side by side, so that noise hits all alike."""
+    todo = [(setup, arm) for setup in setups(options.scale) for arm in arms.ARMS]
+
+    def play(number: int) -> tuple[Placed, Series]:
+        setup, arm = todo[number]
+        wanted = Wanted(
+            directory=directory / f"p{number}", base_port=options.base_port + 20 * number, nodes=setup.nodes,
+            gpus=setup.gpus, cpus=64, mem_mib=512_000, leaves=setup.leaves, settings=setup.settings,
+        )  # fmt: skip
+        with lab(wanted) as running:
+            jobscript.lay_out(running.work, SCRIPT, arms.owner(), {})
+            known.teach_skew(running, SKEW)
+            return _played(running, arm, setup)
+
+    with ThreadPoolExecutor(max_workers=len(todo)) as pool:
+        found = list(pool.map(play, range(len(todo))))
+    for setup in setups(options.scale):
+        mine = [found[number] for number, (other, _) in enumerate(todo) if other.name == setup.name]
+        print(_told(setup) + "\n" + _table([placed for placed, _ in mine]) + "\n")
+        if options.out:
+            _write(options.out, setup, mine)
+    return 0
+
+
+def _told(setup: Setup) -> str:
+    waits = ", ".join(f"{key} {value} s" for key, value in setup.settings.items())
+    return (
+        f"{setup.name}: {len(setup.jobs)} jobs on {setup.nodes} x {setup.gpus} GPUs, 1 s stands for {setup.scale:g} s; "
+        f"spread without need {SLOWER_SKEWED:.2f} times as long if skewed, else {SLOWER:.2f}; {waits}"
+    )
+
+
+def _write(out: Path, setup: Setup, found: Sequence[tuple[Placed, Series]]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    record: dict[str, object] = {"scale": setup.scale, "slower": {"skewed": SLOWER_SKEWED, "other": SLOWER}}
+    record |= {"settings": setup.settings, **{placed.arm: asdict(placed) for placed, _ in found}}
+    (out / f"locality_{setup.name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    chart = plot.lines(
+        {placed.arm: series for placed, series in found},
+        f"Free GPUs on nodes that are partly in use ({setup.name})",
+        "seconds of the replay",
+        "GPUs",
+    )
+    (out / f"locality_{setup.name}.svg").write_text(chart, encoding="utf-8")
+
+
+def _played(running: Lab, arm: str, setup: Setup) -> tuple[Placed, Series]:
+    began = time.time() + 1.0
+    arrivals: dict[int, tuple[TraceJob, float]] = {}
+    with ThreadPoolExecutor(max_workers=_HANDS) as hands:
+        for job, at, job_id in hands.map(lambda job: _arrive(running, arm, job, setup, began), setup.jobs):
+            arrivals[job_id] = (job, at)
+    wait_for(lambda: not arms.queue(running), 900.0, f"{arm}: the end of all jobs", 0.5)
+    wait_for(
+        lambda: len(arms.runs_of(running, arrivals)) >= len(arrivals), 30.0, f"{arm}: every end in slurmctld's log"
+    )
+    runs = arms.runs_of(running, arrivals)
+    series = fragments(runs, {i: job.gpus for i, (job, _) in arrivals.items()}, began, setup.gpus)
+    return _figures(arm, runs, arrivals, arms.submits_of(running, arrivals), began, series, setup), series
+
+
+def _arrive(running: Lab, arm: str, job: TraceJob, setup: Setup, began: float) -> tuple[TraceJob, float, int]:
+    """Submits it when its time has come; users do not wait for each other."""
+    at = began + job.submit_s / setup.scale
+    time.sleep(max(0.0, at - time.time()))
+    return job, at, _submit(running, arm, job, setup)
+
+
+def _submit(running: Lab, arm: str, job: TraceJob, setup: Setup) -> int:
+    factor = SLOWER_SKEWED if skewed(job) else SLOWER
+    own = ["--prerun=off", f"--resource-profile={job.model}"] if arm == "gsub" else []
+    shape = [f"--ntasks={job.gpus}", "--gpus-per-task=1", f"--job-name=j{job.number:03d}-{job.model}"]
+    words = [f"{job.work_s / setup.scale:.4f}", str(-(-job.gpus // setup.gpus)), f"{factor:.4f}"]
+    return arms.submitted(running, [arm, *own, *shape, "replay.sh", *words])
+
+
+def skewed(job: TraceJob) -> bool:
+    """Whether its model suffers when spread. Of GoogLeNet nobody published a skew: no fully connected giants, so no."""
+    return SKEW.get(job.model, 0.0) > Placement().skew_limit
+
+
+def _figures(
+    arm: str,
+    runs: Sequence[Run],
+    arrivals: Mapping[int, tuple[TraceJob, float]],
+    submits: Mapping[int, float],
+    began: float,
+    series: Sequence[tuple[float, float]],
+    setup: Setup,
+) -> Placed:
+    jct = {run.job_id: run.end - arrivals[run.job_id][1] for run in runs}
+    one_node = [run for run in runs if 1 < arrivals[run.job_id][0].gpus <= setup.gpus]
+    suffering = [run for run in one_node if skewed(arrivals[run.job_id][0])]
+    return Placed(
+        arm=arm,
+        jobs=len(runs),
+        mean_jct_s=fmean(jct.values()),
+        median_jct_s=median(jct.values()),
+        mean_lag_s=fmean(max(0.0, submits[job_id] - at) for job_id, (_, at) in arrivals.items()),
+        mean_wait_s=fmean(run.start - submits[run.job_id] for run in runs),
+        multi_gpu_jct_s=fmean(seconds for job_id, seconds in jct.items() if arrivals[job_id][0].gpus > 1),
+        spread_share=fmean(len(run.nodes) > 1 for run in one_node),
+        skewed_spread_share=fmean(len(run.nodes) > 1 for run in suffering),
+        makespan_s=max(run.end for run in runs) - began,
+        mean_fragmentation=_mean(series),
+    )
+
+
+def fragments(runs: Sequence[Run], gpus: Mapping[int, int], began: float, per_node: int) -> Series:
+    """(seconds since `began`, free GPUs on nodes partly in use), from each change on.
+
+    How a job's GPUs are dealt out over several nodes is not in the log: evenly is assumed.
+    """
+    changes = [(run.start, run, 1) for run in runs] + [(run.end, run, -1) for run in runs]
+    used: dict[str, float] = {}
+    series = [(0.0, 0.0)]
+    for at, run, sign in sorted(changes, key=lambda change: (change[0], change[2])):
+        for node in run.nodes:
+            used[node] = used.get(node, 0.0) + sign * gpus[run.job_id] / len(run.nodes)
+        series.append((at - began, sum(per_node - held for held in used.values() if held > 0.01)))
+    return series
+
+
+def _mean(series: Sequence[tuple[float, float]]) -> float:
+    """By time, in GPUs."""
+    area = sum((b - a) * value for (a, value), (b, _) in pairwise(series))
+    return area / max(1e-9, series[-1][0] - series[0][0])
+
+
+def _table(found: Sequence[Placed]) -> str:
+    lines = []
+    for name in (field.name for field in fields(Placed) if field.name not in ("arm", "jobs")):
+        values = [getattr(placed, name) for placed in found]
+        ratio = f"{values[0] / values[1]:.3f}" if values[1] else "-"
+        lines.append(f"{name:22}" + "".join(f"{value:10.3f}" for value in values) + f"   ratio {ratio}")
+    return f"{'':22}" + "".join(f"{placed.arm:>10}" for placed in found) + "\n" + "\n".join(lines)

@@ -1,0 +1,38 @@
+"""The policy's settings of the gsub arm: set for the lab's user and reconciler, and recorded beside the figures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+
+from slurmwrap.config import Config, Tuning
+from slurmwrap.placement.claim import Settings
+
+_POLICY = Path(__file__).resolve().parents[2] / "slurmwrap" / "placement"
+_SOURCES = ("allocate", "claim", "graded", "proportional", "room", "rungs", "speeds", "synergy_tune")
+
+
+def changed(policy: str, scale: float) -> dict[str, object]:
+    """What differs from the defaults. An assumed run time is the trace's, so compressed with it; nothing else is."""
+    return {"tuning.policy": policy, "tuning.assumed_run_s": round(Tuning().assumed_run_s / scale, 3)}
+
+
+def record(policy: str, scale: float) -> dict[str, object]:
+    """What decides: settings as shipped, what the replay changed, and a digest of the sources that use them."""
+    digest = sha256(b"".join((_POLICY / f"{name}.py").read_bytes() for name in _SOURCES))
+    return {
+        "policy": policy,
+        "tuning": asdict(Config().tuning),
+        "graded": asdict(Settings()),
+        "relax_updates_per_s": Config().placement.relax_updates_per_s,
+        "relax_jobs": Config().placement.relax_jobs,
+        "changed here": {**changed(policy, scale), "reconcile --poll": 1.0},
+        "sha256 of the policy's sources": digest.hexdigest()[:16],
+    }
+
+
+def line(policy: str, scale: float) -> str:
+    """One line for people."""
+    graded = ", ".join(f"{name} {value:g}" for name, value in asdict(Settings()).items())
+    return f"policy {policy} ({graded}; assumed run compressed to {Tuning().assumed_run_s / scale:.1f} s)"
