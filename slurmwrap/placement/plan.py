@@ -6,6 +6,19 @@ from dataclasses import dataclass
 
 from slurmwrap.job.request import Wish
 
+# What a plan may set and what is loosened of it: scontrol's key for a waiting job -> sbatch's option.
+OPTION_OF = {
+    "ExcNodeList": "exclude",
+    "ReqNodeList": "nodelist",
+    "Switches": "switches",
+    "NumNodes": "nodes",
+    "Features": "constraint",
+    "MinMemoryNode": "mem",
+    "CPUsPerTask": "cpus-per-task",
+    "MinCPUsNode": "cpus-per-task",
+}
+PLACING = frozenset(OPTION_OF.values())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:

@@ -26,7 +26,7 @@ from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape
-from slurmwrap.placement.plan import Level, PlacementPlan
+from slurmwrap.placement.plan import OPTION_OF, Level, PlacementPlan
 
 # Slurm's reasons (squeue, %r) that name what was asked for, not what is busy: it could wait for ever.
 BLOCKED = re.compile(
@@ -35,18 +35,7 @@ BLOCKED = re.compile(
     re.ASCII,
 )
 _NODES_MISSING = re.compile(r"ReqNodeNotAvail|Nodes[ _]required", re.ASCII)
-_OPTION_OF = {
-    "ExcNodeList": "exclude",
-    "ReqNodeList": "nodelist",
-    "Switches": "switches",
-    "NumNodes": "nodes",
-    "Features": "constraint",
-    "MinMemoryNode": "mem",
-    "CPUsPerTask": "cpus-per-task",
-    "MinCPUsNode": "cpus-per-task",
-}
-KEYS = frozenset(_OPTION_OF)  # of scontrol update
-PLACING = frozenset(_OPTION_OF.values())  # sbatch's options that a plan may set, and that are loosened
+KEYS = frozenset(OPTION_OF)  # of scontrol update
 SIZES = frozenset(
     ("NumNodes", "MinMemoryNode", "CPUsPerTask", "MinCPUsNode")
 )  # limits of QOS and association count them
@@ -136,7 +125,7 @@ def blocked_by_us(asked: Asked, record: JobRecord) -> str:
 def submitted(asked: Asked, record: JobRecord) -> dict[str, str]:
     """Key → value that the plan set, for every key that it set."""
     wishes = {wish.option: wish.value for wish in asked.plan.lines if wish.value is not None}
-    found = {key: wishes[option] for key, option in _OPTION_OF.items() if option in wishes and key != "MinCPUsNode"}
+    found = {key: wishes[option] for key, option in OPTION_OF.items() if option in wishes and key != "MinCPUsNode"}
     values = {key: _in_slurms_form(key, value) for key, value in found.items()}
     if "CPUsPerTask" in values and record.cpus_per_task:
         values["MinCPUsNode"] = str(_number(values["CPUsPerTask"]) * _tasks_per_node(asked.shape, record))
@@ -234,7 +223,7 @@ def _as_asked(asked: Asked, record: JobRecord) -> tuple[Level]:
     """One level more than the plan has: all that we changed, as its user had it."""
     shape, updates = asked.shape, [("ReqNodeList", ""), ("Switches", "0")]
     own = {option: value for option, value in asked.own.items() if isinstance(value, str)}
-    updates += [(key, own.get(_OPTION_OF[key], "")) for key in ("ExcNodeList", "Features")]
+    updates += [(key, own.get(OPTION_OF[key], "")) for key in ("ExcNodeList", "Features")]
     if shape.mem_unit is MemUnit.PER_NODE and shape.mem_mib:
         updates.append(("MinMemoryNode", str(shape.mem_mib)))
     if shape.cpu_unit is CpuUnit.PER_TASK or asked.own.get("cpus-per-task", "") is None:

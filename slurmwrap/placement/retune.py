@@ -55,7 +55,7 @@ def undo(
         "ReqNodeList": record.req_nodes,
         "MinMemoryNode": str(record.mem_mib_per_node or 0),
     }
-    if (cpus := _task_cpus(old, request)) and (tasks := _tasks_per_node(request.shape)):
+    if (cpus := _task_cpus(old, request)) and (tasks := fixed_tasks(request.shape)):
         # the other way round: Slurm checks the job after each key, and would refuse the first of them again
         back |= {"MinCPUsNode": str(cpus * tasks), "CPUsPerTask": str(cpus)}
     return tuple(
@@ -67,9 +67,9 @@ def undo(
 
 def back_to_asked(wishes: Sequence[Wish], request: JobRequest) -> tuple[tuple[str, str], ...]:
     """(key, value) of the updates that take what `wishes` raised back to the request; () where none is proven."""
-    shape, tasks = request.shape, _tasks_per_node(request.shape)
+    shape, tasks = request.shape, fixed_tasks(request.shape)
     plan = PlacementPlan(lines=tuple(wishes))
-    if not request.own.tune or shape.mem_unit is not MemUnit.PER_NODE or not _proven(shape):
+    if not request.own.tune or shape.mem_unit is not MemUnit.PER_NODE or not proven(shape):
         return ()
     updates: list[tuple[str, str]] = []
     if (_mem_mib(plan, request) or 0) > (shape.mem_mib or 0) > 0:
@@ -123,7 +123,7 @@ def _node_list(old: PlacementPlan, new: PlacementPlan, request: JobRequest, reco
 
 
 def _memory(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
-    if request.shape.mem_unit is not MemUnit.PER_NODE or not _proven(request.shape):
+    if request.shape.mem_unit is not MemUnit.PER_NODE or not proven(request.shape):
         return
     before, after = _mem_mib(old, request), _mem_mib(new, request)
     if after and before != after and record.mem_mib_per_node == before:
@@ -131,8 +131,8 @@ def _memory(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record:
 
 
 def _cpus(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
-    tasks = _tasks_per_node(request.shape)
-    if request.shape.mem_unit is not MemUnit.PER_NODE or not tasks or not _proven(request.shape):
+    tasks = fixed_tasks(request.shape)
+    if request.shape.mem_unit is not MemUnit.PER_NODE or not tasks or not proven(request.shape):
         return
     before, after = _task_cpus(old, request), _task_cpus(new, request)
     if not before or not after or before == after or record.cpus != before * tasks * record.num_nodes:
@@ -142,7 +142,7 @@ def _cpus(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: J
     yield "MinCPUsNode", str(after * tasks), because
 
 
-def _proven(shape: ResourceShape) -> bool:
+def proven(shape: ResourceShape) -> bool:
     """-c and --mem with GPUs per node: the updates of other units kill every later srun, or were not tried."""
     return (
         shape.cpu_unit is CpuUnit.PER_TASK
@@ -152,8 +152,9 @@ def _proven(shape: ResourceShape) -> bool:
     )
 
 
-def _tasks_per_node(shape: ResourceShape) -> int | None:
-    """Where Slurm can only spread the tasks one way."""
+def fixed_tasks(shape: ResourceShape) -> int | None:
+    """Tasks per node where Slurm can only spread them one way, so stricter than bounds.tasks_per_node: of 4 tasks on 2
+    nodes one may have 3."""
     if shape.tasks_per_node:
         return shape.tasks_per_node
     nodes = shape.nodes or 1

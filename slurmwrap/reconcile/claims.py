@@ -11,10 +11,11 @@ from slurmwrap.cluster.hostlist import names_in
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Partition, Snapshot
 from slurmwrap.config import Tuning
-from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
+from slurmwrap.job.request import MemUnit, ResourceShape
 from slurmwrap.placement.bounds import least_node
 from slurmwrap.placement.claim import Claim, Server
 from slurmwrap.placement.claims import as_asked_at_most, claim_of
+from slurmwrap.placement.retune import fixed_tasks, proven
 from slurmwrap.profiling.profile import ResourceProfile
 
 
@@ -38,23 +39,10 @@ def servers_of(snapshot: Snapshot) -> tuple[Server, ...]:
 
 def tasks_per_node(shape: ResourceShape) -> int | None:
     """Tasks on each node where the CPUs and memory of a waiting job may be updated; None where they may not."""
-    plain = (
-        shape.cpu_unit is CpuUnit.PER_TASK
-        and shape.mem_unit is MemUnit.PER_NODE
-        and shape.gpu_unit in (GpuUnit.GRES, GpuUnit.PER_NODE)
-        and not shape.exclusive
-        and (shape.max_nodes or shape.nodes) == shape.nodes
-        and shape.gpus_per_node
-        and shape.mem_mib
-        and shape.cpus
-    )
-    if not plain:
-        return None
-    if shape.tasks_per_node:
-        return shape.tasks_per_node if shape.tasks_per_node > 0 else None
-    if shape.tasks in (None, shape.nodes or 1):
-        return 1
-    return shape.tasks if shape.nodes == 1 else None
+    plain = proven(shape) and shape.mem_unit is MemUnit.PER_NODE
+    told = shape.gpus_per_node and shape.mem_mib and shape.cpus
+    tasks = fixed_tasks(shape) if plain and told else None
+    return tasks if tasks and tasks > 0 else None  # the shape is its user's word
 
 
 def fixed_claim(record: JobRecord, snapshot: Snapshot) -> Claim | None:

@@ -12,8 +12,7 @@ from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.job.begin import later_begin
 from slurmwrap.job.render import render
 from slurmwrap.job.request import BatchScript, JobRequest, Wish
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.placement.relax import PLACING
+from slurmwrap.placement.plan import PLACING, PlacementPlan
 from slurmwrap.profiling.key import derive_variant
 from slurmwrap.retry.attempt import Submission
 from slurmwrap.store.inflight import Guest, submitted
