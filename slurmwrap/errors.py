@@ -4,6 +4,7 @@
     ├─ UsageError           255   a flag or #GSUB line we cannot take (sbatch's own code for a bad option)
     ├─ ConfigError           78   a configuration file or key
     ├─ ScriptError            1   the batch script itself (sbatch's own code)
+    ├─ TraceError            65   a trace or profile file for the simulator (sysexits.h: EX_DATAERR)
     ├─ SlurmError             1   Slurm refused; carries sbatch's/scontrol's own text and exit code
     │  └─ SlurmUnreachable    1   no controller, a time-out
     │     └─ NoSlurmConf      1   no slurm.conf: nothing of Slurm's can work, and every command would try for 60 s
@@ -46,6 +47,12 @@ class ConfigError(SlurmwrapError):
 
 class ScriptError(SlurmwrapError):
     """The batch script is missing, unreadable, empty, or not a script."""
+
+
+class TraceError(SlurmwrapError):
+    """A trace that the simulator cannot read; the message names the file, and the line where there is one."""
+
+    exit_code = 65
 
 
 class SlurmError(SlurmwrapError):

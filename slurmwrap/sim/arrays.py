@@ -1,0 +1,10 @@
+"""The columns that the simulator works on: numpy arrays of one dimension unless said otherwise. Types only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]

@@ -1,0 +1,177 @@
+"""A table of jobs: what is read, and what each bad line is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.errors import TraceError
+from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.trace.load import Load
+from slurmwrap.sim.trace.read import parse
+
+HEAD = "submit_s,duration_s,gpus,cpus,mem_gb,user,status,model"
+NEEDED = "needed are submit_s, duration_s, gpus; used, where they are there, cpus, mem_gb, user, status, model"
+MENDED = "mend the line, or remove it"
+GPUS = "wanted is how many GPUs the whole job holds; leave jobs without GPUs out"
+SUBMIT = "wanted are seconds since the first submission"
+RUN = "wanted are seconds of run time, queueing excluded"
+QUOTES = "put a field with a quote or a comma in quotes, and double the quotes in it"
+
+
+def test_a_row_becomes_a_job_and_what_is_empty_is_unknown() -> None:
+    lines = [HEAD, "0,375,1,,,103959,,vgg19", "8.5,14009.400,8,24,500,ana,COMPLETED,"]
+    assert parse(lines, "t.csv") == Load(
+        jobs=(
+            SimJob(number=0, job="0", submit_s=0.0, work_s=375.0, gpus=1, user="103959", model="vgg19", line=2),
+            SimJob(
+                number=1,
+                job="1",
+                submit_s=8.5,
+                work_s=14009.4,
+                gpus=8,
+                cpus=24,
+                mem_mib=512_000,
+                user="ana",
+                status="COMPLETED",
+                line=3,
+            ),
+        )
+    )
+
+
+def test_a_first_submission_later_than_0_stays_where_it_is() -> None:
+    assert [job.submit_s for job in parse([HEAD, "8,1,1,,,,,", "126,1,1,,,,,"], "t").jobs] == [8.0, 126.0]
+
+
+def test_unix_seconds_are_taken_from_the_first_submission_on() -> None:
+    load = parse([HEAD, "1793502245.5,1,1,,,,,", "1793502345.5,1,1,,,,,"], "t")
+    assert ([job.submit_s for job in load.jobs], load.epoch) == ([0.0, 100.0], 1793502245.5)
+
+
+def test_columns_come_in_any_order_with_others_between_and_optional_ones_missing() -> None:
+    lines = ["vc,gpus,duration_s,note,submit_s", "a,4,60,x,0", "b,1,30,y,7"]
+    expected = [(0.0, 60.0, 4), (7.0, 30.0, 1)]
+    assert [(job.submit_s, job.work_s, job.gpus) for job in parse(lines, "t").jobs] == expected
+
+
+def test_a_table_with_names_of_sacct_beside_ours_is_a_table() -> None:
+    assert len(parse(["JobID,User,State,submit_s,duration_s,gpus", "9,ana,FAILED,0,60,4"], "t").jobs) == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["\ufeffsubmit_s,duration_s,gpus", "0,60,4"],
+        ["submit_s,duration_s,gpus\r\n", "0,60,4\r\n"],
+        ["submit_s,duration_s,gpus\n", "0,60,4\n", "\n", "   \n"],
+        ["", "submit_s,duration_s,gpus", "", "0,60,4"],
+        [" submit_s , duration_s , gpus ", " 0 , 60 , 4 "],
+        ['"submit_s","duration_s","gpus"', '"0","60","4"'],
+        ["submit_s,duration_s,gpus", "0,6e1,4.0"],
+        ["submit_s,duration_s,gpus,note", '0,60,4,"quoted, with ""quotes"" "'],
+    ],
+    ids=["bom", "crlf", "blank-end", "blank-between", "spaces", "quoted", "decimals", "quotes"],
+)
+def test_spelling_that_means_the_same_is_read_alike(lines: list[str]) -> None:
+    assert [(job.submit_s, job.work_s, job.gpus) for job in parse(lines, "t").jobs] == [(0.0, 60.0, 4)]
+
+
+def test_the_line_of_a_job_is_the_files_own() -> None:
+    lines = ["", "submit_s,duration_s,gpus", "", "0,60,4", "", "1,1,1"]
+    assert [job.line for job in parse(lines, "t").jobs] == [4, 6]
+
+
+def test_parts_of_a_cpu_and_of_a_mib_count_as_whole_ones() -> None:
+    job = parse([HEAD, "0,1,1,11.4,0.0005,,,"], "t").jobs[0]
+    assert (job.cpus, job.mem_mib) == (12, 1)
+
+
+def test_a_job_of_0_seconds_is_a_job() -> None:
+    assert parse([HEAD, "0,0,1,,,,,"], "t").jobs[0].work_s == 0.0
+
+
+def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
+    job = parse([HEAD, f"0,1,1,,,\x1b[31mred,,{'m' * 300}"], "t").jobs[0]
+    assert (job.user, job.model) == ("?[31mred", "m" * 250)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "hint"),
+    [
+        (["submit_s,gpus", "0,1"], "t:1: there is no column duration_s; there are 'submit_s', 'gpus'", NEEDED),
+        (
+            ["arrival,runtime,workers", "0,1,1"],
+            "t:1: there is no column submit_s, duration_s, gpus; there are 'arrival', 'runtime', 'workers'",
+            NEEDED,
+        ),
+        (
+            ["0,375,1", "1,1,1"],
+            "t:1: there is no column submit_s, duration_s, gpus; there are '0', '375', '1'",
+            NEEDED,
+        ),
+        (["submit_s,duration_s,gpus,gpus", "0,1,1,1"], "t:1: the column gpus is there 2 times", "leave one"),
+        ([HEAD], "t: there is no job below the head", "a simulation needs at least one"),
+        ([HEAD, "", "  "], "t: there is no job below the head", "a simulation needs at least one"),
+        ([HEAD, "0,1,1,,,,,", "1,1,1,,"], "t:3: 5 fields, and the head has 8", MENDED),
+        ([HEAD, "0,1,1,,,,,,x"], "t:2: 9 fields, and the head has 8", MENDED),
+        ([HEAD, "0"], "t:2: 1 field, and the head has 8", MENDED),
+        ([HEAD, "-1,1,1,,,,,"], "t:2: submit_s is '-1': negative", SUBMIT),
+        ([HEAD, "0,-0.5,1,,,,,"], "t:2: duration_s is '-0.5': negative", RUN),
+        ([HEAD, "0,nan,1,,,,,"], "t:2: duration_s is 'nan': not between 0 and 1e+10", RUN),
+        ([HEAD, "inf,1,1,,,,,"], "t:2: submit_s is 'inf': not between 0 and 1e+10", SUBMIT),
+        ([HEAD, "1793502245500,1,1,,,,,"], "t:2: submit_s is '1793502245500': not between 0 and 1e+10", SUBMIT),
+        ([HEAD, "0,1_0,1,,,,,"], "t:2: duration_s is '1_0': not a number", RUN),
+        ([HEAD, "now,1,1,,,,,"], "t:2: submit_s is 'now': not a number", SUBMIT),
+        ([HEAD, ",1,1,,,,,"], "t:2: submit_s is empty", SUBMIT),
+        ([HEAD, "0,,1,,,,,"], "t:2: duration_s is empty", RUN),
+        ([HEAD, "0,1,,,,,,"], "t:2: gpus is empty", GPUS),
+        ([HEAD, "0,1,0,,,,,"], "t:2: gpus is '0': not a whole number of at least 1", GPUS),
+        ([HEAD, "0,1,1.5,,,,,"], "t:2: gpus is '1.5': not a whole number of at least 1", GPUS),
+        ([HEAD, "0,1,-4,,,,,"], "t:2: gpus is '-4': negative", GPUS),
+        ([HEAD, "0,1,two,,,,,"], "t:2: gpus is 'two': not a number", GPUS),
+        ([HEAD, "0,1,1e9,,,,,"], "t:2: gpus is '1e9': not between 0 and 1e+07", GPUS),
+        (
+            [HEAD, "0,1,1,0,,,,"],
+            "t:2: cpus is '0': not more than 0",
+            "wanted is how many CPUs the whole job asks for; leave it empty where nobody knows",
+        ),
+        (
+            [HEAD, "0,1,1,,-62.5,,,"],
+            "t:2: mem_gb is '-62.5': negative",
+            "wanted is how many GB the whole job asks for; leave it empty where nobody knows",
+        ),
+        (
+            [HEAD, "0,1,1,,,,,", "1793502,1,1,,,,,", "", "7.25,1,1,,,,,"],
+            "t:5: submit_s is 7.25, and 1793502 in line 3: rows go by submission",
+            "sort them: (head -n 1 FILE; tail -n +2 FILE | sort -s -t, -gk1,1)",
+        ),
+        (
+            ["gpus,duration_s,submit_s", "1,1,5", "1,1,4"],
+            "t:3: submit_s is 4, and 5 in line 2: rows go by submission",
+            "sort them: (head -n 1 FILE; tail -n +2 FILE | sort -s -t, -gk3,3)",
+        ),
+        ([HEAD, '0,1,1,,,"ana,,', "1,1,1,,,,,"], "t:2: a quote that does not end on its line", QUOTES),
+        ([HEAD, '0,1,1,,,"a"na,,'], "t:2: a quote in the middle of a field", QUOTES),
+        ([HEAD, '0,1,1,,,"a,,', '1,1,1,,,b",,'], "t:2: a quote that does not end on its line", QUOTES),
+        (
+            [HEAD, f"0,1,1,,,{'a' * 140_000},,"],
+            "t:2: a field of more than 131,072 characters, or a quote that does not end on its line",
+            QUOTES,
+        ),
+        (
+            [HEAD, "0,1,1,,,\0,,"],
+            "t:2: it holds NUL bytes",
+            "wanted is text in UTF-8 or ASCII, not UTF-16, not binary",
+        ),
+        ([HEAD, "0,1,1" + "," * 2_000_000], "t:2: a line of more than 1,048,576 characters", "is it a trace at all?"),
+        (
+            [HEAD, "\x1b]0;x\x07,1,1,,,,,"],
+            "t:2: submit_s is '?]0;x?': not a number",
+            SUBMIT,
+        ),
+    ],
+)
+def test_a_bad_line_is_named_with_the_way_out(lines: list[str], said: str, hint: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        parse(lines, "t")
+    assert (str(caught.value), caught.value.hint, caught.value.exit_code) == (said, hint, 65)
