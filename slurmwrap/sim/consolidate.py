@@ -1,0 +1,157 @@
+"""Who gets GPUs until the leases end next, and on which servers: jobs that must lie close together wait for that.
+
+The rule is that of Tiresias's simulator for one switch (SymbioticLab/Tiresias, 959f9b08, switch.py
+ms_yarn_alloc_res): a job that a server can hold takes the first server with room for all of it; a larger one takes as
+many idle servers as it fills, and the first other one with room for the rest. Whoever need not lie close takes what is
+free, fragments first (Gu et al., NSDI 2019, section 3.3). Who runs and is still chosen stays where it is, unless
+somebody before it in the order fits only in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurmwrap.sim.arrays import Bools, Ints
+from slurmwrap.sim.pool import fitting
+
+Spot = tuple[Ints, Ints]  # servers, and GPUs on each
+
+
+@dataclass(slots=True, kw_only=True)
+class Places:
+    """Leases of GPUs on equal servers, by index. One spot is the part of a job on one server."""
+
+    gpus: Ints  # of each job, by number
+    tied: Bools  # whether the job must lie close together, by number
+    count: int
+    size: int  # GPUs of a server
+    _free: Ints = field(init=False)
+    _job: Ints = field(init=False)  # of each spot, its job's number
+    _server: Ints = field(init=False)
+    _held: Ints = field(init=False)  # GPUs
+    _holds: Bools = field(init=False)  # whether it has spots, by number
+    _spots: Ints = field(init=False)  # how many it has or had last, by number
+    _counted: Bools = field(init=False)  # whether there were GPUs for it, were it not for their places, by number
+    _rank: Ints = field(init=False)  # in the order, by number, when leases ended last
+
+    def __post_init__(self) -> None:
+        self._free = np.full(self.count, self.size, dtype=np.int64)
+        self._rank = np.zeros(len(self.gpus), dtype=np.int64)
+        self._spots = np.zeros(len(self.gpus), dtype=np.int64)
+        self._counted = np.ones(len(self.gpus), dtype=np.bool_)
+        self._holds = np.zeros(len(self.gpus), dtype=np.bool_)
+        self._job, self._server, self._held = (np.empty(0, dtype=np.int64) for _ in range(3))
+
+    def admit(self, new: Ints) -> bool:
+        for place, number in enumerate(new.tolist()):
+            spot = self._find(number, self._free)
+            if spot is None:
+                self.release(new[:place])
+                return False
+            self._take(number, spot)
+        return True
+
+    def lease(self, order: Ints, *, in_turn: bool) -> tuple[Bools, Ints]:
+        self._rank[order] = np.arange(len(order))
+        gpus, tied = self.gpus[order], self.tied[order].astype(np.int64)
+        self._counted[order] = fitting(gpus, self.count * self.size, in_turn=in_turn)
+        runs = self._holds[order]
+        displaced: list[int] = []
+        hopeless = np.full(2, np.iinfo(np.int64).max)  # who needs so many GPUs or more has no place: untied, tied
+        at = 0
+        while len(waiting := np.flatnonzero(~runs[at:] & (gpus[at:] < hopeless[tied[at:]]))):
+            at += int(waiting[0])
+            runs[at], gone = self._seat(int(order[at]), at)
+            runs[self._rank[gone]] = False
+            displaced += gone
+            if not runs[at]:
+                hopeless[tied[at]] = gpus[at]
+                if in_turn:
+                    break
+            at += 1
+        moved = np.array(displaced, dtype=np.int64)
+        return runs, moved[runs[self._rank[moved]]]
+
+    def release(self, numbers: Ints) -> None:
+        self._holds[numbers] = False
+        gone = ~self._holds[self._job]
+        np.add.at(self._free, self._server[gone], self._held[gone])
+        self._job, self._server, self._held = self._job[~gone], self._server[~gone], self._held[~gone]
+
+    def servers(self, numbers: Ints) -> Ints:
+        return self._spots[numbers]
+
+    def used(self) -> Ints:
+        """GPUs that are held on each server."""
+        return np.bincount(self._server, weights=self._held, minlength=self.count).astype(np.int64)
+
+    def _seat(self, number: int, rank: int) -> tuple[bool, list[int]]:
+        """A place for this job: what nobody has, else what jobs behind it have. Returns who of them had to go."""
+        if (spot := self._find(number, self._free)) is not None:
+            self._take(number, spot)
+            return True, []
+        behind = self._rank[self._job] > rank
+        if not behind.any():
+            return False, []
+        theirs = np.bincount(self._server[behind], weights=self._held[behind], minlength=self.count)
+        going = ~self._counted[self._job]
+        soon = self._free + np.bincount(self._server[going], weights=self._held[going], minlength=self.count)
+        fewest = np.argsort(-soon, kind="stable")  # have to go who would not anyway: from where most is free then
+        spot = self._find(number, (self._free + theirs.astype(np.int64))[fewest])
+        if spot is None:
+            return False, []
+        spot = fewest[spot[0]], spot[1]
+        gone = self._clear(spot, rank)
+        self._take(number, spot)
+        return True, gone
+
+    def _clear(self, spot: Spot, rank: int) -> list[int]:
+        """Jobs behind `rank` leave the spot's servers until there is room: who must go anyway first, then the last."""
+        gone = []
+        for server, needed in zip(*(part.tolist() for part in spot), strict=True):
+            while self._free[server] < needed:
+                there = self._job[(self._server == server) & (self._rank[self._job] > rank)]
+                last = there[np.lexsort((self._rank[there], ~self._counted[there]))[-1]]
+                self.release(np.array([last]))
+                gone.append(int(last))
+        return gone
+
+    def _find(self, number: int, free: Ints) -> Spot | None:
+        gpus = int(self.gpus[number])
+        return together(free, gpus, self.size) if self.tied[number] else anywhere(free, gpus)
+
+    def _take(self, number: int, spot: Spot) -> None:
+        servers, held = spot
+        self._free[servers] -= held
+        self._holds[number], self._spots[number] = True, len(servers)
+        self._job = np.concatenate((self._job, np.full(len(servers), number)))
+        self._server, self._held = np.concatenate((self._server, servers)), np.concatenate((self._held, held))
+
+
+def together(free: Ints, gpus: int, size: int) -> Spot | None:
+    """On as few servers as can be; None: it must wait. `free`: GPUs of each server; `size`: of an idle one."""
+    full, rest = divmod(gpus, size)
+    idle = np.flatnonzero(free == size)[:full] if full else np.empty(0, dtype=np.int64)
+    if len(idle) < full:
+        return None
+    if not rest:
+        return idle, np.full(full, size)
+    fits = free >= rest
+    fits[idle] = False
+    last = int(fits.argmax())
+    if not fits[last]:
+        return None
+    return np.append(idle, last), np.append(np.full(full, size), rest)
+
+
+def anywhere(free: Ints, gpus: int) -> Spot | None:
+    """On any servers, those with fewest free GPUs first; None: there are not so many."""
+    if int(free.sum()) < gpus:
+        return None
+    some = np.flatnonzero(free)
+    some = some[np.argsort(free[some], kind="stable")]
+    before = np.cumsum(free[some]) - free[some]
+    taken = np.minimum(free[some], gpus - before)
+    return some[taken > 0], taken[taken > 0]

@@ -1,0 +1,88 @@
+"""Where a job's GPUs are in Synergy's simulator, and what each then takes of its server's CPUs and memory.
+
+Two ways (msr-fiddle/synergy 1bb2bed6, simulator/resources/cluster.py). Plain: one GPU after the other, each on the
+first server that has room for it, on however many servers that is. Consolidated (their "+place"): of the servers that
+have room for all of it the one with fewest free GPUs; without one, spread over those with fewest free GPUs first.
+Moving and spreading cost no speed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurmwrap.placement.claim import Claim, Grant, Server
+from slurmwrap.placement.room import ROUNDING, Room
+
+Seats = tuple[tuple[Room, int], ...]  # servers with how many of the job's GPUs; (): no place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """CPUs and MiB per GPU, and the speed that they give, relative to the share; None: nobody knows."""
+
+    cpus: float
+    mem_mib: float
+    speed: float | None = None
+
+
+def share_of(server: Server, speed: float | None = 1.0) -> Amount:
+    """What falls to each GPU of a server."""
+    return Amount(cpus=server.cpus / server.gpus, mem_mib=server.mem_mib / server.gpus, speed=speed)
+
+
+def seat(claim: Claim, amount: Amount, rooms: Sequence[Room], *, consolidate: bool) -> Seats:
+    """Takes the room for all GPUs of the job, or none."""
+    seats = _consolidated(claim.gpus, amount, rooms) if consolidate else _in_order(claim.gpus, amount, rooms)
+    take(seats, amount)
+    return seats
+
+
+def take(seats: Seats, amount: Amount, sign: int = 1) -> None:
+    """`sign` -1 gives back."""
+    for room, gpus in seats:
+        room.take(sign * gpus, amount.cpus, amount.mem_mib)
+
+
+def granted(claim: Claim, amount: Amount, seats: Seats) -> Grant:
+    """`Grant.servers`: one name per GPU."""
+    return Grant(
+        job=claim.job,
+        cpus=amount.cpus,
+        mem_mib=int(amount.mem_mib),
+        servers=tuple(room.server.name for room, gpus in seats for _ in range(gpus)),
+        speed=amount.speed if seats else None,
+    )
+
+
+def emptiest_last(rooms: Iterable[Room]) -> list[Room]:
+    """Fewest free GPUs first, of those that have any; equals in the order of the servers."""
+    return sorted((room for room in rooms if room.gpus > 0), key=lambda room: room.gpus)
+
+
+def _consolidated(gpus: int, amount: Amount, rooms: Sequence[Room]) -> Seats:
+    if gpus > 1:
+        holding = [room for room in rooms if room.holds(gpus, amount.cpus, amount.mem_mib)]
+        if holding:
+            return ((min(holding, key=lambda room: room.gpus), gpus),)
+    return _in_order(gpus, amount, emptiest_last(rooms))
+
+
+def _in_order(gpus: int, amount: Amount, rooms: Iterable[Room]) -> Seats:
+    seats, left = [], gpus
+    for room in rooms:
+        if room.gpus <= 0 or not room.holds(1, amount.cpus, amount.mem_mib):
+            continue
+        here = left if left == 1 else min(left, _most(room, amount))
+        seats.append((room, here))
+        left -= here
+        if not left:
+            return tuple(seats)
+    return ()
+
+
+def _most(room: Room, amount: Amount) -> int:
+    """How many GPUs with that much each the server has room for."""
+    by_cpus = (room.cpus + ROUNDING) // amount.cpus if amount.cpus > 0 else room.gpus
+    by_memory = (room.mem_mib + ROUNDING) // amount.mem_mib if amount.mem_mib > 0 else room.gpus
+    return int(min(room.gpus, by_cpus, by_memory))

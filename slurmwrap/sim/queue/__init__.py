@@ -1,0 +1,1 @@
+"""Who is next: the queue policies of the papers."""

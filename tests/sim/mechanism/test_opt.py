@@ -1,0 +1,92 @@
+"""The optimum of one round: checked against every division there is, and against what it is given."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from allocate_cases import points, servers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmwrap.placement.claim import Claim, Server
+from slurmwrap.sim.mechanism.opt import opt, options_of
+from slurmwrap.sim.mechanism.reference_tune import reference_tune
+
+SPEEDS = (
+    points((1, 16_000, 1.0)),
+    points((3, 64_000, 1.0), (4, 64_000, 1.2), (6, 64_000, 1.9), (12, 128_000, 2.0)),
+    points((1, 64_000, 0.4), (3, 64_000, 2.0), (9, 64_000, 5.0)),
+    points((3, 64_000, 1.0), (3, 192_000, 1.5), (6, 192_000, 2.5)),
+    (),
+)
+
+
+def claim(speeds: int, gpus: int = 1, *, cpus: float = 3.0, name: str = "a") -> Claim:
+    return Claim(job=name, gpus_per_node=gpus, cpus=cpus, mem_mib=64_000, speeds=SPEEDS[speeds])
+
+
+def small(gpus: int = 4) -> Server:
+    return Server(
+        name="n0",
+        gpus=gpus,
+        cpus=3 * gpus,
+        mem_mib=64_000 * gpus,
+        gpus_free=gpus,
+        cpus_free=3 * gpus,
+        mem_free_mib=64_000 * gpus,
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 2)), min_size=1, max_size=4))
+def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> None:
+    queue = [claim(speeds, gpus) for speeds, gpus in kinds]
+    while sum(one.gpus for one in queue) > 4:
+        queue.pop()
+    menus = [options_of(one, (3.0, 64_000)) for one in queue]
+    best = max(
+        sum(option.speed for option in choice)
+        for choice in product(*menus)
+        if sum(option.cpus * option.gpus for option in choice) <= 12
+        and sum(option.mem_mib * option.gpus for option in choice) <= 256_000
+    )
+    grants = opt(queue, [small()])
+    assert abs(sum(grant.speed or 1.0 for grant in grants) - best) < 1e-6
+    assert sum(grant.cpus * one.gpus for grant, one in zip(grants, queue, strict=True)) <= 12
+    assert sum(grant.mem_mib * one.gpus for grant, one in zip(grants, queue, strict=True)) <= 256_000
+    assert [len(grant.servers) for grant in grants] == [one.gpus for one in queue]
+
+
+@given(st.lists(st.integers(0, 4), max_size=32))
+def test_no_job_is_slower_than_at_its_share_and_tune_is_never_faster_in_sum(kinds: list[int]) -> None:
+    queue = [claim(speeds) for speeds in kinds]
+    grants = opt(queue, servers(4))
+    assert all((grant.speed or 1.0) >= 1.0 and grant.servers for grant in grants)
+    tuned = sum(grant.speed or 1.0 for grant in reference_tune(queue, servers(4)))
+    assert sum(grant.speed or 1.0 for grant in grants) >= tuned - 1e-6
+
+
+def test_a_menu_leaves_out_what_is_slower_than_the_share_or_dearer_than_something_as_fast() -> None:
+    assert [(option.cpus, option.mem_mib, option.speed) for option in options_of(claim(1), (3.0, 64_000))] == [
+        (3, 64_000, 1.0),
+        (4, 64_000, 1.2),
+        (6, 64_000, 1.9),
+        (12, 128_000, 2.0),
+    ]
+    assert [(option.cpus, option.speed) for option in options_of(claim(2), (3.0, 64_000))] == [(3, 1.0), (9, 2.5)]
+    assert [(option.cpus, option.mem_mib) for option in options_of(claim(0), (3.0, 64_000))] == [(1, 16_000)]
+
+
+def test_alike_jobs_of_lower_priority_get_the_faster_points() -> None:
+    queue = [claim(2), claim(2), claim(0), claim(0)]
+    assert [grant.cpus for grant in opt(queue, [small()])] == [3, 3, 1, 1]
+    assert [grant.cpus for grant in opt([*queue[:3], claim(0)], [small(), small()])] == [9, 9, 1, 1]
+    assert [grant.cpus for grant in opt([claim(2), claim(2), claim(0)], [small(5)])] == [3, 9, 1]
+
+
+def test_who_has_no_gpus_left_or_asks_for_more_than_is_left_gets_no_server() -> None:
+    queue = [claim(4, 2, cpus=5.0), claim(4, 1, cpus=5.0), claim(0, 4), claim(0)]
+    assert [grant.servers for grant in opt(queue, [small()])] == [("n0",) * 2, (), (), ("n0",)]
+
+
+def test_an_empty_round() -> None:
+    assert opt([], [small()]) == ()

@@ -1,0 +1,128 @@
+"""The authors' mechanisms in one round, on servers of 8 GPUs, 24 CPUs and 512,000 MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from allocate_cases import points, servers
+from hypothesis import given as given_any
+from hypothesis import strategies as st
+
+from slurmwrap.placement.claim import Claim, Grant
+from slurmwrap.sim.mechanism.reference_greedy import reference_greedy
+from slurmwrap.sim.mechanism.reference_proportional import reference_proportional
+from slurmwrap.sim.mechanism.reference_tune import reference_tune
+
+SPEEDS = {
+    "hungry": points((3, 64_000, 1.0), (12, 64_000, 3.0)),
+    "mild": points((3, 64_000, 1.0), (6, 64_000, 1.5)),
+    "learned": points((3, 64_000, 1.0), (3, 192_000, 2.0)),
+    "wide": points((3, 64_000, 1.0), (9, 192_000, 2.0)),
+    "light": points((1, 16_000, 1.0)),
+    "lopsided": points((1, 64_000, 1.0), (1, 192_000, 2.0)),  # best with less than its share of CPUs
+    "": (),
+}
+queues = st.lists(st.tuples(st.sampled_from(sorted(SPEEDS)), st.sampled_from([1, 1, 1, 2, 4, 8, 16])), max_size=16)
+
+
+def job(kind: str, gpus: int = 1, name: str = "") -> Claim:
+    return Claim(job=name or kind, gpus_per_node=gpus, cpus=3.0, mem_mib=64_000, speeds=SPEEDS[kind])
+
+
+def given(grants: Sequence[Grant]) -> list[tuple[float, int, tuple[str, ...], float | None]]:
+    return [(grant.cpus, grant.mem_mib, grant.servers, grant.speed) for grant in grants]
+
+
+def test_proportional_gives_each_gpu_its_part_whoever_asks_for_what() -> None:
+    grants = reference_proportional([job("hungry"), job("light", 2), job("")], servers(1))
+    assert given(grants) == [(3, 64_000, ("n0",) * gpus, 1.0) for gpus in (1, 2, 1)]
+
+
+def test_proportional_fills_server_by_server_and_leaves_who_no_longer_fits() -> None:
+    grants = reference_proportional([job("light", 6), job("light", 6), job("light", 6)], servers(2))
+    assert [grant.servers for grant in grants] == [("n0",) * 6, ("n0",) * 2 + ("n1",) * 4, ()]
+
+
+def test_consolidated_a_job_is_on_one_server_while_one_has_room_and_else_on_the_fullest() -> None:
+    queue = [job("light", 6), job("light", 6), job("light", 2), job("light", 2)]
+    grants = reference_proportional(queue, servers(2), consolidate=True)
+    assert [grant.servers for grant in grants] == [("n0",) * 6, ("n1",) * 6, ("n0",) * 2, ("n1",) * 2]
+    apart = reference_proportional([job("light", 7), job("light", 7), job("light", 2)], servers(2), consolidate=True)
+    assert apart[2].servers == ("n0", "n1")
+
+
+def test_greedy_passes_who_has_no_room_and_lets_later_ones_in() -> None:
+    queue = [job("hungry"), job("hungry"), job("hungry"), job("light")]
+    assert given(reference_greedy(queue, servers(1))) == [
+        (12, 64_000, ("n0",), 3.0),
+        (12, 64_000, ("n0",), 3.0),
+        (12, 64_000, (), None),
+        (1, 16_000, (), None),
+    ]
+    assert [bool(grant.servers) for grant in reference_greedy([*queue[1:], *queue[:1]], servers(1))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_tune_gives_the_best_then_the_share_then_takes_back() -> None:
+    queue = [job("mild"), job("hungry"), job("hungry"), job("mild"), job("")]
+    assert given(reference_tune(queue, servers(1))) == [
+        (6, 64_000, ("n0",), 1.5),
+        (3, 64_000, ("n0",), 1.0),
+        (3, 64_000, ("n0",), 1.0),
+        (3, 64_000, ("n0",), 1.0),
+        (3, 64_000, ("n0",), None),
+    ]
+
+
+def test_tune_seats_everybody_whose_gpus_fit() -> None:
+    kinds = ("hungry", "learned", "light", "", "wide", "mild")
+    queue = [job(kinds[number % 6], gpus) for number, gpus in enumerate((8, 4, 4, 2, 2, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1))]
+    for consolidate in (False, True):
+        grants = reference_tune(queue, servers(4), consolidate=consolidate)
+        assert [len(grant.servers) for grant in grants] == [claim.gpus for claim in queue]
+        for name in ("n0", "n1", "n2", "n3"):
+            assert sum(grant.cpus * grant.servers.count(name) for grant in grants) <= 24
+            assert sum(grant.mem_mib * grant.servers.count(name) for grant in grants) <= 512_000
+
+
+@given_any(queues, st.booleans(), st.booleans())
+def test_tune_gives_no_server_more_than_it_has_and_nobody_less_than_the_share(
+    queue: list[tuple[str, int]], consolidate: bool, largest_first: bool
+) -> None:
+    claims = [job(kind, gpus) for kind, gpus in queue]
+    while sum(claim.gpus for claim in claims) > 16:
+        claims.pop()
+    grants = reference_tune(claims, servers(2), consolidate=consolidate, largest_first=largest_first)
+    for name in ("n0", "n1"):
+        assert sum(grant.cpus * grant.servers.count(name) for grant in grants) <= 24 + 1e-6
+        assert sum(grant.mem_mib * grant.servers.count(name) for grant in grants) <= 512_000
+    assert [len(grant.servers) for grant in grants] == [claim.gpus for claim in claims]
+    assert all((grant.speed or 1.0) >= 1.0 for grant in grants)
+
+
+def test_tune_takes_from_a_job_although_that_frees_nothing_that_is_missing() -> None:
+    """Memory is missing for the last one; `hungry`, with most CPUs, is asked first and has none to give."""
+    queue = [job("hungry"), job("learned"), job("learned"), job(""), job("")]
+    assert given(reference_tune(queue, servers(1))) == [
+        (3, 64_000, ("n0",), 1.0),
+        (3, 64_000, ("n0",), 1.0),
+        (3, 192_000, ("n0",), 2.0),
+        (3, 64_000, ("n0",), None),
+        (3, 64_000, ("n0",), None),
+    ]
+
+
+def test_tune_largest_first_seats_by_gpus_and_answers_in_the_order_of_the_queue() -> None:
+    queue = [job("hungry"), job("hungry", 2)]
+    assert given(reference_tune(queue, servers(1), largest_first=True)) == [
+        (3, 64_000, ("n0",), 1.0),
+        (3, 64_000, ("n0", "n0"), 1.0),
+    ]
+    assert given(reference_tune(queue, servers(2), largest_first=True)) == [
+        (12, 64_000, ("n1",), 3.0),
+        (12, 64_000, ("n0", "n0"), 3.0),
+    ]

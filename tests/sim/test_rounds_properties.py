@@ -1,0 +1,153 @@
+"""What holds in every world of the mode rounds, whatever comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurmwrap.placement.proportional import proportional
+from slurmwrap.sim.arrays import Ints
+from slurmwrap.sim.cluster import servers_of
+from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.queue.policy import Active, Policy
+from slurmwrap.sim.queue.registry import POLICIES, policy_of
+from slurmwrap.sim.rounds import play
+
+SERVERS = servers_of(2, gpus=4, cpus=16, mem_gb=256)
+GPUS = 8
+
+names = st.sampled_from([*POLICIES, "fjf", "sjf"])
+placements = st.sampled_from(["any", "consolidate", "skew"])
+round_lengths = st.sampled_from([0.0, 7.0, 300.0])
+options = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> tuple[SimJob, ...]:
+    gaps = draw(st.lists(st.sampled_from([0, 0, 1, 13, 250, 4000]), min_size=1, max_size=14))
+    work = st.sampled_from([0, 1, 20, 299, 300, 301, 1800, 9000])
+    gpus, model = st.sampled_from([1, 1, 2, 3, 4, 6, 8]), st.sampled_from(["", "vgg16", "resnet50"])
+    return tuple(
+        SimJob(
+            number=n, job=f"job-{n}", submit_s=float(at), work_s=float(draw(work)), gpus=draw(gpus), model=draw(model)
+        )
+        for n, at in enumerate(np.cumsum(gaps))
+    )  # fmt: skip
+
+
+def played(jobs: Sequence[SimJob], policy: Policy, round_s: float, placement: str) -> Outcome:
+    return play(jobs, SERVERS, policy, proportional, profiles={}, round_s=round_s, placement=placement)
+
+
+@dataclass(slots=True, kw_only=True)
+class Watching:
+    """Another policy, and how many GPUs were in use whenever it was asked."""
+
+    policy: Policy
+    used: list[int] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    @property
+    def in_turn(self) -> bool:
+        return self.policy.in_turn
+
+    def order(self, active: Active, now: float) -> Ints:
+        self.used.append(int(active.gpus[active.running].sum()))
+        return self.policy.order(active, now)
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        self.used.append(int(active.gpus[active.running].sum()))
+        return self.policy.quiet_s(active, now)
+
+
+@options
+@given(traces(), names, round_lengths, placements)
+def test_every_job_ends_having_held_its_gpus_for_its_work(
+    jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str
+) -> None:
+    outcome = played(jobs, policy_of(name, jobs), round_s, placement)
+    for job, began, ended, held in zip(jobs, outcome.began_s, outcome.ended_s, outcome.held_s, strict=True):
+        needed = max(1, ceil(job.work_s / round_s)) * round_s if round_s else job.work_s
+        assert began is not None and ended is not None
+        assert held == pytest.approx(needed)
+        assert job.submit_s <= began <= ended
+        assert held <= ended - job.submit_s + 1e-6
+
+
+@options
+@given(traces(), names, round_lengths, placements)
+def test_no_more_gpus_are_held_than_there_are(
+    jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str
+) -> None:
+    watching = Watching(policy=policy_of(name, jobs))
+    played(jobs, watching, round_s, placement)
+    assert max(watching.used, default=0) <= GPUS
+
+
+@options
+@given(traces(), names, round_lengths, placements)
+def test_names_of_jobs_do_not_matter(jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str) -> None:
+    renamed = tuple(replace(job, job=f"z{len(jobs) - job.number}", user="somebody") for job in jobs)
+    assert played(jobs, policy_of(name, jobs), round_s, placement) == played(
+        renamed, policy_of(name, renamed), round_s, placement
+    )
+
+
+@options
+@given(traces(), names, placements)
+def test_a_job_alone_takes_its_work(jobs: tuple[SimJob, ...], name: str, placement: str) -> None:
+    alone = (replace(jobs[-1], number=0),)
+    assert played(alone, policy_of(name, alone), 0.0, placement).ended_s == (alone[0].submit_s + alone[0].work_s,)
+
+
+@options
+@given(traces(), st.sampled_from(["fifo", "srtf", "srsf", "sjf", "fjf"]))
+def test_leases_that_end_at_events_are_played_as_step_by_step(jobs: tuple[SimJob, ...], name: str) -> None:
+    ended = played(jobs, policy_of(name, jobs), 0.0, "any").ended_s
+    assert ended == pytest.approx(step_by_step(jobs, name))
+
+
+def step_by_step(jobs: Sequence[SimJob], name: str) -> list[float]:
+    """The same world without any short cut: everything is decided anew at every event."""
+    left, ended = {job.number: job.work_s for job in jobs}, [-1.0] * len(jobs)
+    now, runs = jobs[0].submit_s, set[int]()
+
+    def key(job: SimJob) -> tuple[float, ...]:
+        keys = {
+            "fifo": 0.0,
+            "srtf": left[job.number],
+            "srsf": left[job.number] * job.gpus,
+            "sjf": float(job.gpus),
+            "fjf": float(job.number not in runs),
+        }
+        return keys[name], job.number
+
+    while left:
+        for number in [number for number, rest in left.items() if rest <= 0 and number in runs]:
+            ended[number] = now
+            del left[number]
+            runs.discard(number)
+        here = sorted((job for job in jobs if job.submit_s <= now and job.number in left), key=key)
+        free, runs = GPUS, set()
+        for job in here:
+            if job.gpus <= free:
+                runs.add(job.number)
+                free -= job.gpus
+            elif name == "fifo":
+                break
+        coming = [job.submit_s - now for job in jobs if job.submit_s > now]
+        step = min([*coming, *(left[number] for number in runs)], default=0.0)
+        for number in runs:
+            left[number] -= step
+        now += step
+    return ended
