@@ -18,11 +18,11 @@ from slurmwrap.config import Config, Placement, Tuning
 from slurmwrap.diagnosis.evidence import Attempt
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
+from slurmwrap.placement.bucket import filled, take
 from slurmwrap.placement.plan import Level, PlacementPlan
 from slurmwrap.placement.relax import may_be_touched
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.reconcile import Scope, reconcile_once
-from slurmwrap.reconcile.bucket import filled, take
 from slurmwrap.reconcile.desk import Notebook
 from slurmwrap.reconcile.pending import first
 from slurmwrap.retry.attempt import ActionRecord, QueueDelay, Submission

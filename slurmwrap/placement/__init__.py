@@ -12,5 +12,6 @@ One job, when it is submitted or let go (place.py goes through these in their or
 A job that waits: retune (from one plan to another), relax (level by level), fragments (what it waits for).
 
 The whole queue (allocate.py): claim (records), speeds, rungs (what one job may be given), room (what is left),
-and the policies proportional, synergy_tune and graded.
+and the policies proportional, synergy_tune and graded. In the simulator's rounds graded is graded_rounds, on menu (what
+one job may be given then), seating and exchange; no Slurm ever sees it.
 """

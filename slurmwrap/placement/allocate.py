@@ -1,9 +1,9 @@
 """Divides CPUs and memory among the jobs of a queue: one pure function for gsub, the reconciler and the simulator.
 
 Policies: `proportional` (as asked), `tune` (Synergy-Tune, for rounds in which everything is released) and `graded`
-(ours, for a Slurm that takes nothing back). What holds for all of them: the sum of what starts on a server is at most
-what is free there; for the latter two: no job is slower than at its share, by its profile, and none gets more than its
-limits or a server's size.
+(ours: for a Slurm that takes nothing back, and with claim.ROUNDS, which only the simulator asks for, for rounds). What
+holds for all of them: the sum of what starts on a server is at most what is free there; for the latter two: no job is
+slower than at its share, by its profile, and none gets more than its limits or a server's size.
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ def allocate(
 ) -> tuple[Grant, ...]:
     """One grant per claim, in the order of `queue` (first: highest priority). ValueError for an unknown policy.
 
-    `tune` is for rounds: pass the chosen jobs and empty servers. `graded` and `proportional` take the waiting jobs and
-    servers as they are now; what is granted to a job that does not fit yet (no `servers`) is what it should ask for.
+    `tune` and, with ROUNDS, `graded` are for rounds: pass the chosen jobs and empty servers. Otherwise `graded` and
+    `proportional` take the waiting jobs and servers as they are now; what is granted to a job that does not fit yet
+    (no `servers`) is what it should ask for.
     """
+    chosen = settings or Settings()
+    if policy == "graded" and chosen.leases_end:
+        from slurmwrap.placement.graded_rounds import graded_rounds  # gsub never needs it
+
+        return graded_rounds(queue, servers, chosen)
     if policy == "graded":
-        return graded(queue, servers, settings or Settings())
+        return graded(queue, servers, chosen)
     if policy == "tune":
         return tune(queue, servers)
     if policy == "proportional":

@@ -44,6 +44,7 @@ class Claim:
 
     @property
     def gpus(self) -> int:
+        """Of all its nodes."""
         return self.gpus_per_node * self.nodes
 
 
@@ -62,9 +63,20 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of `graded`. Chosen on generated queues (docs/placement.md), one setting for all."""
+    """Of `graded`. Chosen on generated queues (docs/placement.md), one setting for all.
+
+    `leases_end` makes another problem of it, which graded_rounds.py solves: all servers are divided anew each time, so
+    `drain`, `reserve` and `assumed_run_s` mean nothing. No Slurm takes GPUs back every few minutes: nothing in
+    production sets it. It is there so that the simulator can hold the same prices and profiles against Synergy's in
+    Synergy's own world. What gsub and the reconciler run is `graded` without it, which the mode *slurm* plays.
+    """
 
     drain: float = 1.1  # a queue that no longer fills the GPUs asks for so much, in parts of what the servers have
     reserve: float = 0.5  # of its share is kept for each idle GPU that nobody waits for: somebody may come
     memory_weight: float = 0.25  # price of a share of memory, that of a share of CPUs being 1
     assumed_run_s: float = 13_000.0  # where nobody knows: the mean of Philly's jobs (Jeon et al., ATC 2019)
+    leases_end: bool = False  # only in the simulator's mode rounds
+    lead: float = 1.0  # only then: speed at the queue's head counts e^lead times as much as one cluster behind it
+
+
+ROUNDS = Settings(leases_end=True)  # for the simulator's mode of the same name

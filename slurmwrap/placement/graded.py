@@ -15,6 +15,8 @@ decides both how fast it will be and what is left beside it, and this is the one
    had started at its share at once. Where nobody knows the run time, `assumed_run_s` stands for it.
 5. Mixing. Jobs that take more CPUs than the share go where most CPUs are left per free GPU, light ones where fewest
    are; whole servers are broken last.
+
+Where leases end (Settings.leases_end) none of this is needed: graded_rounds.py.
 """
 
 from __future__ import annotations

@@ -5,15 +5,20 @@ Apart from tuned.py, since most jobs have no speeds, and what is imported here t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from slurmwrap.cluster.node import Node
 from slurmwrap.config import Tuning
 from slurmwrap.job.request import ResourceShape
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.bounds import Bounds, basis
-from slurmwrap.placement.claim import Claim, Grant, Settings
+from slurmwrap.placement.claim import Claim, Grant, Server, Settings
 from slurmwrap.placement.claims import claim_of, empty_server, within_share
 from slurmwrap.placement.speeds import speed_at
 from slurmwrap.profiling.profile import ResourceProfile
+
+Divide = Callable[[Sequence[Claim], Sequence[Server]], Sequence[Grant]]
 
 
 def lone(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning, beside: Bounds) -> Bounds:
@@ -26,8 +31,7 @@ def lone(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tun
     if claim is None:
         return beside
     settings = Settings(assumed_run_s=tuning.assumed_run_s)
-    (grant,) = allocate([within_share(claim, node)], [empty_server(node)], tuning.policy, settings)
-    cpus, memory = _useful(claim, grant)
+    cpus, memory = granted(claim, node, partial(allocate, policy=tuning.policy, settings=settings))
     why, share = f"{_effect(claim, cpus, memory)} ({basis(profile)})", node.cpus / node.gpus
     said = f"with {cpus:.3g} CPUs per GPU instead of {claim.cpus:.3g} {why}; its share is {share:.3g}"
     cached = bool(profile.surface) and memory != claim.mem_mib  # of others bounds.py says the same
@@ -37,6 +41,12 @@ def lone(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tun
         cpu_reason=beside.cpu_reason if cpus == beside.cpus_per_gpu else said,
         mem_reason=f"with {memory} MiB per GPU instead of {claim.mem_mib} {why}" if cached else beside.mem_reason,
     )
+
+
+def granted(claim: Claim, node: Node, divide: Divide) -> tuple[float, int]:
+    """CPUs and MiB per GPU that `divide` grants it on an empty `node`, never above its share there."""
+    (grant,) = divide([within_share(claim, node)], [empty_server(node)])
+    return _useful(claim, grant)
 
 
 def _useful(claim: Claim, grant: Grant) -> tuple[float, int]:

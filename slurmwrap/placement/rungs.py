@@ -69,6 +69,7 @@ def share_of(claim: Claim, servers: Sequence[Server]) -> Share | None:
 
 
 def as_asked(claim: Claim, prices: Prices) -> Rung:
+    """The one rung of a job of which nobody knows how fast it would be elsewhere."""
     return Rung(cpus=claim.cpus, mem_mib=claim.mem_mib, price=claim.cpus * prices.cpu + claim.mem_mib * prices.mib)
 
 
@@ -76,47 +77,54 @@ def rungs(claim: Claim, share: Share | None, prices: Prices) -> tuple[Rung, ...]
     """The floor first. One rung, as asked, where nothing is known or nothing allowed is as fast."""
     if share is None or not claim.speeds:
         return (as_asked(claim, prices),)
-    least = _Point(
+    least = Point(
         cpus=max(claim.least_cpus, share.cpus if share.whole else 0.0),
         mem_mib=max(claim.least_mem_mib, share.mem_mib if share.whole else 0),
     )
-    asked = _Point(cpus=claim.cpus, mem_mib=claim.mem_mib)
+    asked = Point(cpus=claim.cpus, mem_mib=claim.mem_mib)
     return _rungs(claim.speeds, asked, least, share, prices) or (as_asked(claim, prices),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
+class Point:
+    """CPUs and MiB per GPU."""
+
     cpus: float
     mem_mib: int
 
 
 @lru_cache(maxsize=4096)
 def _rungs(
-    speeds: tuple[SpeedPoint, ...], asked: _Point, least: _Point, share: Share, prices: Prices
+    speeds: tuple[SpeedPoint, ...], asked: Point, least: Point, share: Share, prices: Prices
 ) -> tuple[Rung, ...]:
     at_share = speed_at(speeds, share.cpus, share.mem_mib)
     base = max(at_share, speed_at(speeds, asked.cpus, asked.mem_mib))
     points = []
-    for point in _allowed(speeds, asked, least, share):
+    for point in allowed(speeds, asked, least, share):
         speed = speed_at(speeds, point.cpus, point.mem_mib)
-        price = point.cpus * prices.cpu + point.mem_mib * prices.mib
+        price = price_of(point, prices)
         if speed >= base * (1 - _SAME) if base else _no_less(point, asked, share):
             relative = speed / at_share if at_share else None
             points.append(Rung(cpus=point.cpus, mem_mib=point.mem_mib, price=price, speed=relative))
     return _hull(points) if points else ()
 
 
-def _allowed(speeds: Sequence[SpeedPoint], asked: _Point, least: _Point, share: Share) -> list[_Point]:
+def allowed(speeds: Sequence[SpeedPoint], asked: Point, least: Point, share: Share) -> list[Point]:
     """Every point that is known, the share, and what the user asked: within all limits but the last, his own word."""
     known = [(float(point.cpus), point.mem_mib) for point in speeds]
     wanted = {(max(c, least.cpus), max(m, least.mem_mib)) for c, m in [*known, (share.cpus, share.mem_mib)]}
     within = {p for p in wanted if p[0] <= share.most_cpus + _SAME and p[1] <= share.most_mem_mib}
     if asked.cpus >= least.cpus and asked.mem_mib >= least.mem_mib:
         within.add((asked.cpus, asked.mem_mib))
-    return [_Point(cpus=cpus, mem_mib=mem) for cpus, mem in sorted(within)]
+    return [Point(cpus=cpus, mem_mib=mem) for cpus, mem in sorted(within)]
 
 
-def _no_less(point: _Point, asked: _Point, share: Share) -> bool:
+def price_of(point: Point, prices: Prices) -> float:
+    """Of a GPU's part. As graded.py prices it, a share's CPUs cost 1 and its memory Settings.memory_weight."""
+    return point.cpus * prices.cpu + point.mem_mib * prices.mib
+
+
+def _no_less(point: Point, asked: Point, share: Share) -> bool:
     """Where the speed at the share and as asked is unknown, only what is no less than either can be no slower."""
     return point.cpus >= max(share.cpus, asked.cpus) and point.mem_mib >= max(share.mem_mib, asked.mem_mib)
 

@@ -14,8 +14,8 @@ from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Evidence
 from slurmwrap.edges import Clock, Logs, Publisher, Slurm, Spool, Store
 from slurmwrap.errors import SlurmUnreachable, StoreError
 from slurmwrap.job.measurement import Measurement
+from slurmwrap.placement.bucket import Bucket
 from slurmwrap.profiling.merge import merge
-from slurmwrap.reconcile.bucket import Bucket
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay, Submission
 from slurmwrap.retry.decision import InputRead
 from slurmwrap.retry.incident import Incident, Mounts, first_component

@@ -18,11 +18,11 @@ from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.diagnosis.evidence import Attempt
 from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.placement.bucket import filled, take
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.placement.relax import Asked, may_be_touched, submitted, whole
 from slurmwrap.placement.retune import together
 from slurmwrap.prerun.verdict import Outcome
-from slurmwrap.reconcile.bucket import filled, take
 from slurmwrap.reconcile.desk import Pass, mute, muted, one_by_one
 from slurmwrap.retry.attempt import WAITING_RULES, ActionRecord, Submission
 from slurmwrap.retry.decision import Ruled

@@ -23,8 +23,7 @@ from slurmwrap.job.request import ResourceShape
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.claim import Claim, Grant, Server, Settings
 from slurmwrap.placement.relax import BLOCKED
-from slurmwrap.placement.rungs import share_of
-from slurmwrap.placement.speeds import speed_at
+from slurmwrap.placement.waiting import hurried, kept_to_share, matters
 from slurmwrap.profiling.merge import as_of
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.reconcile.claims import fixed_claim, servers_of, tasks_per_node, tuned_claim, waiting_tasks, where
@@ -32,7 +31,6 @@ from slurmwrap.reconcile.desk import Pass, one_by_one
 from slurmwrap.reconcile.pending import Waiting, head, ours_pending, spend
 from slurmwrap.retry.record import key_of, profile_key_of
 
-_MATTERS = 0.05  # a change of speed below this is not worth an update of a job that cannot start yet
 _ROUNDING = 1e-6
 _PASSES_S = 600.0  # Slurm looks at the head of its queue far more often
 _BACK = "Slurm would not run it with what it was given: back to what was asked"
@@ -175,15 +173,8 @@ def _as_we_left_it(waiting: Waiting) -> Mapping[str, bool]:
 
 
 def _matters(record: JobRecord, claim: Claim, grant: Grant) -> bool:
-    """Always where it could start now. Else only a gain in speed, or something given back, is worth an update."""
-    if grant.servers:
-        return True
     gpus = claim.gpus_per_node
-    cpus, memory = record.cpus / claim.nodes / gpus, (record.mem_mib_per_node or 0) / gpus
-    now, then = speed_at(claim.speeds, cpus, memory), speed_at(claim.speeds, grant.cpus, grant.mem_mib)
-    if abs(then - now) > _MATTERS * now:
-        return True
-    return cpus - grant.cpus >= 1 or memory > grant.mem_mib * (1 + _MATTERS)
+    return matters(claim, grant, record.cpus / claim.nodes / gpus, (record.mem_mib_per_node or 0) / gpus)
 
 
 def _claims(tunable: Mapping[str, Waiting], servers: Sequence[Server], run: Pass) -> tuple[Claim, ...]:
@@ -202,22 +193,10 @@ def _claims(tunable: Mapping[str, Waiting], servers: Sequence[Server], run: Pass
     plain = [replace(claim, speeds=()) for claim in asked]
     could = {grant.job for grant in allocate(plain, servers, "proportional") if grant.servers}
     run.book.startable = {job: min(run.book.startable.get(job, run.now), run.now) for job in could}
-    hurried = _hurried(ready[:most], asked, tunable, {server.name for server in servers}, run)
-    asked = [_kept_to_share(claim, servers) if claim.job in hurried else claim for claim in asked]
-    for_s = {job: run.now - since for job, since in run.book.startable.items()} | dict.fromkeys(hurried, inf)
+    soon = _hurried(ready[:most], asked, tunable, {server.name for server in servers}, run)
+    asked = [kept_to_share(claim, servers) if claim.job in soon else claim for claim in asked]
+    for_s = {job: run.now - since for job, since in run.book.startable.items()} | dict.fromkeys(soon, inf)
     return tuple(replace(claim, startable_s=for_s.get(claim.job, 0.0)) for claim in asked)
-
-
-def _kept_to_share(claim: Claim, servers: Sequence[Server]) -> Claim:
-    """It may be given less than it asks, but no more than its share: of what lies above others would be short."""
-    share = share_of(claim, [s for s in servers if s.gpus >= claim.gpus_per_node and s.name in (claim.servers or ())])
-    if share is None or not claim.speeds:
-        return claim
-    return replace(
-        claim,
-        most_cpus=min(share.most_cpus, max(share.cpus, claim.cpus)),
-        most_mem_mib=min(share.most_mem_mib, max(share.mem_mib, claim.mem_mib)),
-    )
 
 
 def _hurried(
@@ -228,15 +207,12 @@ def _hurried(
     ours = {job.waiting_address for job in ours_pending(run) if run.book.submitted[key_of(job, run.book.cluster)].tune}
     ours -= {claim.job for claim in claims if claim.job in tunable and not claim.speeds}
     may_run = {claim.job: claim.servers for claim in claims}
-    hurried, wanted = set[str](), set[str]()
-    for job in reversed(ready):
+
+    def names_of(job: JobRecord) -> frozenset[str]:
         names = may_run.get(job.waiting_address)
-        names = where(job, run.snapshot()) if names is None else names
-        if job.waiting_address not in ours:
-            wanted |= names & servers
-        elif not wanted.isdisjoint(names):
-            hurried.add(job.waiting_address)
-    return hurried
+        return (where(job, run.snapshot()) if names is None else names) & servers
+
+    return hurried((job.waiting_address, names_of(job), job.waiting_address in ours) for job in reversed(ready))
 
 
 def _of(job: JobRecord, waiting: Waiting | None, run: Pass, gpus: int) -> Sequence[Claim]:

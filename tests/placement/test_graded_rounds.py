@@ -1,0 +1,229 @@
+"""The policy `graded` where leases end.
+
+Servers of 8 GPUs, 24 CPUs and 512,000 MiB: a share is 3 CPUs and 64,000 MiB.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from allocate_cases import LIGHT, claim, points, queues, server, servers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurmwrap.placement.allocate import allocate
+from slurmwrap.placement.claim import ROUNDS, Claim, Grant, Server, Settings
+from slurmwrap.placement.rungs import share_of
+from slurmwrap.placement.speeds import speed_at
+
+FEW = settings(max_examples=15, deadline=None)
+# relative to the share, as Synergy's models: the middle point of `wide` is what its best leaves to others
+WIDE = points((3, 64_000, 1.0), (6, 64_000, 1.75), (9, 64_000, 2.0), (12, 64_000, 2.9))
+STEEP = points((3, 64_000, 1.0), (6, 64_000, 2.5))
+
+
+def rounds(queue: Sequence[Claim], cluster: Sequence[Server], lead: float = ROUNDS.lead) -> tuple[Grant, ...]:
+    return allocate(queue, cluster, "graded", replace(ROUNDS, lead=lead))
+
+
+def gpus(queue: Sequence[Claim], grants: Sequence[Grant]) -> int:
+    return sum(one.gpus for one, grant in zip(queue, grants, strict=True) if grant.servers)
+
+
+def total(queue: Sequence[Claim], grants: Sequence[Grant]) -> float:
+    return sum(one.gpus * (grant.speed or 1.0) for one, grant in zip(queue, grants, strict=True) if grant.servers)
+
+
+@st.composite
+def emptied(draw: st.DrawFn) -> tuple[tuple[Claim, ...], tuple[Server, ...]]:
+    """One to five equal, empty servers, and jobs of any kind whose shares lie within their limits."""
+    count, size = draw(st.integers(1, 5)), draw(st.sampled_from([2, 4, 8]))
+    cpus, memory = size * draw(st.integers(1, 8)) + draw(st.integers(0, 3)), size * draw(st.integers(8_000, 80_000))
+    cluster = tuple(server(f"n{number}", gpus=size, cpus=cpus, mem_mib=memory) for number in range(count))
+    return draw(queues(cluster)), cluster
+
+
+@st.composite
+def one_gpu_jobs(draw: st.DrawFn) -> tuple[tuple[Claim, ...], tuple[Server, ...]]:
+    """As many jobs as there are GPUs at most, each with a profile that knows its share."""
+    cluster = servers(draw(st.integers(1, 3)))
+    speeds = st.lists(
+        st.tuples(st.integers(1, 24), st.sampled_from([21_000, 64_000, 128_000, 256_000]), st.floats(0.1, 4.0)),
+        max_size=6,
+        unique_by=lambda row: row[:2],
+    )
+    profiles = [points((3, 64_000, 1.0), *draw(speeds)) for _ in range(draw(st.integers(1, 5)))]
+    count = draw(st.integers(0, 8 * len(cluster)))
+    return tuple(
+        claim(str(n), speeds=tuple({(p.cpus, p.mem_mib): p for p in draw(st.sampled_from(profiles))}.values()))
+        for n in range(count)
+    ), cluster
+
+
+# ------------------------------------------------------------------------------------------- what always holds
+
+
+@FEW
+@given(emptied())
+def test_no_server_gives_more_than_it_has(situation: tuple[tuple[Claim, ...], tuple[Server, ...]]) -> None:
+    queue, cluster = situation
+    taken_gpus, cpus, memory = Counter[str](), Counter[str](), Counter[str]()
+    for one, grant in zip(queue, rounds(queue, cluster), strict=True):
+        assert len(set(grant.servers)) == len(grant.servers) in (0, one.nodes)
+        for name in grant.servers:
+            assert one.servers is None or name in one.servers
+            taken_gpus[name] += one.gpus_per_node
+            cpus[name] += round(grant.cpus * one.gpus_per_node * 1000)
+            memory[name] += grant.mem_mib * one.gpus_per_node
+    for each in cluster:
+        assert taken_gpus[each.name] <= each.gpus
+        assert cpus[each.name] <= each.cpus * 1000
+        assert memory[each.name] <= each.mem_mib
+
+
+@FEW
+@given(emptied())
+def test_nobody_is_slower_than_at_the_share(situation: tuple[tuple[Claim, ...], tuple[Server, ...]]) -> None:
+    queue, cluster = situation
+    for one, grant in zip(queue, rounds(queue, cluster), strict=True):
+        able = [s for s in cluster if s.gpus >= one.gpus_per_node and (one.servers is None or s.name in one.servers)]
+        share = share_of(one, able)
+        if share is None or (grant.cpus, grant.mem_mib) == (one.cpus, one.mem_mib):
+            continue
+        at_share = speed_at(one.speeds, share.cpus, share.mem_mib)
+        assert speed_at(one.speeds, grant.cpus, grant.mem_mib) >= at_share * 0.999999
+        assert grant.cpus >= one.least_cpus and (one.most_cpus is None or grant.cpus <= one.most_cpus + 1e-9)
+        assert grant.mem_mib >= one.least_mem_mib and (one.most_mem_mib is None or grant.mem_mib <= one.most_mem_mib)
+
+
+@FEW
+@given(one_gpu_jobs(), st.sampled_from([0.0, 1.0]))
+def test_every_job_of_one_gpu_has_a_place_while_there_are_gpus(
+    situation: tuple[tuple[Claim, ...], tuple[Server, ...]], lead: float
+) -> None:
+    queue, cluster = situation
+    grants = rounds(queue, cluster, lead)
+    assert all(grant.servers for grant in grants)
+    assert all((grant.speed or 0.0) >= 1 - 1e-9 for grant in grants)
+
+
+@FEW
+@given(one_gpu_jobs())
+def test_a_round_does_no_less_work_than_under_synergy_tune(
+    situation: tuple[tuple[Claim, ...], tuple[Server, ...]],
+) -> None:
+    queue, cluster = situation
+    assert total(queue, rounds(queue, cluster, lead=0.0)) >= total(queue, allocate(queue, cluster, "tune")) - 1e-6
+
+
+@FEW
+@given(emptied())
+def test_no_fewer_gpus_have_work_than_under_synergy_tune(
+    situation: tuple[tuple[Claim, ...], tuple[Server, ...]],
+) -> None:
+    queue, cluster = situation
+    assert gpus(queue, rounds(queue, cluster)) >= gpus(queue, allocate(queue, cluster, "tune"))
+
+
+@FEW
+@given(emptied())
+def test_the_same_question_has_one_answer_whatever_the_servers_order_and_the_jobs_names(
+    situation: tuple[tuple[Claim, ...], tuple[Server, ...]],
+) -> None:
+    queue, cluster = situation
+    grants = rounds(queue, cluster)
+    assert rounds(queue, tuple(reversed(cluster))) == grants
+    renamed = [replace(one, job=f"x{len(queue) - number}") for number, one in enumerate(queue)]
+    assert [replace(grant, job="") for grant in rounds(renamed, cluster)] == [replace(g, job="") for g in grants]
+
+
+# ------------------------------------------------------------------------------------------- what it does
+
+
+def test_nobody_is_granted_nothing() -> None:
+    assert rounds((), servers(1)) == ()
+
+
+def test_without_servers_everybody_waits_as_he_asked() -> None:
+    assert rounds([claim("a", "hungry")], ()) == (Grant(job="a", cpus=3, mem_mib=64_000),)
+
+
+def test_a_grant_says_why_it_differs_from_the_request() -> None:
+    (grant,) = rounds([claim("a", "light")], servers(1))
+    assert grant == Grant(
+        job="a",
+        cpus=1.0,
+        mem_mib=20_000,
+        servers=("n0",),
+        speed=1.0,
+        cpu_reason="1 CPUs per GPU instead of 3: runs at 1 times the speed of its share",
+        mem_reason="20000 MiB per GPU instead of 64000: runs at 1 times the speed of its share",
+    )
+
+
+def test_hungry_jobs_are_mixed_with_light_ones_on_every_server() -> None:
+    """8 light jobs of 1 CPU and 8 hungry ones, all hungry first: 4 of each fit on a server with 5 CPUs each."""
+    queue = [claim(f"h{n}", speeds=points((3, 64_000, 1.0), (5, 64_000, 1.5))) for n in range(8)]
+    queue += [claim(f"l{n}", speeds=LIGHT) for n in range(8)]
+    grants = rounds(queue, servers(2))
+    assert [grant.cpus for grant in grants] == [5] * 8 + [1] * 8
+    assert Counter(grant.servers for grant in grants[:8]) == {("n0",): 4, ("n1",): 4}
+
+
+def test_two_get_the_middle_where_tune_gives_one_all_and_the_other_the_share() -> None:
+    """Four steep ones at 6 CPUs are worth more than two wide ones at 12."""
+    queue = [claim(f"w{n}", speeds=WIDE) for n in range(2)] + [claim(f"s{n}", speeds=STEEP) for n in range(2)]
+    queue += [claim(f"l{n}", speeds=LIGHT) for n in range(4)]
+    assert [grant.cpus for grant in rounds(queue, servers(1), lead=0.0)[:4]] == [3, 3, 6, 6]
+    assert [grant.cpus for grant in allocate(queue, servers(1), "tune")[:4]] != [3, 3, 6, 6]
+
+
+def test_what_the_next_step_does_not_fit_into_goes_to_a_point_between() -> None:
+    """24 - 6 x 3 - 1 are 5 for the last: 12 is too much, and 5 lies on no hull."""
+    late = points((3, 64_000, 1.0), (5, 64_000, 1.1), (12, 64_000, 2.9))
+    queue = [*(claim(str(n)) for n in range(6)), claim("l", "light"), claim("a", speeds=late)]
+    assert rounds(queue, servers(1))[-1].cpus == 5
+
+
+def test_the_head_of_the_queue_is_raised_before_its_like_behind() -> None:
+    queue = [claim(str(n), speeds=STEEP) for n in range(4)] + [claim(f"p{n}") for n in range(4)]
+    assert [grant.cpus for grant in rounds(queue, servers(1))] == [3] * 8
+    assert [grant.cpus for grant in rounds([*queue[:7], claim("l", "light")], servers(1))][:4] == [3, 3, 3, 3]
+    light = [claim(f"l{n}", "light") for n in range(4)]
+    assert [grant.cpus for grant in rounds([*queue[:4], *light], servers(1))] == [6, 6, 3, 3, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("lead", "cpus"), [(0.0, [3, 6]), (5.0, [6, 3])])
+def test_how_much_the_head_counts_is_a_setting(lead: float, cpus: list[float]) -> None:
+    """The second job makes a little more of the same CPUs."""
+    first, second = points((3, 64_000, 1.0), (6, 64_000, 1.5)), points((3, 64_000, 1.0), (6, 64_000, 1.6))
+    queue = [claim("a", speeds=first), claim("b", speeds=second), *(claim(f"p{n}") for n in range(4))]
+    queue += [claim(f"l{n}", "light") for n in range(2)]
+    assert [grant.cpus for grant in rounds(queue, servers(1), lead)[:2]] == cpus
+
+
+def test_large_jobs_are_seated_before_small_ones_break_the_servers() -> None:
+    queue = [*(claim(str(n)) for n in range(8)), claim("big", gpus_per_node=8)]
+    assert all(grant.servers for grant in rounds(queue, servers(2)))
+
+
+def test_a_job_of_several_nodes_gets_the_same_on_all_of_them() -> None:
+    one = claim("a", speeds=STEEP, gpus_per_node=4, nodes=2)
+    (grant,) = rounds([one], servers(2))
+    assert (grant.cpus, grant.servers) == (6, ("n0", "n1"))
+
+
+def test_who_does_not_fit_waits_and_the_next_one_takes_the_place() -> None:
+    queue = [*(claim(str(n)) for n in range(7)), claim("big", gpus_per_node=4), claim("small")]
+    assert [grant.job for grant in rounds(queue, servers(1)) if not grant.servers] == ["big"]
+
+
+def test_a_round_keeps_nothing_back_for_others() -> None:
+    """Where nothing is released, idle GPUs keep a reserve, and a queue may ask for more than there is."""
+    queue = [claim(str(n), speeds=STEEP) for n in range(3)]
+    assert [grant.cpus for grant in rounds(queue, servers(1))] == [6, 6, 6]
+    still = Settings(drain=1.0, reserve=1.0)
+    assert [grant.cpus for grant in allocate(queue, servers(1), "graded", still)] == [3, 3, 3]
