@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from replay import page, plot, settings, tuning
 from replay.arms import ARMS
 from replay.labs import account, lab, parent
-from replay.tracefile import TraceJob
 from replay.tuning import Arm
+
+from slurmwrap.sim.job import SimJob
 
 Pair = dict[str, Arm]
 _ROOT = Path(__file__).resolve().parents[1]
@@ -78,18 +79,18 @@ def replay_tuning(options: argparse.Namespace, directory: Path) -> int:
     return 0
 
 
-def _traces(options: argparse.Namespace) -> dict[str, tuple[TraceJob, ...]]:
+def _traces(options: argparse.Namespace) -> dict[str, tuple[SimJob, ...]]:
     traces = {"shipped": tuning.shipped()}
     if options.series:
-        from replay.generator import static_jobs
+        from slurmwrap.sim.trace.synergy import STATIC, generate
 
         first, last = (int(part) for part in options.seeds.split("-"))
-        traces |= {f"seed {seed}": static_jobs(seed) for seed in range(first, last + 1)}
+        traces |= {f"seed {seed}": generate(STATIC, seed=seed) for seed in range(first, last + 1)}
     return traces
 
 
 def _played(
-    traces: dict[str, tuple[TraceJob, ...]], times: int, scale: float, options: argparse.Namespace, directory: Path
+    traces: dict[str, tuple[SimJob, ...]], times: int, scale: float, options: argparse.Namespace, directory: Path
 ) -> list[tuple[str, Pair]]:
     """Every trace `times` times, each time both arms one after the other on one lab, in changing order."""
     todo = [(name, jobs, turn) for turn in range(times) for name, jobs in traces.items()]

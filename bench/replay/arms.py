@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from replay.labs import USER, Lab, ReplayError, wait_for
 from replay.measures import Given
 from replay.records import Run, read_runs, read_submits, read_updates
-from replay.tracefile import TraceJob
+from slurmwrap.sim.job import SimJob
 
 ARMS = ("sbatch", "gsub")
 
@@ -23,14 +23,14 @@ class Outcome:
     arm: str
     up: float
     submitting_s: float
-    jobs: Mapping[int, TraceJob]
+    jobs: Mapping[int, SimJob]
     runs: tuple[Run, ...]
     given: Mapping[int, Given]
     updates: tuple[float, ...] = ()  # of waiting jobs, by the reconciler: when
     odd: tuple[str, ...] = ()  # jobs that found their environment or the controller's word contradictory
 
 
-def all_at_once(lab: Lab, arm: str, jobs: Sequence[TraceJob], scale: float, patience_s: float) -> Outcome:
+def all_at_once(lab: Lab, arm: str, jobs: Sequence[SimJob], scale: float, patience_s: float) -> Outcome:
     """Submits all `jobs` while the partition is down, sets it up, waits for the last end.
 
     A hundred calls of gsub take longer than a hundred of sbatch, and in a static trace all jobs are there at once:
@@ -47,7 +47,7 @@ def all_at_once(lab: Lab, arm: str, jobs: Sequence[TraceJob], scale: float, pati
     return collect(lab, arm, ids, up, submitting)
 
 
-def submit(lab: Lab, arm: str, job: TraceJob, scale: float) -> int:
+def submit(lab: Lab, arm: str, job: SimJob, scale: float) -> int:
     """One job by one call; returns its id."""
     own = ["--prerun=off", f"--resource-profile={job.model}"] if arm == "gsub" else []
     name = f"--job-name=j{job.number:03d}-{job.model}"
@@ -62,7 +62,7 @@ def submitted(lab: Lab, argv: Sequence[str]) -> int:
     return int(told[0])
 
 
-def settle(lab: Lab, arm: str, ids: Mapping[int, TraceJob], patience_s: float = 90.0) -> None:
+def settle(lab: Lab, arm: str, ids: Mapping[int, SimJob], patience_s: float = 90.0) -> None:
     """Until the reconciler has seen all that waits: a few of its passes without an update."""
     if arm != "gsub":
         return
@@ -80,7 +80,7 @@ def queue(lab: Lab) -> list[str]:
     return lab.root(["squeue", "-h", "-o", "%A"]).split()
 
 
-def collect(lab: Lab, arm: str, ids: Mapping[int, TraceJob], up: float, submitting: float) -> Outcome:
+def collect(lab: Lab, arm: str, ids: Mapping[int, SimJob], up: float, submitting: float) -> Outcome:
     """Slurm's log, what the jobs wrote, and both compared with the controller's allocation."""
     wait_for(lambda: len(runs_of(lab, ids)) >= len(ids), 30.0, f"{arm}: every job's end in slurmctld's log")
     given = {job_id: _given(lab, job_id) for job_id in ids}
@@ -110,7 +110,7 @@ def submits_of(lab: Lab, ids: Mapping[int, object]) -> dict[int, float]:
         return read_submits(lines, ids)
 
 
-def _updates(lab: Lab, ids: Mapping[int, TraceJob]) -> tuple[float, ...]:
+def _updates(lab: Lab, ids: Mapping[int, SimJob]) -> tuple[float, ...]:
     with lab.log.open(encoding="utf-8", errors="replace") as lines:
         return read_updates(lines, ids)
 

@@ -7,8 +7,8 @@ T (a GPUs + b CPUs + c MiB); and no job is faster than at its best. The greatest
 lower bound of the makespan T, so proportional / bound is an upper bound of the ratio. It does not know that a server is
 not a pool, nor that a queue has an order: probably nobody reaches it.
 
-`best_found`: a search, no proof. All run times known, requests fixed beforehand, Slurm's order and backfill as in
-model.py: from a few starts, single requests are changed again and again; what is no worse is kept.
+`best_found`: a search, no proof. All run times known, requests fixed beforehand, Slurm's order and backfill as the
+simulator has them: from a few starts, single requests are changed again and again; what is no worse is kept.
 
     python bench/replay/bound.py --seeds 1-10     # half a minute for each queue
 """
@@ -24,18 +24,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from replay.generator import static_jobs
-from replay.model import Waiting, World, cluster, play, points
-from replay.tracefile import DATA, TraceJob, read_trace
+from replay.model import STATIC, Speeds, cluster, makespan, play, points, profiles
+from replay.tracefile import MATRICES, STATIC100, read_trace
 from slurmwrap.placement.claim import Server, SpeedPoint
-from slurmwrap.placement.room import Room
+from slurmwrap.placement.speeds import speed_at
+from slurmwrap.sim import backfill
+from slurmwrap.sim.backfill import World
+from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.trace import synergy
 
-Speeds = Mapping[str, tuple[SpeedPoint, ...]]
 Request = tuple[float, int]
 GRID = 40  # steps of each price
 
 
-def least_makespan(jobs: Sequence[TraceJob], speeds: Speeds, servers: Sequence[Server]) -> float:
+def least_makespan(jobs: Sequence[SimJob], speeds: Speeds, servers: Sequence[Server]) -> float:
     """Seconds: no schedule without release is shorter. One-GPU jobs, all there at once."""
     gpus, cpus = sum(s.gpus for s in servers), sum(s.cpus for s in servers)
     memory = sum(s.mem_mib for s in servers)
@@ -59,18 +61,18 @@ def least_makespan(jobs: Sequence[TraceJob], speeds: Speeds, servers: Sequence[S
 
 
 def best_found(
-    jobs: Sequence[TraceJob], speeds: Speeds, world: World, *, seed: int = 0, tries: int = 600
+    jobs: Sequence[SimJob], speeds: Speeds, servers: Sequence[Server], world: World, *, seed: int = 0, tries: int = 600
 ) -> tuple[float, dict[int, Request]]:
     """The shortest makespan found and its requests, never slower than the proportional share."""
     draw = random.Random(seed)
     choices = {model: _choices(points) for model, points in speeds.items()}
     best: tuple[float, dict[int, Request]] | None = None
     for level in (0, 1, 2, 3):
-        found = {job.number: choices[job.model][min(level, len(choices[job.model]) - 1)] for job in jobs}
-        span, ended = _span(jobs, speeds, world, found)
+        found = {place: choices[job.model][min(level, len(choices[job.model]) - 1)] for place, job in enumerate(jobs)}
+        span, ended = _span(jobs, speeds, servers, world, found)
         for _ in range(tries):
             other = _changed(jobs, choices, found, ended, draw)
-            new_span, new_ended = _span(jobs, speeds, world, other)
+            new_span, new_ended = _span(jobs, speeds, servers, world, other)
             if new_span <= span:
                 found, span, ended = other, new_span, new_ended
         if best is None or span < best[0]:
@@ -91,7 +93,7 @@ def _choices(points: Sequence[SpeedPoint]) -> list[Request]:
 
 
 def _changed(
-    jobs: Sequence[TraceJob],
+    jobs: Sequence[SimJob],
     choices: Mapping[str, Sequence[Request]],
     found: Mapping[int, Request],
     ended: Sequence[float],
@@ -101,34 +103,46 @@ def _changed(
     last = sorted(range(len(jobs)), key=lambda n: -ended[n])[:5]
     other = dict(found)
     for _ in range(draw.randint(1, 3)):
-        job = jobs[draw.choice(last)] if draw.random() < 0.5 else jobs[draw.randrange(len(jobs))]
-        other[job.number] = draw.choice(choices[job.model])
+        place = draw.choice(last) if draw.random() < 0.5 else draw.randrange(len(jobs))
+        other[place] = draw.choice(choices[jobs[place].model])
     return other
 
 
 def _span(
-    jobs: Sequence[TraceJob], speeds: Speeds, world: World, requests: Mapping[int, Request]
+    jobs: Sequence[SimJob], speeds: Speeds, servers: Sequence[Server], world: World, requests: Mapping[int, Request]
 ) -> tuple[float, Sequence[float]]:
-    def policy(now: float, waiting: Sequence[Waiting], rooms: Sequence[Room]) -> Mapping[int, Request]:
-        return requests
+    asking = [_asking(place, job, speeds[job.model], *requests[place]) for place, job in enumerate(jobs)]
+    outcome = backfill.play(asking, servers, world=world, profiles={})
+    return makespan(outcome, world), [ended or 0.0 for ended in outcome.ended_s]
 
-    played = play(jobs, speeds, world, policy)
-    return played.makespan, played.ended
+
+def _asking(place: int, job: SimJob, points: Sequence[SpeedPoint], cpus: float, mem_mib: int) -> SimJob:
+    """With so much per GPU, and as long as it takes with that."""
+    return SimJob(
+        number=place,
+        job=str(place),
+        submit_s=job.submit_s,
+        work_s=job.work_s / speed_at(points, cpus, mem_mib),
+        gpus=job.gpus,
+        cpus=round(cpus * job.gpus),
+        mem_mib=mem_mib * job.gpus,
+    )
 
 
 def main() -> None:
+    """Prints a line for each queue."""
     parser = argparse.ArgumentParser(description="the proven bound and the best that a search finds")
     parser.add_argument("--seeds", default="1-10", help="of the generated queues, as first-last")
     parser.add_argument("--tries", type=int, default=500, help="changes from each of four starts")
     options = parser.parse_args()
     first, last = (int(part) for part in options.seeds.split("-"))
-    speeds, world = points(DATA / "profiles" / "synergy_profiles.csv"), World(servers=cluster())
-    queues = {"static100": read_trace(DATA / "traces" / "synergy_static100.csv")}
-    queues |= {f"seed {seed}": static_jobs(seed) for seed in range(first, last + 1)}
+    speeds, known, servers = points(MATRICES), profiles(MATRICES), cluster()
+    queues: dict[str, Sequence[SimJob]] = {"static100": read_trace(STATIC100)}
+    queues |= {f"seed {seed}": synergy.generate(synergy.STATIC, seed=seed) for seed in range(first, last + 1)}
     for name, jobs in queues.items():
-        plain = play(jobs, speeds, world, None).makespan
-        bound = plain / least_makespan(jobs, speeds, world.servers)
-        found = plain / best_found(jobs, speeds, world, tries=options.tries)[0]
+        plain = makespan(play(jobs, known, servers, STATIC, None), STATIC)
+        bound = plain / least_makespan(jobs, speeds, servers)
+        found = plain / best_found(jobs, speeds, servers, STATIC, tries=options.tries)[0]
         print(f"{name:10} best found {found:.3f}   proven bound {bound:.3f}", flush=True)
 
 

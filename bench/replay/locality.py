@@ -25,20 +25,11 @@ from statistics import fmean, median
 from replay import arms, jobscript, known, plot
 from replay.labs import Lab, Wanted, lab, wait_for
 from replay.records import Run
-from replay.tracefile import DATA, TraceJob, read_trace
+from replay.tracefile import DATA, read_trace
 from slurmwrap.config import Placement
+from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.skews import SKEW
 
-SKEW = {  # Tiresias, simulator's table of tensors: largest tensor / model size
-    "vgg19": 0.717,
-    "vgg16": 0.744,
-    "vgg11": 0.774,
-    "alexnet": 0.611,
-    "resnet152": 0.060,
-    "resnet101": 0.075,
-    "resnet50": 0.112,
-    "inception4": 0.044,
-    "inception3": 0.138,
-}
 _HANDS = 6  # submissions at a time
 SLOWER_SKEWED, SLOWER = 1.402 / 0.760, 1.015 / 1.005
 SCRIPT = """\
@@ -76,7 +67,7 @@ class Setup:
     """One trace on one cluster. `wait_s`: placement.switch_wait_s, in the trace's time like pin_s."""
 
     name: str
-    jobs: tuple[TraceJob, ...]
+    jobs: tuple[SimJob, ...]
     nodes: int
     gpus: int
     leaves: int
@@ -160,7 +151,7 @@ def _write(out: Path, setup: Setup, found: Sequence[tuple[Placed, Series]]) -> N
 
 def _played(running: Lab, arm: str, setup: Setup) -> tuple[Placed, Series]:
     began = time.time() + 1.0
-    arrivals: dict[int, tuple[TraceJob, float]] = {}
+    arrivals: dict[int, tuple[SimJob, float]] = {}
     with ThreadPoolExecutor(max_workers=_HANDS) as hands:
         for job, at, job_id in hands.map(lambda job: _arrive(running, arm, job, setup, began), setup.jobs):
             arrivals[job_id] = (job, at)
@@ -173,14 +164,14 @@ def _played(running: Lab, arm: str, setup: Setup) -> tuple[Placed, Series]:
     return _figures(arm, runs, arrivals, arms.submits_of(running, arrivals), began, series, setup), series
 
 
-def _arrive(running: Lab, arm: str, job: TraceJob, setup: Setup, began: float) -> tuple[TraceJob, float, int]:
+def _arrive(running: Lab, arm: str, job: SimJob, setup: Setup, began: float) -> tuple[SimJob, float, int]:
     """Submits it when its time has come; users do not wait for each other."""
     at = began + job.submit_s / setup.scale
     time.sleep(max(0.0, at - time.time()))
     return job, at, _submit(running, arm, job, setup)
 
 
-def _submit(running: Lab, arm: str, job: TraceJob, setup: Setup) -> int:
+def _submit(running: Lab, arm: str, job: SimJob, setup: Setup) -> int:
     factor = SLOWER_SKEWED if skewed(job) else SLOWER
     own = ["--prerun=off", f"--resource-profile={job.model}"] if arm == "gsub" else []
     shape = [f"--ntasks={job.gpus}", "--gpus-per-task=1", f"--job-name=j{job.number:03d}-{job.model}"]
@@ -188,7 +179,7 @@ def _submit(running: Lab, arm: str, job: TraceJob, setup: Setup) -> int:
     return arms.submitted(running, [arm, *own, *shape, "replay.sh", *words])
 
 
-def skewed(job: TraceJob) -> bool:
+def skewed(job: SimJob) -> bool:
     """Whether its model suffers when spread. Of GoogLeNet nobody published a skew: no fully connected giants, so no."""
     return SKEW.get(job.model, 0.0) > Placement().skew_limit
 
@@ -196,7 +187,7 @@ def skewed(job: TraceJob) -> bool:
 def _figures(
     arm: str,
     runs: Sequence[Run],
-    arrivals: Mapping[int, tuple[TraceJob, float]],
+    arrivals: Mapping[int, tuple[SimJob, float]],
     submits: Mapping[int, float],
     began: float,
     series: Sequence[tuple[float, float]],

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import exp, log
-from statistics import median
+from statistics import geometric_mean, median
 
 from replay.tuning import Arm
 
@@ -19,11 +18,6 @@ _COLUMNS = (  # heading, field of Figures, what it is multiplied with, format
     ("gap90 ms", "gap_p90_s", 1000, ".0f"),
 )
 _MORE = ("updates", "before", "reaction s", "submit s")
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers."""
-    return exp(sum(map(log, values)) / len(values))
 
 
 def table(rows: Sequence[tuple[str, Arm]]) -> str:

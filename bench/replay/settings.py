@@ -10,7 +10,7 @@ from slurmwrap.config import Config, Tuning
 from slurmwrap.placement.claim import Settings
 
 _POLICY = Path(__file__).resolve().parents[2] / "slurmwrap" / "placement"
-_SOURCES = ("allocate", "claim", "graded", "proportional", "room", "rungs", "speeds", "synergy_tune")
+_SOURCES = ("allocate", "claim", "graded", "proportional", "room", "rungs", "speeds", "synergy_tune", "waiting")
 
 
 def changed(policy: str, scale: float) -> dict[str, object]:

@@ -20,8 +20,8 @@ from statistics import fmean
 from replay import arms, jobscript
 from replay.labs import Lab, Wanted, lab, slurmwrap_lab, wait_for
 from replay.records import Run
-from replay.tracefile import TraceJob
 from replay.tuning import shipped
+from slurmwrap.sim.job import SimJob
 
 NODES, GPUS = 8, 4
 BAD = "n2"
@@ -102,7 +102,7 @@ def _suspects(running: Lab) -> str:
     return running.user(["gsub", "--dry-run", "--prerun=off", "replay.sh", "1"], check=False).partition("exclude")[2]
 
 
-def _played(running: Lab, arm: str, jobs: Sequence[TraceJob], scale: float) -> Suffered:
+def _played(running: Lab, arm: str, jobs: Sequence[SimJob], scale: float) -> Suffered:
     running.root(["scontrol", "update", "PartitionName=gpu", "State=DOWN"])
     own = ["--prerun=off"] if arm == "gsub" else []
     ids = {arms.submitted(running, [arm, *own, "replay.sh", f"{job.work_s / scale:.4f}"]): job for job in jobs}
@@ -113,7 +113,7 @@ def _played(running: Lab, arm: str, jobs: Sequence[TraceJob], scale: float) -> S
     return _figures(arm, runs, good, up)
 
 
-def _until_all_succeeded(running: Lab, ids: Mapping[int, TraceJob], patience_s: float) -> dict[int, Run]:
+def _until_all_succeeded(running: Lab, ids: Mapping[int, SimJob], patience_s: float) -> dict[int, Run]:
     """Runs what failed again, as its user would; returns the run of each job that ended well."""
     again: set[tuple[int, float]] = set()
     deadline = time.monotonic() + patience_s

@@ -1,51 +1,31 @@
-"""What is replayed: jobs of a trace, and how fast each model runs with so many CPUs and so much memory."""
+"""What is replayed on labs: the shared traces, and how fast each model runs, as a job script reads it."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from slurmwrap.profiling.synergy import parse_profiles
+from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.trace.read import open_load
+
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data"
-MIB_PER_GB = 1024  # Synergy's servers have 500 "GB"; its share of 62.5 is an eighth of that
-SHARE = (3, 64_000)  # CPUs and MiB per GPU at which every speed of the profiles is 1
+STATIC100 = DATA / "traces" / "synergy_static100.csv"  # Synergy's own: 100 jobs, all there at once
+MATRICES = DATA / "profiles" / "synergy_profiles.csv"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceJob:
-    """One job of a trace, in the trace's own seconds."""
-
-    number: int
-    model: str
-    submit_s: float
-    work_s: float  # its run time at the proportional share, nothing else slowing it
-    gpus: int = 1
-
-
-def read_trace(path: Path) -> tuple[TraceJob, ...]:
-    """A CSV with submit_s, duration_s, gpus and model; in the file's order, which is that of submission."""
-    with path.open(newline="") as lines:
-        return tuple(
-            TraceJob(
-                number=number,
-                model=row["model"],
-                submit_s=float(row["submit_s"]),
-                work_s=float(row["duration_s"]),
-                gpus=int(row["gpus"]),
-            )
-            for number, row in enumerate(csv.DictReader(lines))
-        )
+def read_trace(path: Path) -> tuple[SimJob, ...]:
+    """In the order of submission."""
+    return open_load(path).jobs
 
 
 def speed_table(path: Path) -> dict[str, tuple[tuple[int, int, float], ...]]:
-    """Model → (CPUs, MiB, speed relative to SHARE) per GPU, sorted. Synergy's measured points, nothing in between."""
-    table: dict[str, list[tuple[int, int, float]]] = {}
+    """Model → (CPUs, MiB, speed relative to the share) per GPU, sorted. Synergy's points, nothing in between."""
     with path.open(newline="") as lines:
-        for row in csv.DictReader(lines):
-            memory = int(float(row["mem_gb"]) * MIB_PER_GB)
-            table.setdefault(row["model"], []).append((int(row["cpus"]), memory, float(row["throughput"])))
-    return {model: tuple(sorted(points)) for model, points in table.items()}
+        return {
+            profile.key: tuple(sorted((point.cpus, point.mem_mib, point.speed) for point in profile.surface))
+            for profile in parse_profiles(lines, at=0.0)
+        }
 
 
 def speed_lines(points: Iterable[tuple[int, int, float]]) -> str:

@@ -10,10 +10,9 @@ from statistics import median
 from replay import arms, jobscript, known
 from replay.labs import Lab, Wanted
 from replay.measures import Figures, figures
-from replay.tracefile import DATA, TraceJob, read_trace, speed_table
+from replay.tracefile import MATRICES, STATIC100, read_trace, speed_table
+from slurmwrap.sim.job import SimJob
 
-TRACE = DATA / "traces" / "synergy_static100.csv"
-MATRICES = DATA / "profiles" / "synergy_profiles.csv"
 NODES, GPUS, CPUS, MEM_MIB = 4, 8, 24, 512_000  # Synergy's four servers
 PATIENCE_S = 900.0
 
@@ -45,7 +44,7 @@ def prepare(lab: Lab) -> None:
     known.teach(lab, MATRICES)
 
 
-def run_arm(lab: Lab, arm: str, jobs: Sequence[TraceJob], scale: float) -> Arm:
+def run_arm(lab: Lab, arm: str, jobs: Sequence[SimJob], scale: float) -> Arm:
     """One arm to its end. `scale`: seconds of the trace in one second."""
     done = arms.all_at_once(lab, arm, jobs, scale, PATIENCE_S)
     return Arm(
@@ -73,16 +72,16 @@ def reaction(done: arms.Outcome) -> float:
     return median(found) if found else 0.0
 
 
-def shipped() -> tuple[TraceJob, ...]:
+def shipped() -> tuple[SimJob, ...]:
     """Synergy's own static trace: 100 jobs, all there at once."""
-    return read_trace(TRACE)
+    return read_trace(STATIC100)
 
 
-def bounds(traces: Mapping[str, Sequence[TraceJob]]) -> dict[str, float]:
+def bounds(traces: Mapping[str, Sequence[SimJob]]) -> dict[str, float]:
     """No policy on a Slurm that takes nothing back gains more: replay.bound, against proportional in replay.model."""
     from replay.bound import least_makespan
-    from replay.model import World, cluster, play, points
+    from replay.model import STATIC, cluster, makespan, play, points, profiles
 
-    speeds, servers = points(MATRICES), cluster(NODES, GPUS, CPUS, MEM_MIB)
-    plain = {name: play(jobs, speeds, World(servers=servers), None).makespan for name, jobs in traces.items()}
+    speeds, known, servers = points(MATRICES), profiles(MATRICES), cluster(NODES, GPUS, CPUS, MEM_MIB)
+    plain = {name: makespan(play(jobs, known, servers, STATIC, None), STATIC) for name, jobs in traces.items()}
     return {name: plain[name] / least_makespan(jobs, speeds, servers) for name, jobs in traces.items()}

@@ -1,0 +1,181 @@
+"""The simulator's bridge to production's placement: the same objects, on simulated clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurmwrap.cluster.node import Node, Partition, Snapshot
+from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
+from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.sim import placing
+from slurmwrap.sim.backfill import World, play
+from slurmwrap.sim.cluster import servers_of
+from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.placing import Picture, planned, request_of, topology_of
+
+TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)
+FREE = np.array([8, 8]), np.array([24.0, 24.0]), np.array([81920.0, 81920.0])
+SKEWED = ResourceProfile(key="vgg16", skew=0.74)
+FLAT = ResourceProfile(key="resnet50", skew=0.11)
+WORLD = World(resolution_s=0.0, group_s=0.0)
+
+
+def test_the_simulator_places_by_the_very_function_that_gsub_and_the_pre_run_call() -> None:
+    prepare, conclude = (import_module(f"slurmwrap.submit.{name}") for name in ("prepare", "conclude"))
+    assert placing.plan is prepare.plan is conclude.plan
+
+
+def test_a_job_that_names_no_nodes_asks_by_gpu() -> None:
+    assert request_of(4, None, 3.0, 10240.0).shape == ResourceShape(
+        gpus=4, gpu_unit=GpuUnit.GPUS, cpus=3, cpu_unit=CpuUnit.PER_GPU, mem_mib=10240, mem_unit=MemUnit.PER_GPU
+    )
+
+
+def test_a_job_that_names_nodes_asks_by_node() -> None:
+    assert request_of(16, 2, 1.5, 1024.0, limit_s=60.0).shape == ResourceShape(
+        nodes=2, max_nodes=2, gpus=16, gpus_per_node=8, gpu_unit=GpuUnit.GRES, cpus=12, cpu_unit=CpuUnit.PER_TASK,
+        mem_mib=8192, mem_unit=MemUnit.PER_NODE, time_limit_s=60,
+    )  # fmt: skip
+
+
+def test_a_snapshot_tells_what_is_held() -> None:
+    picture = Picture(servers=TWO, partitions={"a": frozenset({"n1"})})
+    free = np.array([8, 2]), np.array([24.0, 6.0]), np.array([81920.0, 20480.0])
+    picture.snapshot(0.0, *FREE)
+    node = Node(name="n0", state="IDLE", cpus=24, mem_mib=81920, gpus=8, partitions=("all",))
+    other = replace(
+        node, name="n1", state="MIXED", cpus_alloc=18, mem_alloc_mib=61440, gpus_used=6, partitions=("all", "a")
+    )
+    assert picture.snapshot(5.0, *free) == Snapshot(
+        taken_at=5.0,
+        nodes=(node, other),
+        default_partition="all",
+        partitions=(Partition(name="all", default=True), Partition(name="a")),
+    )
+
+
+def test_servers_lie_under_leaf_switches_in_their_order() -> None:
+    topology = topology_of(["n0", "n1", "n2"], 2)
+    assert [(leaf.name, leaf.nodes) for leaf in topology.leaves] == [("leaf0", ("n0", "n1")), ("leaf1", ("n2",))]
+    assert topology.source == "tree"
+    assert topology_of(["n0"], None).domains == ()
+
+
+def test_only_a_skewed_model_insists_on_the_fewest_servers() -> None:
+    snapshot = Picture(servers=TWO).snapshot(0.0, np.array([3, 3]), *FREE[1:])
+    request = request_of(6, None, 3.0, 10240.0)
+    skewed = {wish.option: wish.value for wish in planned(request, SKEWED, snapshot).lines}
+    assert skewed["nodes"] == "1"
+    assert planned(request, FLAT, snapshot).lines == ()
+
+
+# ------------------------------------------------------------------------------------------- obeyed and loosened
+
+
+def job(number: int, gpus: int, work_s: float, model: str = "", **more: object) -> SimJob:
+    known = {"submit_s": float(number), **more}
+    return SimJob(number=number, job=str(number), gpus=gpus, work_s=work_s, model=model, **known)  # type: ignore[arg-type]
+
+
+BUSY = [job(0, 5, 5000.0), job(1, 5, 5000.0)]
+KNOWN = {"vgg16": SKEWED, "resnet50": FLAT}
+
+
+def test_a_skewed_job_waits_for_one_server_and_is_let_go_in_the_end() -> None:
+    """300 s of patience at most, less for what a single server has free; a pass comes every 15 s."""
+    outcome = play([*BUSY, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
+    assert 30.0 <= (outcome.began_s[2] or 0.0) - 2.0 <= 315.0
+    assert (outcome.servers, outcome.updates) == ((1, 1, 2), 1)
+
+
+def test_a_job_that_loses_nothing_by_spreading_starts_at_once() -> None:
+    outcome = play([*BUSY, job(2, 6, 10.0, "resnet50")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
+    assert (outcome.began_s[2], outcome.servers[2], outcome.updates) == (2.0, 2, 0)
+
+
+def test_a_skewed_job_that_fits_on_one_server_in_time_lies_there() -> None:
+    early = [job(0, 5, 5000.0), job(1, 5, 20.0)]
+    outcome = play([*early, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
+    assert (outcome.began_s[2], outcome.servers[2]) == (21.0, 1)
+
+
+def test_small_jobs_leave_whole_servers_whole() -> None:
+    """When job 2 comes, the idle server has fewer free CPUs than the broken one, so Slurm alone would break it too."""
+    servers = (*servers_of(1, gpus=8, cpus=20, mem_gb=80), replace(TWO[1], cpus=24, cpus_free=24))
+    jobs = [job(0, 8, 10.0), job(1, 1, 5000.0, cpus=1), job(2, 1, 5000.0, cpus=1, submit_s=11.0)]
+    jobs.append(job(3, 8, 10.0, submit_s=20.0))
+    plain = play(jobs, servers, world=WORLD, profiles={})
+    skew = play(jobs, servers, world=WORLD, profiles={}, placement="skew")
+    assert (plain.servers, skew.servers) == ((1, 1, 1, 2), (1, 1, 1, 1))
+
+
+def test_leaf_switches_are_waited_for_by_a_skewed_job_and_no_longer_than_it_says() -> None:
+    """From 20 s on two servers are free, under two leaves."""
+    servers, world = servers_of(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
+    jobs = [
+        job(0, 16, 5.0, nodes=2),
+        job(1, 8, 5000.0, nodes=1),
+        job(2, 8, 18.0, nodes=1),
+        job(3, 8, 5000.0, nodes=1, submit_s=6.0),
+        job(4, 16, 10.0, "vgg16", nodes=2, submit_s=25.0),
+    ]
+    plain = play(jobs, servers, world=world, profiles={})
+    skew = play(jobs, servers, world=world, profiles=KNOWN, placement="skew")
+    assert plain.began_s[4] == 25.0
+    assert 25.0 + 60.0 <= (skew.began_s[4] or 0.0) <= 25.0 + 300.0
+    assert plain.servers == skew.servers == (2, 1, 1, 1, 2)
+
+
+def test_a_skewed_job_that_finds_one_leaf_free_waits_for_nothing() -> None:
+    servers, world = servers_of(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
+    outcome = play([job(0, 16, 10.0, "vgg16", nodes=2)], servers, world=world, profiles=KNOWN, placement="skew")
+    assert outcome.began_s == (0.0,)
+
+
+def test_a_list_of_nodes_is_let_go_after_a_minute() -> None:
+    """Production saw room for job 2 on both servers and named one; but it must wait behind job 1."""
+    jobs = [job(0, 12, 100.0, nodes=2), job(1, 16, 50.0, nodes=2), job(2, 1, 10.0)]
+    world = replace(WORLD, backfill_s=0.0)
+    outcome = play(jobs, TWO, world=world, profiles={}, placement="skew")
+    hasty = play([replace(one, work_s=one.work_s / 2) for one in jobs], TWO, world=world, profiles={}, placement="skew")
+    assert (outcome.began_s, outcome.updates) == ((0.0, 100.0, 150.0), 1)
+    assert (hasty.began_s, hasty.updates) == ((0.0, 50.0, 75.0), 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(chance=st.randoms(use_true_random=False))
+def test_servers_that_look_alike_need_not_all_be_shown_for_the_same_plan(chance: Random) -> None:
+    """Idle, full and half-taken servers of two sizes, one of them in a partition of its own."""
+    count, gpus = chance.randint(1, 40), chance.choice((1, 2, 3, 4, 8, 12, 16))
+    sizes = [chance.choice((4, 8)) for _ in range(count)]
+    servers = [
+        replace(servers_of(1, gpus=size, cpus=4 * size, mem_gb=4 * size)[0], name=f"n{at}")
+        for at, size in enumerate(sizes)
+    ]
+    used = [chance.choice((0, 0, 1, size // 2, size)) for size in sizes]
+    free = (
+        np.array([size - taken for size, taken in zip(sizes, used, strict=True)]),
+        np.array([4.0 * size - chance.choice((2, 4)) * taken for size, taken in zip(sizes, used, strict=True)]),
+        np.array([4096.0 * (size - taken) for size, taken in zip(sizes, used, strict=True)]),
+    )
+    partitions = {"a": frozenset(server.name for server in servers if chance.random() < 0.5)}
+    nodes = chance.choice((None, 1, *(n for n in (2, 3, 4) if n <= gpus)))
+    request = request_of(gpus, nodes, 2.0, 2048.0, limit_s=7200.0, partition=chance.choice(("all", "a")))
+    profile = chance.choice((None, SKEWED, FLAT))
+    shown = [
+        planned(request, profile, Picture(servers=servers, partitions=partitions).snapshot(0.0, *free, alike=alike))
+        for alike in (None, gpus + 1)
+    ]
+    assert shown[0] == shown[1]
+
+
+def test_of_servers_under_leaf_switches_all_are_shown() -> None:
+    picture = Picture(servers=servers_of(4, gpus=8, cpus=24, mem_gb=80), servers_per_leaf=2)
+    free = np.full(4, 8), np.full(4, 24.0), np.full(4, 81920.0)
+    assert len(picture.snapshot(0.0, *free, alike=2).nodes) == 4
