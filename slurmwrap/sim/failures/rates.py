@@ -1,0 +1,136 @@
+"""Published rates of failures, as data: Philly's table 7 whole, Kokolis et al.'s node figures, our own measured ones.
+
+Philly: Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", USENIX ATC 2019,
+table 7: 96,260 jobs of 75 days. The table was reproduced from notes and checked by its own sums: the columns of the GPU
+demands add up to the trials in all 22 rows, the shares to 100 %. Second-hand, with no second source seen: all run times
+to failure but 18,090.88 min, and the split by GPU demand; four buckets are marked `*`, where notes disagree.
+
+Nodes: Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025
+(arXiv 2410.21680), second-hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
+
+MINUTE_S = 60.0
+# Philly, whole: jobs, and what became of them (shares of jobs, shares of GPU time).
+JOBS = 96_260
+UNSUCCESSFUL_JOBS, UNSUCCESSFUL_GPU_TIME = 0.172, 0.1776
+KILLED_JOBS, KILLED_GPU_TIME = 0.135, 0.3769
+LONGEST_MIN = 75 * 24 * 60.0  # no run to failure is longer than the trace
+LEAST_MIN = 0.1  # the shortest in the table is 0.12 min
+UNSUCCESSFUL_OR_KILLED_JOBS = UNSUCCESSFUL_JOBS + KILLED_JOBS
+UNSUCCESSFUL_OR_KILLED_GPU_TIME = UNSUCCESSFUL_GPU_TIME + KILLED_GPU_TIME
+# Kokolis et al.: failures per node-day of RSC-1; lemon nodes as a share of all; failures of jobs of 512 and more GPUs
+# before and after they were taken out, which is what they had caused.
+NODE_FAILURES_PER_DAY = 6.50 / 1000
+LEMON_SHARE = (0.012, 0.017)
+LEMONS_CAUSE = 1 - 0.04 / 0.14
+# Root causes of their lemons, per cent. GPU and PCIe faults speak in the kernel log (Xid); the rest ends as NODE_FAIL.
+NODE_CAUSES: Mapping[str, float] = MappingProxyType(
+    {"gpu": 28.2, "dimm": 20.5, "pcie": 15.4, "eud": 10.3, "bios": 7.7, "nic": 7.7, "psu": 5.1, "optics": 2.6}
+)
+GPU_CAUSES = ("gpu", "pcie")
+# docs/diagnosis.md: four sets of logs at first sight, (logs, share whose category was right).
+CLASSIFIED = ((130, 0.900), (130, 0.877), (45, 0.822), (110, 0.964))
+# docs/prerun.md: mutants of scripts. Bugs that three steps of one rank meet, and how many of them were stopped.
+MUTANTS_MET, MUTANTS_STOPPED = 81, 79
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One row of table 7. Run times to failure in minutes, `share` of all of them in per cent."""
+
+    reason: str  # as Philly calls it
+    category: str  # ours (diagnosis/taxonomy.py)
+    bucket: str  # IF infrastructure, AE engine, U user; "*": unverified
+    trials: int
+    jobs: int
+    users: int
+    p50_min: float
+    p90_min: float
+    p95_min: float
+    share: float
+    by_demand: tuple[int, int, int]  # trials of jobs with 1, 2 to 4, more than 4 GPUs
+
+    @property
+    def repetition(self) -> float:
+        """Trials that a job made of it, mean."""
+        return self.trials / self.jobs
+
+    @property
+    def transient(self) -> bool:
+        """Whether running it again may help, by the taxonomy."""
+        return CATEGORIES[self.category].decision in ("retry", "retry_elsewhere")
+
+
+def _row(reason: str, category: str, bucket: str, *numbers: float) -> Cause:
+    trials, jobs, users, p50, p90, p95, share, one, few, many = numbers
+    return Cause(
+        reason=reason,
+        category=category,
+        bucket=bucket,
+        trials=int(trials),
+        jobs=int(jobs),
+        users=int(users),
+        p50_min=p50,
+        p90_min=p90,
+        p95_min=p95,
+        share=share,
+        by_demand=(int(one), int(few), int(many)),
+    )
+
+
+# fmt: off
+PHILLY = (
+    # reason, our category, bucket, trials, jobs, users, p50, p90, p95 (min), % of run time to failure, 1, 2-4, >4 GPUs
+    _row("CPU out of memory", "cpu_oom", "AE U", 12076, 2803, 65, 13.45, 17.73, 33.97, 6.62, 11465, 235, 376),
+    _row("Incorrect inputs", "incorrect_inputs", "IF U", 9690, 4936, 208, 1.87, 404.83, 2095.73, 30.43, 5844, 2638,
+         1208),
+    _row("Semantic error", "semantic_error", "AE U", 2943, 2049, 159, 2.72, 376.00, 1436.88, 9.22, 1603, 494, 846),
+    _row("Core dump", "core_dump", "AE U", 2912, 1784, 122, 0.85, 72.75, 431.65, 3.35, 1936, 496, 480),
+    _row("Invalid mem access", "invalid_memory_access", "U", 2602, 1235, 108, 1.03, 403.50, 1357.38, 3.82, 712, 774,
+         1116),
+    _row("Model ckpt error", "checkpoint_error", "IF", 1995, 948, 85, 181.67, 3728.93, 8196.02, 21.73, 743, 384, 868),
+    _row("CUDA failure", "cuda_failure", "AE", 1484, 571, 70, 1.32, 19.87, 82.17, 0.62, 133, 1153, 198),
+    _row("Syntax error", "syntax_error", "AE U", 1132, 883, 110, 0.58, 5.02, 12.00, 0.19, 780, 184, 168),
+    _row("Traceback from crash", "traceback_from_crash", "IF AE U", 777, 271, 44, 1.02, 894.33, 1394.07, 2.34, 356,
+         277, 144),
+    _row("MPI error", "mpi_error", "AE/IF*", 634, 166, 28, 1.62, 3015.27, 5143.98, 3.70, 456, 54, 124),
+    _row("GPU out of memory", "gpu_oom", "U/AE*", 487, 261, 35, 18.53, 353.62, 2740.28, 1.08, 237, 70, 180),
+    _row("MPI runtime failure", "mpi_runtime_failure", "IF", 478, 420, 96, 1389.48, 13778.60, 18090.88, 14.63, 240,
+         141, 97),
+    _row("Permission error", "permission_error", "U", 299, 151, 37, 1.00, 8.15, 15.85, 0.07, 56, 202, 41),
+    _row("Import error", "import_error", "AE/IF* U", 148, 148, 41, 0.67, 4.58, 10.73, 0.06, 108, 30, 10),
+    _row("Job preempted", "job_preempted", "IF", 147, 95, 34, 559.08, 2682.85, 5892.23, 1.66, 25, 95, 27),
+    _row("CUDA init failed", "cuda_init_failed", "AE/IF*", 141, 69, 20, 1.08, 2.18, 4.63, 0.03, 16, 66, 59),
+    _row("Model diverged", "model_diverged", "U", 84, 30, 5, 1.48, 44.37, 76.53, 0.01, 78, 5, 1),
+    _row("CUDA ver. mismatch", "cuda_version_mismatch", "AE", 49, 49, 19, 0.83, 1.65, 1.67, 0.00, 1, 1, 47),
+    _row("GPU ECC error", "gpu_ecc_error", "IF", 10, 10, 2, 26.82, 671.92, 2035.02, 0.03, 1, 5, 4),
+    _row("Output node error", "semantic_error", "U", 3, 3, 1, 0.85, 0.95, 0.95, 0.00, 3, 0, 0),
+    _row("Cannot load libs", "cannot_load_libs", "AE", 1, 1, 1, 0.12, 0.12, 0.12, 0.00, 1, 0, 0),
+    _row("No signature", "no_signature", "–", 1684, 698, 94, 1.87, 28.00, 95.17, 0.42, 1235, 294, 155),
+)
+# fmt: on
+FAILING_JOBS = sum(cause.jobs for cause in PHILLY) / JOBS  # a job that failed of two reasons counts twice
+
+
+def demand_class(gpus: int) -> int:
+    """Column of `by_demand` for a job of so many GPUs."""
+    return 0 if gpus <= 1 else 1 if gpus <= 4 else 2
+
+
+def misread_share() -> float:
+    """Share of logs whose category the classifier got wrong at first sight, all four sets together."""
+    logs = sum(count for count, _ in CLASSIFIED)
+    return 1 - sum(count * right for count, right in CLASSIFIED) / logs
+
+
+def seen_share() -> float:
+    """Share of the bugs that one rank meets within a trial's steps which the pre-run stopped."""
+    return MUTANTS_STOPPED / MUTANTS_MET

@@ -1,0 +1,57 @@
+"""Traces, servers and worlds of the failure study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurmwrap.config import Config
+from slurmwrap.sim.cluster import servers_of
+from slurmwrap.sim.failures.draw import FailingJob
+from slurmwrap.sim.failures.judging import acting
+from slurmwrap.sim.failures.nodes import hardware_of
+from slurmwrap.sim.failures.settings import FailureSettings
+from slurmwrap.sim.failures.watch import nodes_of
+from slurmwrap.sim.failures.world import World
+from slurmwrap.sim.job import SimJob
+
+SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
+# Nothing but what a test draws itself: no node fails, no log is misread, every job is pre-run.
+QUIET = FailureSettings(node_failures_per_day=0.0, misread=0.0, own_read=0.0, one_gpu_waits=1.0, checkpoint_s=None)
+
+
+@pytest.fixture
+def trace() -> Callable[..., list[SimJob]]:
+    """So many jobs, ten minutes apart; GPUs in turn of `gpus`, run times in turn of `work_s`."""
+
+    def make(count: int, gpus: tuple[int, ...] = (1,), work_s: tuple[float, ...] = (3600.0,)) -> list[SimJob]:
+        return [
+            SimJob(
+                number=at, job=str(at), submit_s=600.0 * at, work_s=work_s[at % len(work_s)], gpus=gpus[at % len(gpus)]
+            )
+            for at in range(count)
+        ]
+
+    return make
+
+
+@pytest.fixture
+def world() -> Callable[..., World]:
+    """A world of these jobs in which only the jobs of `doomed` fail. Further words: FailureSettings."""
+
+    def make(jobs: list[SimJob], *doomed: FailingJob, config: Config | None = None, **settings: Any) -> World:
+        chosen = replace(QUIET, **settings)
+        return World(
+            jobs=jobs,
+            doomed={one.number: one for one in doomed},
+            hardware=hardware_of(SERVERS, chosen, 1),
+            nodes=nodes_of(SERVERS),
+            settings=chosen,
+            config=acting(config or Config()),
+            seed=1,
+        )
+
+    return make

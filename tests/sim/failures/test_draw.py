@@ -1,0 +1,156 @@
+"""The drawn jobs fail as often, of the same causes, and repeat as Philly's did."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from slurmwrap.sim.failures.draw import FailingJob, again_s, draw, inject, kill_chances, shown_alone
+from slurmwrap.sim.failures.rates import FAILING_JOBS, JOBS, PHILLY, demand_class
+from slurmwrap.sim.failures.settings import FailureSettings
+from slurmwrap.sim.job import SimJob
+
+DEFAULT = FailureSettings()
+Trace = Callable[..., list[SimJob]]
+
+
+def like_philly(count: int, trace: Trace) -> list[SimJob]:
+    """Jobs whose classes of GPU demand are table 7's failed jobs', in the order in which they come."""
+    columns = [sum(c.by_demand[at] / c.repetition for c in PHILLY) for at in range(3)]
+    edges = np.cumsum(columns) / sum(columns)
+    gpus = [(1, 4, 8)[int(np.searchsorted(edges, (at * 0.618034) % 1.0))] for at in range(count)]
+    return trace(count, gpus=tuple(gpus), work_s=(600.0, 3600.0, 40_000.0, 7200.0))
+
+
+def test_the_same_seed_draws_the_same_and_another_one_does_not(trace: Trace) -> None:
+    jobs = trace(2000)
+    assert inject(jobs, DEFAULT, 3) == inject(jobs, DEFAULT, 3)
+    assert inject(jobs, DEFAULT, 3) != inject(jobs, DEFAULT, 4)
+
+
+def test_a_job_fails_alike_whatever_other_jobs_there_are(trace: Trace) -> None:
+    jobs = trace(2000)
+    one, other = ({f.number: f.reason for f in inject(part, DEFAULT, 3)} for part in (jobs, jobs[:1500]))
+    both = one.keys() & other.keys()
+    assert len(both) > 200
+    assert {n: one[n] for n in both} == {n: other[n] for n in both}
+
+
+def test_shares_of_failed_and_killed_jobs_are_the_published_ones(trace: Trace) -> None:
+    jobs = like_philly(40_000, trace)
+    found = draw(jobs, DEFAULT, 1).values()
+    fails, killed = sum(bool(f.category) for f in found), sum(f.killed for f in found)
+    for count, share in ((fails, FAILING_JOBS), (killed, DEFAULT.killed_jobs)):
+        assert count / len(jobs) == pytest.approx(share, abs=4 * sqrt(share * (1 - share) / len(jobs)))
+
+
+def test_killed_jobs_hold_the_published_share_of_gpu_time() -> None:
+    gpu_s = np.exp(np.random.default_rng(1).normal(7, 2, 5000))
+    chances = kill_chances(gpu_s, DEFAULT)
+    assert float(chances.mean()) == pytest.approx(DEFAULT.killed_jobs, rel=1e-3)
+    assert float((chances * gpu_s).sum() / gpu_s.sum()) == pytest.approx(DEFAULT.killed_gpu_time, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_failed_jobs_are_of_table_7s_causes(trace: Trace, seed: int) -> None:
+    """Chi-square over the causes with enough jobs: 0.1 % of draws would be further away."""
+    found = inject(like_philly(60_000, trace), DEFAULT, seed)
+    seen, whole = Counter(f.reason for f in found), sum(c.jobs for c in PHILLY)
+    expected = {c.reason: c.jobs / whole * len(found) for c in PHILLY if c.jobs / whole * len(found) >= 10}
+    distance = sum((seen[reason] - count) ** 2 / count for reason, count in expected.items())
+    assert len(expected) == 19
+    assert distance < 43.8  # these and the rest: 19 degrees of freedom
+
+
+def test_trials_are_table_7s_share_by_share(trace: Trace) -> None:
+    found = inject(like_philly(60_000, trace), DEFAULT, 5)
+    trials = Counter[str]()
+    for one in found:
+        trials[one.reason] += one.trials
+    whole, seen = sum(c.trials for c in PHILLY), trials.total()
+    off = {c.reason: trials[c.reason] / seen - c.trials / whole for c in PHILLY}
+    assert max(map(abs, off.values())) < 0.015
+    assert seen / len(found) == pytest.approx(whole / sum(c.jobs for c in PHILLY), rel=0.03)
+
+
+@pytest.mark.parametrize(("gpus", "column"), [(1, 0), (4, 1), (8, 2)])
+def test_the_cause_follows_the_demand(trace: Trace, gpus: int, column: int) -> None:
+    assert demand_class(gpus) == column
+    found = inject(trace(20_000, gpus=(gpus,)), DEFAULT, 2)
+    jobs = {c.reason: c.by_demand[column] / c.repetition for c in PHILLY}
+    top = max(jobs, key=lambda reason: jobs[reason])
+    share = sum(f.reason == top for f in found) / len(found)
+    assert share == pytest.approx(jobs[top] / sum(jobs.values()), abs=0.03)
+
+
+def test_a_users_failures_recur_as_in_the_table(trace: Trace) -> None:
+    """Jobs per user and cause, on a trace of a tenth of Philly's size."""
+    found = [f for f in inject(like_philly(JOBS // 10, trace), DEFAULT, 1) if f.category == "incorrect_inputs"]
+    cause = next(c for c in PHILLY if c.category == "incorrect_inputs")
+    assert len(found) / len({f.uid for f in found}) == pytest.approx(cause.jobs / cause.users, rel=0.2)
+
+
+def test_the_very_same_input_comes_back_for_one_user_within_a_day_only(trace: Trace) -> None:
+    jobs = trace(20_000)
+    found = {f.number: f for f in inject(jobs, replace(DEFAULT, same_fault=1.0), 1) if f.fault >= 0}
+    again = [f for f in found.values() if f.fault != f.number]
+    assert len(again) > 100
+    assert {found[f.fault].uid == f.uid for f in again} == {True}
+    assert not [f for f in inject(jobs, replace(DEFAULT, same_fault=0.0), 1) if f.fault not in (-1, f.number)]
+
+
+def test_what_is_wrong_with_the_job_strikes_again_at_the_same_place() -> None:
+    row = next(at for at, cause in enumerate(PHILLY) if cause.category == "semantic_error")
+    one = FailingJob(number=4, uid=1, category="semantic_error", row=row, run_s=77.0)
+    assert [again_s(one, 1, run) for run in range(3)] == [77.0, 77.0, 77.0]
+    row = next(at for at, cause in enumerate(PHILLY) if cause.category == "mpi_runtime_failure")
+    other = FailingJob(number=4, uid=1, category="mpi_runtime_failure", row=row, run_s=77.0, curable=True)
+    assert len({again_s(other, 1, run) for run in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("category", "gpus", "shown"),
+    [
+        ("syntax_error", 8, True),
+        ("incorrect_inputs", 8, True),
+        ("gpu_oom", 1, True),
+        ("gpu_oom", 8, False),  # the job shares its memory over its GPUs
+        ("cuda_version_mismatch", 1, False),  # its nodes may differ from the trial's
+        ("mpi_error", 8, False),
+        ("cpu_oom", 1, False),  # more memory may cure it
+        ("no_signature", 8, False),
+        ("job_preempted", 1, False),
+    ],
+)
+def test_what_a_one_gpu_trial_says_of_a_failure(category: str, gpus: int, shown: bool) -> None:
+    assert shown_alone(category, gpus) is shown
+
+
+def test_a_trial_shows_nothing_that_another_run_would_cure_or_that_comes_later(trace: Trace) -> None:
+    found = inject(trace(20_000, gpus=(1, 4)), DEFAULT, 1)
+    assert any(f.shown for f in found)
+    assert not [f for f in found if f.shown and (f.curable or f.run_s > DEFAULT.trial_s)]
+
+
+def test_no_jobs_no_failures() -> None:
+    assert inject([], DEFAULT, 1) == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"failing_jobs": 1.2},
+        {"failing_jobs": 0.9, "killed_jobs": 0.2},
+        {"checkpoint_s": 0.0},
+        {"trial_s": -1},
+        {"lemon_share": (0.2, 0.1)},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        FailureSettings(**changes)  # type: ignore[arg-type]

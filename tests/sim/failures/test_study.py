@@ -1,0 +1,136 @@
+"""The whole study on small traces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import pytest
+
+from slurmwrap.config import Config
+from slurmwrap.errors import TraceError
+from slurmwrap.sim.cluster import servers_of
+from slurmwrap.sim.failures import FailureSettings, FailureStudy, study
+from slurmwrap.sim.failures.study import middle
+from slurmwrap.sim.job import SimJob
+
+Trace = Callable[..., list[SimJob]]
+SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
+SURE = FailureSettings(misread=0.0, unexplained_curable=0.0)
+
+
+def mixed(trace: Trace, count: int = 2000) -> list[SimJob]:
+    return trace(count, gpus=(1, 1, 1, 4, 8), work_s=(300.0, 3600.0, 14_400.0, 60_000.0, 600.0, 1800.0, 900.0))
+
+
+@pytest.fixture(scope="module")
+def found() -> FailureStudy:
+    jobs = [
+        SimJob(number=at, job="", submit_s=600.0 * at, work_s=(300.0, 3600.0, 60_000.0)[at % 3], gpus=(1, 4)[at % 2])
+        for at in range(3000)
+    ]
+    return study(jobs, servers=SERVERS, seeds=range(3))
+
+
+def test_the_same_seeds_give_the_same_study(trace: Trace) -> None:
+    jobs = mixed(trace, 500)
+    assert study(jobs, servers=SERVERS, seeds=(4, 5)) == study(jobs, servers=SERVERS, seeds=(4, 5))
+    assert study(jobs, servers=SERVERS, seeds=(4, 6)) != study(jobs, servers=SERVERS, seeds=(4, 5))
+
+
+def test_costs_add_up_and_savings_are_against_plain(found: FailureStudy) -> None:
+    plain = found.arm("plain").cost_gpu_hours.mean
+    for arm in found.arms:
+        parts = arm.wasted_gpu_hours.mean + arm.trial_gpu_hours.mean + arm.false_stop_gpu_hours.mean
+        assert arm.cost_gpu_hours.mean == pytest.approx(parts)
+        assert arm.saved_gpu_hours.mean == pytest.approx(plain - parts, abs=1e-6)
+
+
+def test_categories_add_up_to_what_the_arms_lost(found: FailureStudy) -> None:
+    for arm in found.arms:
+        lost = sum(row.cost_gpu_hours[arm.name] for row in found.categories)
+        assert lost == pytest.approx(arm.wasted_gpu_hours.mean + arm.false_stop_gpu_hours.mean)
+
+
+def test_shares_of_jobs_are_the_published_ones_and_say_which_were_built_in(found: FailureStudy) -> None:
+    checks = {one.name: one for one in found.checks}
+    assert {name: one.built_in for name, one in checks.items()} == {
+        "jobs killed": True,
+        "GPU time of killed jobs": True,
+        "jobs unsuccessful": False,
+        "GPU time of unsuccessful jobs": False,
+        "jobs of both kinds": False,
+        "GPU time of both": False,
+    }
+    assert checks["jobs killed"].here.mean == pytest.approx(0.135, abs=0.015)
+    assert checks["jobs unsuccessful"].here.mean == pytest.approx(0.172, abs=0.02)
+    assert checks["jobs of both kinds"].here.mean == pytest.approx(0.307, abs=0.025)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_transient_cause_is_stopped_but_for_a_budget(trace: Trace, seed: int) -> None:
+    """No log is misread: whatever is stopped although it could be cured has used up what it may."""
+    arm = study(mixed(trace), servers=SERVERS, settings=SURE, seeds=(seed,)).arm("all")
+    assert arm.false_stops == arm.budget_stops
+
+
+def test_without_budgets_no_transient_cause_is_ever_stopped(trace: Trace) -> None:
+    endless = replace(Config().retry, per_root_cause=1000, confirmations=1000, max_restarts=0, max_lost_gpu_hours=0.0)
+    done = study(
+        mixed(trace),
+        servers=SERVERS,
+        settings=SURE,
+        seeds=(1,),
+        config=replace(Config(), retry=endless),
+        most_jobs=2000,
+    )
+    assert done.arm("retry").false_stops.mean == 0
+    assert done.arm("retry").completed_jobs.mean >= done.arm("plain").completed_jobs.mean
+
+
+def test_adaptive_retry_saves_what_blind_ones_repeat_in_vain(trace: Trace) -> None:
+    blind = replace(SURE, blind_retries=3)
+    assert study(mixed(trace), servers=SERVERS, settings=blind, seeds=(1, 2)).arm("retry").saved_share.mean > 0.3
+
+
+def test_nothing_fails_nothing_is_saved(trace: Trace) -> None:
+    never = FailureSettings(failing_jobs=0.0, node_failures_per_day=0.0)
+    done = study(mixed(trace, 300), servers=SERVERS, settings=never, seeds=(1,))
+    assert {arm.name: arm.wasted_gpu_hours.mean for arm in done.arms} == dict.fromkeys(
+        ("plain", "by-hand", "pre-run", "retry", "exclusion", "all"), 0.0
+    )
+    assert done.categories == ()
+    assert done.arm("pre-run").cost_gpu_hours == done.arm("pre-run").trial_gpu_hours
+
+
+def test_a_long_trace_is_cut_to_its_middle(trace: Trace) -> None:
+    jobs = trace(100)
+    assert [job.number for job in middle(jobs, 10)] == list(range(45, 55))
+    done = study(jobs, servers=SERVERS, seeds=(1,), most_jobs=10)
+    assert (done.jobs, done.of) == (10, 100)
+
+
+def test_a_trial_is_no_longer_than_its_time_limit(trace: Trace) -> None:
+    short = replace(Config(), prerun=replace(Config().prerun, time_limit_s=30))
+    assert study(trace(20), servers=SERVERS, seeds=(1,), config=short).settings.trial_s == 30.0
+
+
+def test_progress_counts_the_worlds(trace: Trace) -> None:
+    seen: list[tuple[int, int]] = []
+    study(trace(20), servers=SERVERS, seeds=(1, 2), progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(at, 12) for at in range(1, 13)]
+
+
+def test_the_record_becomes_json(found: FailureStudy) -> None:
+    assert json.loads(json.dumps(asdict(found), allow_nan=False))["arms"][0]["name"] == "plain"
+
+
+def test_a_trace_without_gpus_is_refused() -> None:
+    with pytest.raises(TraceError, match="no job of the trace holds a GPU"):
+        study([SimJob(number=0, job="a", submit_s=0, work_s=1, gpus=0)], servers=SERVERS)
+
+
+def test_no_seed_is_refused(trace: Trace) -> None:
+    with pytest.raises(ValueError, match="no seed"):
+        study(trace(3), servers=SERVERS, seeds=())
