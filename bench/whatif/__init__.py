@@ -1,0 +1,1 @@
+"""Months that never were, for `slurmwrap whatif`: see month.py."""

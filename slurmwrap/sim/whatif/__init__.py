@@ -1,0 +1,1 @@
+"""A site's own month, twice: under plain Slurm and under slurmwrap."""

@@ -1,0 +1,235 @@
+"""slurmwrap whatif: a dump in, a page and a few lines out."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+from whatif.month import month
+
+from slurmwrap.cli.whatif_text import told
+from slurmwrap.errors import TraceError, UsageError
+from slurmwrap.sim.trace.read import open_load
+from slurmwrap.sim.trace.sacct import COMMAND
+from slurmwrap.sim.whatif.record import Study
+from slurmwrap.sim.whatif.shape import site_of_dump
+from slurmwrap.sim.whatif.study import Asked, study_of
+from slurmwrap.store.plain import from_plain
+
+Run = Callable[..., Result]
+DATA = Path(__file__).parent.parent / "data" / "sacct"
+LAB, NODES = DATA / "22.05-lab.psv", DATA / "22.05-lab.nodes.txt"
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dump") / "month.psv"
+    path.write_text(month(jobs=250, nodes=2, seed=5), encoding="utf-8")
+    return path
+
+
+class Tags(HTMLParser):
+    """What a browser would see: tags with their attributes, and the text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_one_command_writes_the_page_and_says_the_headline(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    page = tmp_path / "whatif.html"
+    result = slurmwrap("whatif", "--sacct", str(dump), "-o", str(page))
+    assert result.exit_code == 0, result.output
+    assert re.search(r"Really happened .*\n +Plain Slurm, model .*\n +slurmwrap, model ", result.stdout)
+    assert max(len(line) for line in result.stdout.splitlines() if not line.startswith("The page")) <= 80
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    headline = re.search(r'<p class="headline">([^<]*)</p>', text)
+    assert headline is not None
+    assert "queueing delay" in headline[1]
+    assert list(tmp_path.iterdir()) == [page]  # nothing is left aside
+
+
+def test_the_page_fetches_nothing_and_runs_nothing(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    page = tmp_path / "p.html"
+    slurmwrap("whatif", "--sacct", str(dump), "-o", str(page))
+    tags = Tags(page.read_text(encoding="utf-8")).seen
+    assert not {tag for tag, _ in tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "a"}
+    assert not [name for _, attrs in tags for name in attrs if name in ("src", "href") or name.startswith("on")]
+    assert "url(" not in page.read_text(encoding="utf-8")
+
+
+def test_every_chart_says_what_it_shows(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    page = tmp_path / "p.html"
+    slurmwrap("whatif", "--sacct", str(dump), "-o", str(page))
+    tags = Tags(page.read_text(encoding="utf-8")).seen
+    ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
+    charts = [attrs for tag, attrs in tags if tag == "svg" and attrs.get("role") == "img"]
+    assert len(ids) == len(set(ids))
+    assert len(charts) >= 6
+    for chart in charts:
+        assert "aria-label" in chart or set((chart["aria-labelledby"] or "").split()) <= set(ids)
+
+
+def test_names_of_users_cannot_add_to_the_page(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    evil = '<script>alert(1)</script>"\u202e'
+    text = dump.read_text(encoding="utf-8").replace("|user00|", f"|{evil}|")
+    (tmp_path / "<b>.psv").write_text(text, encoding="utf-8")
+    page = tmp_path / "p.html"
+    assert slurmwrap("whatif", "--sacct", str(tmp_path / "<b>.psv"), "-o", str(page)).exit_code == 0
+    shown = page.read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)" in shown
+    assert "<script" not in shown
+    assert "\u202e" not in shown
+    assert "<b>" not in shown
+
+
+def test_anonymous_hides_every_user(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    page = tmp_path / "p.html"
+    slurmwrap("whatif", "--sacct", str(dump), "--anonymous", "-o", str(page))
+    assert not re.search(r"user\d\d", page.read_text(encoding="utf-8"))
+    assert ">u1<" in page.read_text(encoding="utf-8")
+
+
+def test_anonymous_hides_what_a_broken_line_held(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    lines = dump.read_text(encoding="utf-8").splitlines()
+    fields = lines[5].split("|")
+    fields[8] = "secret"
+    broken = tmp_path / "broken.psv"
+    broken.write_text("\n".join([*lines, "|".join(fields)]) + "\n", encoding="utf-8")
+    told = slurmwrap("whatif", "--sacct", str(broken), "--json").stdout
+    assert "secret" in told
+    assert "secret" not in slurmwrap("whatif", "--sacct", str(broken), "--anonymous", "--json").stdout
+
+
+def test_a_pipe_is_written_to_and_not_replaced(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
+        assert slurmwrap("whatif", "--sacct", str(dump), "-o", str(pipe)).exit_code == 0
+        assert pipe.is_fifo()
+        assert os.read(reader, 15) == b"<!DOCTYPE html>"
+    finally:
+        os.close(reader)
+
+
+def test_a_link_is_followed(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    page, link = tmp_path / "p.html", tmp_path / "link.html"
+    link.symlink_to(page)
+    assert slurmwrap("whatif", "--sacct", str(dump), "-o", str(link)).exit_code == 0
+    assert link.is_symlink()
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_json_is_the_whole_study_and_writes_no_page(
+    slurmwrap: Run, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = from_plain(Study, json.loads(slurmwrap("whatif", "--sacct", str(dump), "--json").stdout))
+    assert [arm.name for arm in study.arms] == ["real", "slurm", "slurmwrap"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gzipped_dump_is_read_as_it_is(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "month.psv.gz"
+    packed.write_bytes(gzip.compress(dump.read_bytes()))
+    plain, unpacked = (slurmwrap("whatif", "--sacct", str(path), "--json").stdout for path in (dump, packed))
+    assert plain == unpacked
+
+
+def test_a_real_dump_with_scontrols_nodes(slurmwrap: Run, tmp_path: Path) -> None:
+    words = ("--sacct", str(LAB), "--nodes", str(NODES), "--since", "2026-11-21", "--json")
+    study = from_plain(Study, json.loads(slurmwrap("whatif", *words).stdout))
+    assert (study.shape.source, study.shape.nodes, study.shape.gpus) == ("nodes", 4, 32)
+    assert study.cpu_jobs == 2  # cpuonly, and the second part of the heterogeneous job
+    assert {one.state: one.runs for one in study.waste.lost} == {
+        "FAILED": 6,
+        "CANCELLED": 2,
+        "TIMEOUT": 1,
+        "NODE_FAIL": 2,
+        "OUT_OF_MEMORY": 1,
+        "REQUEUED": 1,
+    }
+    assert {one.user: round(3600 * one.gpu_hours) for one in study.waste.users} == {"bo": 120, "ana": 114, "chen": 86}
+
+
+def test_a_cluster_said_by_hand(slurmwrap: Run, dump: Path) -> None:
+    words = ("--servers", "2", "--gpus", "8", "--cpus", "128", "--mem-gb", "512")
+    study = from_plain(Study, json.loads(slurmwrap("whatif", "--sacct", str(dump), *words, "--json").stdout))
+    assert (study.shape.source, study.shape.gpus) == ("options", 16)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--servers", "2"), ("--servers", "2", "--gpus", "0", "--cpus", "1", "--mem-gb", "1"), ("--since", "then")],
+)
+def test_what_cannot_be_is_refused_before_the_replay(slurmwrap: Run, dump: Path, words: tuple[str, ...]) -> None:
+    result = slurmwrap("whatif", "--sacct", str(dump), *words)
+    assert isinstance(result.exception, UsageError)
+
+
+def test_a_broken_dump_is_named_with_its_line_and_no_page_is_written(
+    slurmwrap: Run, dump: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.psv"
+    lines = dump.read_text(encoding="utf-8").splitlines(keepends=True)[:10]
+    bad.write_text("".join([*lines, "1|2\n", "3|4\n"]), encoding="utf-8")
+    result = slurmwrap("whatif", "--sacct", str(bad), "-o", str(tmp_path / "p.html"))
+    assert isinstance(result.exception, TraceError)
+    assert result.exception.exit_code == 65
+    assert "bad.psv:11: " in str(result.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.psv"]
+
+
+def test_a_trace_that_is_no_dump_is_refused(slurmwrap: Run) -> None:
+    trace = DATA.parent / "traces" / "tiresias_60.csv"
+    result = slurmwrap("whatif", "--sacct", str(trace))
+    assert isinstance(result.exception, TraceError)
+    assert "no dump of sacct" in str(result.exception)
+
+
+def test_a_page_that_cannot_be_written_is_said_at_once(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    result = slurmwrap("whatif", "--sacct", str(dump), "-o", str(tmp_path / "no" / "p.html"))
+    assert isinstance(result.exception, UsageError)
+    assert "cannot write" in str(result.exception)
+
+
+def test_a_narrow_terminal_gets_a_table_that_fits(dump: Path) -> None:
+    load = open_load(dump)
+    text = told(study_of(load, site_of_dump(load), {}, Asked()), Path("p.html"), width=60)
+    assert max(len(line) for line in text.splitlines()) <= 60
+    assert "slurmwrap, model" in text
+
+
+def test_a_dump_without_nodes_needs_a_cluster(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare.psv"
+    text = dump.read_text(encoding="utf-8")
+    bare.write_text(re.sub(r"gpu(\d\d|\[[^]]*\])", "None assigned", text), encoding="utf-8")
+    result = slurmwrap("whatif", "--sacct", str(bare))
+    assert isinstance(result.exception, TraceError)
+    assert "bare.psv: no job with GPUs names the nodes" in str(result.exception)
+    assert "--nodes" in result.exception.hint
+
+
+def test_help_and_documentation_have_the_command_that_makes_the_dump(slurmwrap: Run) -> None:
+    shown = re.sub(r"[\\\s]", "", slurmwrap("whatif", "--help").stdout)
+    written = re.sub(r"[\\\s]", "", (DATA.parents[2] / "docs" / "whatif.md").read_text(encoding="utf-8"))
+    wanted = re.sub(r"\s", "", COMMAND)
+    assert wanted in shown
+    assert wanted in written

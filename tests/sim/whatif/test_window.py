@@ -1,0 +1,48 @@
+"""Which jobs of a dump count, and how those that were there before enter."""
+
+from __future__ import annotations
+
+from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.trace.load import Actual, Load
+from slurmwrap.sim.whatif.window import begin_of, counted, end_of, enter
+
+
+def load_of(*times: tuple[float, float, float | None]) -> Load:
+    """(eligible, start, end) of each job."""
+    return Load(
+        jobs=tuple(
+            SimJob(number=n, job=str(n), submit_s=submit, work_s=(end or 1000.0) - start, gpus=1)
+            for n, (submit, start, end) in enumerate(times)
+        ),
+        actual=tuple(Actual(submit_s=submit, start_s=start, end_s=end, nodes=1) for submit, start, end in times),
+    )
+
+
+CUT = load_of((0, 50, 130), (20, 140, 150), (110, 110, 140), (120, 125, 300), (125, 126, 400), (128, 150, None))
+
+
+def test_a_dump_that_is_cut_begins_at_its_first_end() -> None:
+    cut = load_of((0, 50, 110), (20, 140, 150), (111, 111, 140), (120, 125, 300), (125, 126, 400))
+    assert (begin_of(cut), end_of(cut)) == (110, 400)
+
+
+def test_a_dump_whose_first_end_comes_late_is_not_cut_and_all_of_it_counts() -> None:
+    assert begin_of(load_of((0, 1, 90), (5, 6, 95), (10, 11, 100))) == 0
+
+
+def test_who_ran_before_enters_at_his_start_and_who_waited_at_the_beginning() -> None:
+    jobs, actual = enter(CUT, 100.0)
+    assert [(job.number, job.job, job.submit_s) for job in jobs] == [
+        (0, "0", 50),
+        (1, "1", 100.0),
+        (2, "2", 110),
+        (3, "3", 120),
+        (4, "4", 125),
+        (5, "5", 128),
+    ]
+    assert [one.start_s for one in actual] == [50, 140, 110, 125, 126, 150]
+
+
+def test_only_jobs_submitted_in_the_window_whose_end_is_known_count() -> None:
+    jobs, actual = enter(CUT, 100.0)
+    assert [job.job for job in counted(jobs, actual, (100.0, 400.0))] == ["2", "3", "4"]
