@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast scripts accounting fuzz lint format bench clean
+.PHONY: help setup demo test test-fast scripts accounting fuzz lint format bench evaluation clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -23,11 +23,11 @@ test-fast: setup ## what needs neither Slurm nor PyTorch
 	@$(PY) -m pytest -q -m "not slow and not lab and not torch"
 
 scripts: ## every training script and mutant of tests/scripts, with the frameworks they use (slow)
-	@.ci/setup dev,examples,frameworks
+	@.ci/setup dev,examples,sim,frameworks
 	@$(ROOT) $(PY) -m pytest -q -m "slow or frameworks"
 
 accounting: ## limits of QOS and association, on a lab with slurmdbd and a MariaDB of its own (slow)
-	@.ci/setup dev,examples accounting
+	@.ci/setup dev,examples,sim accounting
 	@$(ROOT) $(PY) -m pytest -q tests/slurm/test_accounting.py
 
 fuzz: setup ## the property tests on new random examples, many more of them (slow)
@@ -45,6 +45,9 @@ format: setup ## ruff's formatter and safe fixes
 
 bench: setup ## the benchmarks: ratios against a peer, in one run
 	@for b in bench/*.py; do echo "== $$b"; $(ROOT) $(PY) $$b || exit 1; done
+
+evaluation: setup ## docs/evaluation.md and its plots: the simulator beside the papers' figures (under 15 minutes)
+	@$(PY) bench/evaluation
 
 clean: ## what the tools left
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build

@@ -11,7 +11,9 @@ from slurmwrap import __version__
 from slurmwrap.cli import classify, hooks, inputs, lab, nodes, prerun, profile, reconcile
 from slurmwrap.cli.history import history
 from slurmwrap.cli.report import report
+from slurmwrap.cli.simulate import simulate
 from slurmwrap.cli.voice import Voice
+from slurmwrap.cli.whatif import whatif
 from slurmwrap.cli.why import why
 from slurmwrap.errors import SlurmwrapError
 
@@ -49,6 +51,9 @@ def root(
       slurmwrap report           what failed last night, what it cost, what to do
       slurmwrap report --since 7d --json
     \b
+    What would another policy do for us?
+      slurmwrap simulate trace.csv --mode slurm --policy fifo,srtf
+    \b
     Trying it out, without a cluster:
       slurmwrap lab up && eval "$(slurmwrap lab env)"
     """
@@ -57,6 +62,8 @@ def root(
 app.command()(why)
 app.command()(history)
 app.command()(report)
+app.command()(simulate)
+app.command()(whatif)
 
 
 classify.register(app)

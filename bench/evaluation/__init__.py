@@ -1,0 +1,1 @@
+"""What `make evaluation` runs: the simulator on the papers' loads, and docs/evaluation.md from what came out."""

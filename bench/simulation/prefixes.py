@@ -1,0 +1,21 @@
+"""Beginnings of a trace, as files of their own."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def lines_of(trace: Path) -> list[str]:
+    """Head and rows of a CSV or CSV.gz."""
+    opened = gzip.open if trace.suffix == ".gz" else open
+    with opened(trace, "rt", encoding="utf-8") as stream:
+        return stream.readlines()
+
+
+def write(lines: Sequence[str], jobs: int, place: Path) -> Path:
+    """The first `jobs` jobs."""
+    path = place / f"first{jobs}.csv"
+    path.write_text("".join(lines[: jobs + 1]), encoding="utf-8")
+    return path

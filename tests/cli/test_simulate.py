@@ -1,0 +1,443 @@
+"""slurmwrap simulate: what it prints and draws, what it refuses, and that it loads nothing heavy before it must."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from slurmwrap.cli.simulate import Watch, _cleared
+from slurmwrap.cli.simulate_page import Ran, page
+from slurmwrap.cli.voice import Voice
+from slurmwrap.errors import SlurmwrapError, TraceError, UsageError
+from slurmwrap.sim.cluster import servers_of
+from slurmwrap.sim.run import MODES, Simulation, simulate
+from slurmwrap.sim.trace.sacct import COMMAND
+from slurmwrap.sim.trace.synergy import generate
+
+Run = Callable[..., Result]
+DATA = Path(__file__).parents[1] / "data"
+STATIC = str(DATA / "traces" / "synergy_static100.csv")
+PROFILES = str(DATA / "profiles" / "synergy_profiles.csv")
+
+# Two GPUs; the second job wants both.
+TINY = "submit_s,duration_s,gpus\n0,3600,1\n360,1800,2\n720,1080,1\n"
+TWO_GPUS = ("--servers", "1", "--gpus", "2")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.csv"
+    path.write_text(TINY)
+    return str(path)
+
+
+def plain(result: Result) -> Any:
+    assert result.exit_code == 0, result.exception
+    return json.loads(result.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+
+def refused(result: Result) -> tuple[type[BaseException], str, str]:
+    error = result.exception
+    assert isinstance(error, SlurmwrapError), error
+    return type(error), str(error), error.hint
+
+
+# ------------------------------------------------------------------------------------------- what comes out
+
+
+def test_one_run_as_json_is_a_flat_object_with_every_digit(slurmwrap: Run, tiny: str) -> None:
+    assert plain(slurmwrap("simulate", tiny, *TWO_GPUS, "--json")) == {
+        "trace": tiny,
+        "seed": None,
+        "mode": "rounds",
+        "policy": "fifo",
+        "mechanism": "proportional",
+        "placement": "any",
+        "round_s": 0.0,
+        "servers": 1,
+        "gpus_per_server": 2,
+        "cpus_per_server": 24,
+        "mem_mib_per_server": 512000,
+        "trace_jobs": 3,
+        "jobs": 3,
+        "makespan_s": 6480.0,
+        "mean_jct_s": (3600 + 5040 + 5760) / 3,
+        "median_jct_s": 5040.0,
+        "p95_jct_s": 5688.0,
+        "p99_jct_s": 5745.6,
+        "mean_queueing_s": (3240 + 4680) / 3,
+        "p99_queueing_s": 4651.2,
+        "gpu_utilisation": (3600 + 2 * 1800 + 1080) / (2 * 6480),
+        "preemptions": 0,
+        "servers_per_multi_gpu_job": None,
+        "updates": 0,
+        "steps": 6,
+        "remarks": [],
+    }
+
+
+def test_several_runs_as_json_are_a_list_in_the_order_asked(slurmwrap: Run, tiny: str) -> None:
+    found = plain(slurmwrap("simulate", tiny, *TWO_GPUS, "--policy", "srtf,fifo", "--policy", "2d-las", "--json"))
+    assert [(run["policy"], run["mean_jct_s"]) for run in found["runs"]] == [
+        ("srtf", 3120.0),
+        ("fifo", 4800.0),
+        ("las", (5225 + 5040 + 1080) / 3),
+    ]
+
+
+def test_one_run_is_a_list_that_names_its_world(slurmwrap: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(tiny).parent)
+    assert slurmwrap("simulate", "tiny.csv", *TWO_GPUS).stdout == (
+        "tiny.csv: 3 jobs, on 1 x (2 GPUs, 24 CPUs, 500 GB)\n"
+        "placement any   policy fifo   mechanism proportional\n"
+        "world rounds of no length: jobs are preempted at any event, at no cost\n"
+        "\n"
+        "  makespan            6,480.0 s\n"
+        "  mean JCT            4,800.0 s\n"
+        "  median JCT          5,040.0 s\n"
+        "  p95 JCT             5,688.0 s\n"
+        "  p99 JCT             5,745.6 s\n"
+        "  mean queueing       2,640.0 s\n"
+        "  p99 queueing        4,651.2 s\n"
+        "  GPUs in use            63.9 %\n"
+        "  preemptions               0\n"
+    )
+
+
+def test_worlds_are_compared_each_by_its_name(slurmwrap: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(tiny).parent)
+    done = slurmwrap(
+        "simulate", "tiny.csv", *TWO_GPUS, "--mode", "rounds,slurm", "--round", "60", "--placement", "any,skew"
+    )
+    assert done.stdout.splitlines()[1:] == [
+        "policy fifo   mechanism proportional",
+        "world rounds: every 60 s all leases end and jobs are placed anew",
+        "world slurm: nothing is taken back from a running job; backfill",
+        "",
+        "  world   placement  makespan  mean JCT      p99   queued  GPU%  x span  x JCT",
+        "  rounds  any         5,400.0   3,240.0  5,011.2  1,080.0  76.7   1.000  1.000",
+        "  rounds  skew        5,400.0   3,240.0  5,011.2  1,080.0  76.7   1.000  1.000",
+        "  slurm   any         6,480.0   4,800.0  5,745.6  2,640.0  63.9   1.000  1.000",
+        "  slurm   skew        6,480.0   4,800.0  5,745.6  2,640.0  63.9   1.000  1.000",
+        "",
+        "Times in seconds. JCT: submission to end; queued: mean without GPUs; x: times shorter than the first",
+        "of its world.",
+    ]
+
+
+def test_mechanisms_are_compared_with_the_first(slurmwrap: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(STATIC).parent)
+    done = slurmwrap("simulate", Path(STATIC).name, "--profiles", PROFILES, "--mechanism", "proportional,tune")
+    assert done.stdout.splitlines()[1:] == [
+        "placement any   policy fifo",
+        "world rounds: every 300 s all leases end and jobs are placed anew",
+        "",
+        "  mechanism     makespan  mean JCT     p99  queued  GPU%  x span  x JCT",
+        "  proportional    15.250     5.631  12.940   2.619  61.7   1.000  1.000",
+        "  tune            11.000     5.083  10.588   2.438  75.1   1.386  1.108",
+        "",
+        "Times in hours. JCT: submission to end; queued: mean without GPUs; x: times shorter than the first.",
+    ]
+
+
+def test_of_several_seeds_the_spread_is_told(slurmwrap: Run) -> None:
+    words = ("synergy-static", "--seed", "1-3", "--profiles", PROFILES, "--mechanism", "proportional,tune")
+    assert slurmwrap("simulate", *words).stdout.splitlines() == [
+        "synergy-static: 100 jobs, 3 seeds (1-3), on 4 x (8 GPUs, 24 CPUs, 500 GB)",
+        "placement any   policy fifo",
+        "world rounds: every 300 s all leases end and jobs are placed anew",
+        "",
+        "  mechanism     makespan h       x (least-most)  mean JCT h       x (least-most)",
+        "  proportional      14.806  1.000 (1.000-1.000)       5.785  1.000 (1.000-1.000)",
+        "  tune              13.306  1.115 (1.053-1.161)       5.222  1.107 (1.089-1.123)",
+        "",
+        "Means over the seeds. JCT: submission to end; x: times shorter than the first, seed by seed.",
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_no_line_is_longer_than_the_terminal(columns: int) -> None:
+    servers = servers_of(4, gpus=8, cpus=24, mem_gb=500)
+    runs = []
+    for seed, mode, placement in product((1, 2), MODES, ("any", "consolidate")):
+        jobs = generate("synergy-dynamic", seed=seed, jobs=60, gpu_demand="synthetic")
+        asked = Simulation(jobs=jobs, servers=servers, mode=mode, placement=placement, policy="gittins")
+        outcome, summary = simulate(asked)
+        runs.append(Ran(trace="a/rather/long/name/of/a/load", seed=seed, simulation=asked, outcome=outcome,
+                        summary=summary))  # fmt: skip
+    pages = (page(runs, columns), page([ran for ran in runs if ran.seed == 1], columns), page(runs[:1], columns))
+    assert [line for text in pages for line in text.splitlines() if len(line) > columns] == []
+
+
+def test_on_a_narrow_terminal_the_spread_is_one_table_per_measure() -> None:
+    runs = []
+    for seed, policy, mode in product((1, 2), ("fifo", "gittins"), MODES):
+        jobs = generate("synergy-dynamic", seed=seed, jobs=3, jobs_per_hour=9)
+        servers = servers_of(1, gpus=1, cpus=3, mem_gb=100)
+        asked = Simulation(jobs=jobs, servers=servers, mode=mode, policy=policy, las_thresholds=())
+        outcome, summary = simulate(asked)
+        runs.append(Ran(trace="t", seed=seed, simulation=asked, outcome=outcome, summary=summary))
+    heads = [line for line in page(runs, 80).splitlines() if line.startswith("  world")]
+    assert heads == [
+        "  world   policy   makespan h       x (least-most)",
+        "  world   policy   mean JCT h       x (least-most)",
+    ]
+
+
+def test_the_same_call_gives_the_same_bytes(slurmwrap: Run) -> None:
+    words = ("simulate", "synergy-dynamic", "--jobs", "40", "--seed", "7", "--gpu-demand", "synthetic", "--json")
+    assert slurmwrap(*words).stdout == slurmwrap(*words).stdout
+
+
+def test_measured_are_the_jobs_asked_for(slurmwrap: Run, tiny: str) -> None:
+    found = plain(slurmwrap("simulate", tiny, *TWO_GPUS, "--measure", "0-1", "--json"))
+    assert (found["jobs"], found["trace_jobs"], found["mean_jct_s"]) == (2, 3, 4320.0)
+
+
+def test_figures_do_not_depend_on_the_form_of_the_profiles(slurmwrap: Run, tmp_path: Path) -> None:
+    slurmwrap("profile", "import", PROFILES)
+    (tmp_path / "own.json").write_text(slurmwrap("profile", "export").stdout)
+    words = ("simulate", STATIC, "--mechanism", "graded", "--json", "--profiles")
+    assert plain(slurmwrap(*words, str(tmp_path / "own.json"))) == plain(slurmwrap(*words, PROFILES))
+
+
+def test_jobs_without_a_profile_are_counted(slurmwrap: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "some.csv"
+    trace.write_text("submit_s,duration_s,gpus,model\n0,60,1,res18\n1,60,1,llama\n2,60,1,\n")
+    remark = "2 of 3 jobs have no profile (models: llama): they run at the speed of their share"
+    done = slurmwrap("simulate", str(trace), "--profiles", PROFILES, "--mechanism", "tune", "--json")
+    assert plain(done)["remarks"] == [remark]
+    assert remark in done.stderr
+
+
+def test_what_is_of_no_use_is_told(slurmwrap: Run, tiny: str) -> None:
+    words = ("simulate", tiny, *TWO_GPUS, "--jobs", "2", "--split", "1,1,1", "--mode", "slurm", "--policy", "fifo,las")
+    assert plain(slurmwrap(*words, "--json"))["remarks"] == [
+        "--jobs, --split: of generated loads only; all jobs of the file are replayed, as they are",
+        "las in the world slurm is fifo: jobs that wait have not run yet",
+    ]
+
+
+def test_a_placement_that_the_mechanism_does_not_heed_is_told(slurmwrap: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "some.csv"
+    trace.write_text("submit_s,duration_s,gpus,model\n0,60,2,res18\n")
+    words = ("simulate", str(trace), "--profiles", PROFILES, "--mechanism", "tune,graded", "--json")
+    done = slurmwrap(*words, "--placement", "consolidate,skew")
+    assert plain(done)["remarks"] == [
+        "--placement skew changes nothing in rounds where jobs have profiles: the mechanism says where they lie",
+        "--placement consolidate changes nothing in rounds here: graded always takes the fewest servers",
+    ]
+
+
+def test_where_graded_has_another_order_it_is_told(slurmwrap: Run) -> None:
+    words = ("simulate", "synergy-dynamic", "--jobs", "5", "--profiles", PROFILES, "--policy", "fifo,srtf", "--json")
+    told = "graded with srtf: a job on which the end of all work hangs goes before its turn"
+    assert plain(slurmwrap(*words, "--mechanism", "tune,graded"))["remarks"] == [told]
+    assert plain(slurmwrap(*words, "--mechanism", "tune"))["remarks"] == []
+
+
+def test_the_help_dumps_accounting_by_the_command_that_errors_name(slurmwrap: Run) -> None:
+    told = slurmwrap("simulate", "--help").stdout
+    typed = told[told.index("SLURM_TIME_FORMAT") : told.index("> month.psv")].replace("\\\n", " ").split()
+    before, _, fields = COMMAND.partition(" -o ")
+    assert " ".join(typed).replace(" -o ", ",").split(",", 1) == [before, fields]
+
+
+def test_failures_are_told_by_world_with_what_is_taken_for_granted(slurmwrap: Run) -> None:
+    done = slurmwrap("simulate", "synergy-static", "--failures", "published", "--seed", "1-2")
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["synergy-static", "no queue is played: GPU time only"]
+    assert [line for line in lines if line.startswith(("plain, blind retries", "all three"))] != []
+    assert max(len(line) for line in lines if line.startswith("- ")) <= 100
+
+
+def test_failures_as_json_are_the_whole_study(slurmwrap: Run) -> None:
+    found = plain(slurmwrap("simulate", "synergy-static", "--failures", "published", "--seed", "1-2", "--json"))
+    assert sorted(found) == ["failures", "remarks", "trace"]
+    assert (found["failures"]["jobs"], found["failures"]["seeds"]) == (100, [1, 2])
+
+
+# ------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--policy", "sjf"), "--policy 'sjf' is none of fifo, srtf, srsf, las, gittins, ftf"),
+        (("--mechanism", "fair"), "--mechanism 'fair' is none of proportional, greedy, tune, graded, opt"),
+        (("--placement", "yarn"), "--placement 'yarn' is none of any, consolidate, skew"),
+        (("--mode", "real"), "--mode 'real' is none of rounds, slurm"),
+        (("--mechanism", "tune"), "--mechanism tune needs --profiles: it must know how fast jobs run"),
+        (("--mode", "slurm", "--mechanism", "opt"), "--mechanism opt needs leases that end: --mode rounds"),
+        (("--round", "-1"), "--round -1: seconds, 0 or more"),
+        (("--measure", "5"), "--measure '5': first and last number are wanted, as 4000-4999"),
+        (("--measure", "9-12"), "--measure 9-12: there are only the jobs 0-2"),
+        (("--las-thresholds", "9,3"), "--las-thresholds '9,3': rising GPU-seconds, as 3250,7200; '' for none"),
+        (("--failures", "drawn"), "--failures 'drawn' is none of published, dump"),
+        (("--failures", "dump", "--plot", "p.svg"), "--failures is a table: there is nothing to --plot"),
+        (("--promote", "0"), "--promote 0: a number above 0"),
+        (("--servers", "0"), "--servers must be at least 1, not 0"),
+        (("--mem-gb", "0"), "--mem-gb must be at least 1, not 0.0"),
+        (("--mem-gb", "nan"), "--mem-gb must be at least 1, not nan"),
+        (("--mem-gb", "inf"), "--mem-gb must be at most 1,000,000, not inf"),
+        (("--servers", "1000000000"), "--servers must be at most 1,000,000, not 1000000000"),
+    ],
+)
+def test_an_option_that_cannot_be_taken_is_named(
+    slurmwrap: Run, tiny: str, words: tuple[str, ...], message: str
+) -> None:
+    kind, said, _ = refused(slurmwrap("simulate", tiny, *TWO_GPUS, *words))
+    assert (kind, said) == (UsageError, message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--seed", "ten"), "--seed 'ten': a number, a range as 1-10, or several with commas"),
+        (("--seed", "1-100000"), "--seed '1-100000': more than 1000 seeds"),
+        (("--split", "60,40"), "--split '60,40': three shares are wanted (image, language, speech), as 60,30,10"),
+        (("--split", "0,0,0"), "--split '0,0,0': shares are 0 or more, and not all of them 0"),
+        (("--jobs", "0"), "--jobs and --jobs-per-hour must be above 0, --jobs at most 5,000,000"),
+        (("--run-times", "long"), "--run-times 'long' is none of small, gavel"),
+        (("--gpu-demand", "philly"), "--gpu-demand 'philly' is none of single, synthetic"),
+    ],
+)
+def test_an_option_of_a_generated_load_that_cannot_be_taken_is_named(
+    slurmwrap: Run, words: tuple[str, ...], message: str
+) -> None:
+    kind, said, _ = refused(slurmwrap("simulate", "synergy-static", *words))
+    assert (kind, said) == (UsageError, message)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """An empty directory."""
+    path = tmp_path / "out"
+    path.mkdir()
+    return path
+
+
+def test_a_broken_line_is_named_and_nothing_is_drawn(slurmwrap: Run, tmp_path: Path, out: Path) -> None:
+    (tmp_path / "bad.csv").write_text(TINY + "900,-1,1\n")
+    kind, said, _ = refused(slurmwrap("simulate", str(tmp_path / "bad.csv"), "--plot", str(out / "new.svg")))
+    assert kind is TraceError
+    assert re.match(r".*bad\.csv:5: ", said)
+    assert list(out.iterdir()) == []
+
+
+def test_a_job_larger_than_the_cluster_is_named_with_its_line(slurmwrap: Run, tiny: str) -> None:
+    kind, said, _ = refused(slurmwrap("simulate", tiny, "--servers", "1", "--gpus", "1"))
+    assert kind is TraceError
+    assert re.search(r"tiny\.csv:3: job 1 asks for 2 GPUs.* 1$", said)
+
+
+def test_a_trace_that_is_not_there_is_told_what_could_be(slurmwrap: Run) -> None:
+    kind, _, hint = refused(slurmwrap("simulate", "synergy"))
+    assert (kind, hint) == (TraceError, "a CSV, what sacct -P printed, synergy-static or synergy-dynamic")
+
+
+def test_profiles_that_cannot_be_read_count_as_bad_input(slurmwrap: Run, tiny: str) -> None:
+    kind, said, _ = refused(slurmwrap("simulate", tiny, "--profiles", tiny))
+    assert (kind, said) == (TraceError, f"{tiny}: line 1: there is no column 'model'")
+
+
+@pytest.mark.parametrize(
+    ("plot", "message"),
+    [
+        ("plot.pdf", "a file ending in .svg or .png is wanted"),
+        ("nowhere/plot.svg", "there is no directory"),
+    ],
+)
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_runs(
+    slurmwrap: Run, tmp_path: Path, plot: str, message: str
+) -> None:
+    kind, said, _ = refused(slurmwrap("simulate", "no such trace", "--plot", str(tmp_path / plot)))
+    assert kind is UsageError
+    assert message in said
+
+
+# ------------------------------------------------------------------------------------------- plots, progress, imports
+
+
+@pytest.mark.parametrize(("ending", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_a_plot_is_written_whole(slurmwrap: Run, tiny: str, out: Path, ending: str, magic: bytes) -> None:
+    path = out / f"plot.{ending}"
+    done = slurmwrap("simulate", tiny, *TWO_GPUS, "--policy", "fifo,srtf", "--plot", str(path))
+    assert done.exit_code == 0, done.exception
+    assert path.read_bytes().startswith(magic)
+    assert list(out.iterdir()) == [path]
+
+
+def test_jobs_that_take_no_time_are_drawn_too(slurmwrap: Run, tmp_path: Path) -> None:
+    (tmp_path / "none.csv").write_text("submit_s,duration_s,gpus\n0,0,1\n")
+    assert slurmwrap("simulate", str(tmp_path / "none.csv"), "--plot", str(tmp_path / "p.svg")).exit_code == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_is_not_writable_is_refused_before_anything_runs(slurmwrap: Run, out: Path) -> None:
+    out.chmod(0o500)
+    _, said, _ = refused(slurmwrap("simulate", "no such trace", "--plot", str(out / "p.svg")))
+    assert said.endswith("is not writable")
+
+
+def test_a_plot_says_its_world_and_is_the_same_each_time(slurmwrap: Run, tiny: str, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.svg", tmp_path / "two.svg"
+    for path in (one, two):
+        slurmwrap("simulate", tiny, *TWO_GPUS, "--round", "60", "--plot", str(path))
+    assert "3 jobs on 2 GPUs. World: rounds of 60 s (leases end)" in one.read_text()
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_progress_begins_after_a_second_and_is_not_redrawn_too_often() -> None:
+    times = iter([0.0, 0.9, 1.0, 1.05, 1.2])
+    stream = io.StringIO()
+    watch = Watch(Voice("simulate", stream, tty=True), "jobs have ended", lambda: next(times))
+    watch.label = "rounds, fifo, tune"
+    for ended in (1, 2, 3, 4):
+        watch(ended, 1000)
+    assert stream.getvalue().split("\r\033[K") == [
+        "",
+        "rounds, fifo, tune: 2 of 1,000 jobs have ended",
+        "rounds, fifo, tune: 4 of 1,000 jobs have ended",
+    ]
+
+
+def test_after_an_interruption_no_line_of_progress_is_left() -> None:
+    stream = io.StringIO()
+    with pytest.raises(KeyboardInterrupt), _cleared(Voice("simulate", stream, tty=True)):
+        stream.write("\r\033[Krounds: 2 of 1,000")
+        raise KeyboardInterrupt
+    assert stream.getvalue().endswith("\r\033[K")
+
+
+def test_the_commands_load_the_simulator_only_when_it_runs() -> None:
+    code = "import slurmwrap.cli.slurmwrap, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = ("highspy", "matplotlib", "slurmwrap.sim")
+    assert [name for name in loaded if name.startswith(heavy)] == []
+
+
+@pytest.mark.parametrize("missing", ["numpy", "highspy"])
+def test_without_the_extra_it_says_what_to_install(tiny: str, missing: str) -> None:
+    code = (
+        f"import sys; sys.modules['{missing}'] = None; sys.argv = ['slurmwrap', 'simulate', {tiny!r}]\n"
+        "from slurmwrap.cli.slurmwrap import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        f"slurmwrap: error: the simulator needs {missing}, which is not installed\n"
+        "slurmwrap: pip install 'slurmwrap[sim]'\n",
+    )
