@@ -10,11 +10,11 @@ from slurmwrap.errors import UsageError
 from slurmwrap.placement.claim import Server
 from slurmwrap.report import words
 from slurmwrap.sim.failures.record import FailureStudy
-from slurmwrap.sim.failures.study import study, study_of_dump
+from slurmwrap.sim.failures.study import study
 from slurmwrap.sim.failures.tell import table
 from slurmwrap.sim.job import SimJob
 
-KINDS = {"published": study, "dump": study_of_dump}
+KINDS = {"published": "drawn", "dump": "dump"}  # word of the option → source of the study
 
 
 def check(kind: str) -> None:
@@ -31,7 +31,7 @@ def studied(
     progress: Callable[[int, int], None],
 ) -> FailureStudy:
     """`published`: failures drawn at published rates; `dump`: those that the trace tells."""
-    return KINDS[kind](jobs, servers=servers, seeds=seeds, progress=progress)
+    return study(jobs, servers=servers, seeds=seeds, progress=progress, source=KINDS[kind])
 
 
 def plain(trace: str, found: FailureStudy, remarks: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slurmwrap.cluster.node import Node, NodeHealth, Partition, Snapshot
 from slurmwrap.cluster.topology import Switch, Topology
@@ -33,6 +32,7 @@ from slurmwrap.placement.outlook import Outlook
 from slurmwrap.placement.place import plan as plan
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.sim.arrays import Floats, Ints
 
 ANYWHERE = "all"  # the partition of jobs that name none of the simulated ones
 CONFIG = Config(tuning=Tuning(enabled=False))
@@ -77,16 +77,16 @@ class Picture:
     servers_per_leaf: int | None = None
     max_switch_wait_s: int = 300
     _nodes: list[Node] = field(default_factory=list)
-    _seen: NDArray[np.float64] | None = None
+    _seen: Floats | None = None
     _topology: Topology | None = None
     changes: int = 0  # how often something else was free than before
 
     def snapshot(
         self,
         now: float,
-        gpus: NDArray[np.int64],
-        cpus: NDArray[np.float64],
-        mem_mib: NDArray[np.float64],
+        gpus: Ints,
+        cpus: Floats,
+        mem_mib: Floats,
         alike: int | None = None,
     ) -> Snapshot:
         """With so much free on each server. `alike`: without a network, of those that look the same the first so many.
@@ -113,7 +113,7 @@ class Picture:
             max_switch_wait_s=self.max_switch_wait_s,
         )
 
-    def _node(self, place: int, free: NDArray[np.float64]) -> Node:
+    def _node(self, place: int, free: Floats) -> Node:
         server = self.servers[place]
         used = server.gpus - int(free[0])
         cpus = ceil(server.cpus - float(free[1]) - _ROUNDING)

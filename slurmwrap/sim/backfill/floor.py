@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurmwrap.placement.claim import Server
+from slurmwrap.sim.arrays import Bools, Floats, Ints
 from slurmwrap.sim.backfill.ask import Ask
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 ROUNDING = 1e-6  # sums of fractional CPUs
 
 

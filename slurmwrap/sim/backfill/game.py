@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from operator import attrgetter
 
@@ -31,14 +31,13 @@ from slurmwrap.sim.backfill.waiting import Waiting
 from slurmwrap.sim.backfill.world import World
 from slurmwrap.sim.job import SimJob
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import Outcome, Progress
 from slurmwrap.sim.placing import Picture
 from slurmwrap.sim.queue.fifo import Fifo
 from slurmwrap.sim.queue.policy import Policy
 
 SOON = 1e-9  # what happens at one moment
 _TOLD = 1000  # steps between two calls of progress
-Progress = Callable[[int, int], None]  # (jobs that ended or never could start, of so many)
 
 
 def play(

@@ -17,8 +17,9 @@ from slurmwrap.cluster.hostlist import expand
 from slurmwrap.placement.plan import Level, PlacementPlan
 from slurmwrap.placement.relax import checked, due_level
 from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.sim.arrays import Bools
 from slurmwrap.sim.backfill.ask import ask_of
-from slurmwrap.sim.backfill.floor import Bools, Floor
+from slurmwrap.sim.backfill.floor import Floor
 from slurmwrap.sim.backfill.waiting import Waiting
 from slurmwrap.sim.placing import ANYWHERE, Picture, planned, request_of
 

@@ -16,8 +16,9 @@ from math import inf
 
 import numpy as np
 
+from slurmwrap.sim.arrays import Bools, Floats, Ints
 from slurmwrap.sim.backfill.ask import Ask
-from slurmwrap.sim.backfill.floor import Bools, Floats, Floor, Ints, Seats, choose, units, whole
+from slurmwrap.sim.backfill.floor import Floor, Seats, choose, units, whole
 
 _LOOKS = 256  # moments at most that are tried for a job of several servers; then it is planned nowhere
 _BLOCK = 16  # of them at a time

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from slurmwrap.profiling.profile import SpeedPoint
+from slurmwrap.sim.arrays import Bools
 from slurmwrap.sim.backfill.ask import Ask
-from slurmwrap.sim.backfill.floor import Bools, Seats
+from slurmwrap.sim.backfill.floor import Seats
 from slurmwrap.sim.job import SimJob
 
 

@@ -1,7 +1,7 @@
 """The failure study: the same jobs, failing of the same causes, in each arm and with each seed. Pure.
 
 study(jobs, servers=servers_of(…), settings=FailureSettings(), seeds=range(10), config=Config())
-study_of_dump(jobs, …)   the failures that a site's own sacct dump tells; the arguments are the same
+study_of_dump(jobs, …)   the same with source="dump": the failures that a site's own sacct dump tells
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from slurmwrap.sim.job import SimJob
 
 MOST_JOBS = 20_000  # played unless the caller wants more: about a second per arm and seed
 Progress = Callable[[int, int], None]  # worlds played, worlds in all
-Draw = Callable[[Sequence[SimJob], FailureSettings, int], Doomed]
 _HOUR_S = 3600.0
+_DRAWS: dict[str, Callable[[Sequence[SimJob], FailureSettings, int], Doomed]] = {"drawn": draw, "dump": draw_dump}
 
 
 def study(
@@ -48,45 +48,20 @@ def study(
     config: Config | None = None,
     most_jobs: int = MOST_JOBS,
     progress: Progress | None = None,
-) -> FailureStudy:
-    """Failures drawn at published rates. Of more than `most_jobs` jobs a contiguous part from the middle is played, so
-    that nodes are as busy as in the whole. TraceError: no job holds a GPU; ValueError: no seed or no server."""
-    return _study(jobs, "drawn", draw, servers, settings, seeds, config, most_jobs, progress)
-
-
-def study_of_dump(
-    jobs: Sequence[SimJob],
-    *,
-    servers: Sequence[Server],
-    settings: FailureSettings | None = None,
-    seeds: Sequence[int] = tuple(range(10)),
-    config: Config | None = None,
-    most_jobs: int = MOST_JOBS,
-    progress: Progress | None = None,
+    source: str = "drawn",
     waited_s: Mapping[int, float] | None = None,
 ) -> FailureStudy:
-    """The dump's own failures: which jobs failed, and after how long, are facts. `waited_s`: by SimJob.number, how long
-    jobs really waited, where that is known. Errors as of `study`."""
-    return _study(jobs, "dump", draw_dump, servers, settings, seeds, config, most_jobs, progress, waited_s or {})
+    """`source`: "drawn" at published rates, or "dump": which jobs failed, and after how long, are facts of the trace.
 
-
-def _study(
-    jobs: Sequence[SimJob],
-    source: str,
-    drawn: Draw,
-    servers: Sequence[Server],
-    settings: FailureSettings | None,
-    seeds: Sequence[int],
-    config: Config | None,
-    most_jobs: int,
-    progress: Progress | None,
-    waited_s: Mapping[int, float] | None = None,
-) -> FailureStudy:
+    Of more than `most_jobs` jobs a contiguous part from the middle is played: there nodes are as busy as in the whole.
+    `waited_s`: by SimJob.number, how long jobs really waited, where a dump tells. TraceError: no job holds a GPU;
+    ValueError: no seed, no server, another source.
+    """
     with_gpus = [job for job in jobs if job.gpus > 0]
     if not with_gpus:
         raise TraceError("no job of the trace holds a GPU: failures cost no GPU-hours there")
-    if not seeds:
-        raise ValueError("no seed")
+    if not seeds or source not in _DRAWS:
+        raise ValueError(f"no seed, or a source other than {' and '.join(_DRAWS)}")
     config, settings = acting(config or Config()), settings or FailureSettings()
     settings = replace(settings, trial_s=min(settings.trial_s, float(config.prerun.time_limit_s)))
     if source == "dump":
@@ -97,7 +72,7 @@ def _study(
     arms = arms_of(dump=source == "dump")
     accounts: dict[str, list[Account]] = {arm.name: [] for arm in arms}
     for at, seed in enumerate(seeds):
-        world = _world(played, drawn(played, settings, seed), servers, settings, seed, config, waited_s or {})
+        world = _world(played, _DRAWS[source](played, settings, seed), servers, settings, seed, config, waited_s or {})
         for number, arm in enumerate(arms):
             accounts[arm.name].append(play(world, arm))
             if progress is not None:
@@ -119,6 +94,9 @@ def _study(
         assumed=assumptions(settings, source, waits_known=bool(waited_s)),
         settings=settings,
     )
+
+
+study_of_dump = partial(study, source="dump")
 
 
 def middle(jobs: Sequence[SimJob], most: int) -> Sequence[SimJob]:
