@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +28,7 @@ from slurmwrap.job.command_line import split_command_line
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
 from slurmwrap.job.shape import passthrough_reason
+from slurmwrap.slurm.which import slurms_own, started_with
 
 if TYPE_CHECKING:
     from slurmwrap.prerun.verdict import Verdict
@@ -65,9 +67,6 @@ pre-runs. All of sbatch's options follow.
 """
 
 
-_SILENT = ("quiet", "help", "usage", "version", "autocomplete", "test-only")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -97,10 +96,11 @@ def _main(words: list[str], voice: Voice) -> int:
         return _unchanged(words, stdin)
     try:
         request = parse_request(words, environ=environ, cwd=here, read_script=_read_script, read_stdin=stdin.read)
-    except UsageError as error:
-        if error.hint:  # one of our own options is concerned; else sbatch says it best itself
+    except (UsageError, ScriptError) as error:
+        ours = isinstance(error, UsageError) and error.hint  # one of our own options is concerned
+        if ours or _submits_nothing(words):
             raise
-        return _exec_sbatch(words, stdin.content)
+        return _unchanged(words, stdin)  # sbatch says it best itself
     reason = passthrough_reason(request)
     if reason is None:
         return _submit(words, request, environ, voice, stdin)
@@ -110,7 +110,7 @@ def _main(words: list[str], voice: Voice) -> int:
         return 0
     if request.own.prerun == "only":
         return _no_prerun(reason, request)
-    if not any(request.setting(option) for option in _SILENT):
+    if request.own.explain:
         voice.say(f"{reason} Submitted unchanged.")
     return _unchanged(words, stdin)
 
@@ -146,9 +146,20 @@ def _no_prerun(reason: str, request: JobRequest) -> int:
     return print_alone(nothing_proven(f"no pre-run: {reason}"), request.own.json)
 
 
+def _submits_nothing(words: Sequence[str]) -> bool:
+    """Whether the call asks only to be shown or tried: then it must not reach sbatch, whatever is wrong with it."""
+    try:
+        given = split_command_line(words).given
+    except UsageError:
+        return False
+    return any(one.own and one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in given)
+
+
 def _unchanged(words: Sequence[str], stdin: _Stdin) -> int:
     """Hands the call to sbatch as it came, without gsub's own options."""
-    return _exec_sbatch(split_command_line(words).without_own, stdin.content)
+    with suppress(UsageError):  # sbatch refuses it, or knows a site plugin's option that we do not
+        words = split_command_line(words).without_own
+    return _exec_sbatch(words, stdin.content)
 
 
 def _exec_sbatch(words: Sequence[str], stdin: bytes | None = None) -> int:
@@ -159,14 +170,8 @@ def _exec_sbatch(words: Sequence[str], stdin: bytes | None = None) -> int:
         os.lseek(reader, 0, os.SEEK_SET)
         os.dup2(reader, 0)
     sys.stderr.flush()
-    try:
-        os.execvp("sbatch", ["sbatch", *words])
-    except FileNotFoundError:
-        raise SlurmwrapError(
-            "sbatch is not on PATH",
-            hint="install Slurm's client commands, or load the site's slurm module",
-            exit_code=127,
-        ) from None
+    path = slurms_own(os.environ)
+    os.execve(path, ["sbatch", *words], started_with(path, os.environ))
 
 
 def _read_script(path: str) -> bytes:

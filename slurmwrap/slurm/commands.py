@@ -25,6 +25,7 @@ from slurmwrap.slurm.jobs import exclude_format, job_format, parse_jobs
 from slurmwrap.slurm.parse import parse_config, parse_nodes
 from slurmwrap.slurm.racks import Network
 from slurmwrap.slurm.snapshot import Asker, requests, snapshot_of
+from slurmwrap.slurm.which import slurms_own, started_with
 
 # Where Slurm's own builds and the common packagings look when SLURM_CONF is not set. The last one: configless.
 CONF_PLACES = (
@@ -114,11 +115,13 @@ class SlurmCommands:
         """Submits once, in the caller's own environment. sbatch's words and exit code come back as they are."""
         self._need_conf()
         script = [] if call.script_path is None else [call.script_path]
+        environ = call.environ or self._given
+        program = slurms_own(environ)
         result = run(
-            ["sbatch", *call.options, *script, *call.args],
+            [program, *call.options, *script, *call.args],
             timeout_s=SBATCH_TIMEOUT_S if call.timeout_s is None else call.timeout_s,
             stdin=call.stdin,
-            environ=call.environ or self._given,
+            environ=started_with(program, environ),
             cwd=call.cwd,
         )
         if result.missing:

@@ -1,0 +1,74 @@
+"""Finds Slurm's own sbatch where gsub may stand in its place: as a link, a copy or a site's wrapper named `sbatch`.
+
+An `sbatch` on PATH that is a script and names gsub or slurmwrap leads back to us and is passed over. A site's wrapper
+that does not say so (it calls another wrapper, say) is caught when it comes back: what is started from here and is no
+binary carries a mark in its environment, which holds for this process and its child alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from slurmwrap.errors import SlurmwrapError
+
+NAMED = "GSUB_SBATCH"  # the path of Slurm's own, where PATH does not tell
+_MARK = "SLURMWRAP_CAME_FROM"
+_OURS = (b"gsub", b"slurmwrap")
+_LOOKED_AT = 4096
+
+
+def slurms_own(environ: Mapping[str, str]) -> str:
+    """Path of the sbatch to start. SlurmwrapError (127) where there is none, or none that does not lead back here."""
+    if named := environ.get(NAMED):
+        return named
+    found = False
+    passed = _came_from(environ)
+    for path in _candidates(environ.get("PATH") or os.defpath):
+        found = True
+        if path not in passed and not _is_ours(path):
+            return path
+    raise SlurmwrapError(
+        "every sbatch on PATH is gsub itself" if found else "sbatch is not on PATH",
+        hint=f"set {NAMED} to the path of Slurm's own sbatch"
+        if found
+        else "install Slurm's client commands, or load the site's slurm module",
+        exit_code=127,
+    )
+
+
+def started_with(path: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for the program at `path`: the caller's own; for a wrapper with the mark of where it came from.
+
+    sbatch exports its environment to the job, so a binary gets no mark.
+    """
+    plain = {name: value for name, value in environ.items() if name != _MARK}
+    if not _beginning(path).startswith(b"#!"):
+        return plain
+    return {**plain, _MARK: ":".join((str(os.getpid()), *_came_from(environ), path))}
+
+
+def _came_from(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The wrappers that led to this very process."""
+    pid, _, paths = environ.get(_MARK, "").partition(":")
+    return tuple(paths.split(":")) if pid in (str(os.getpid()), str(os.getppid())) else ()
+
+
+def _candidates(search: str) -> Iterator[str]:
+    for folder in search.split(":"):
+        path = f"{folder or '.'}/sbatch"
+        if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113 - pathlib is not on the way of a pass
+            yield path
+
+
+def _is_ours(path: str) -> bool:
+    beginning = _beginning(path)
+    return beginning.startswith(b"#!") and any(word in beginning for word in _OURS)
+
+
+def _beginning(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read(_LOOKED_AT)
+    except OSError:
+        return b""

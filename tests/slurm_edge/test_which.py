@@ -1,0 +1,59 @@
+"""slurm/which.py: Slurm's own sbatch is found where gsub stands in its place, and no loop is possible."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.slurm.which import slurms_own, started_with
+
+
+def _program(folder: Path, text: bytes) -> str:
+    folder.mkdir()
+    path = folder / "sbatch"
+    path.write_bytes(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def _environ(*folders: Path, **more: str) -> dict[str, str]:
+    return {"PATH": ":".join(map(str, folders)), **more}
+
+
+def test_a_script_that_leads_to_gsub_is_passed_over(tmp_path: Path) -> None:
+    _program(tmp_path / "a", b'#!/bin/sh\nexec gsub "$@"\n')
+    _program(tmp_path / "b", f"#!{sys.executable}\nfrom slurmwrap.cli.gsub import main\n".encode())
+    own = _program(tmp_path / "c", b"\x7fELF gsub")
+    environ = _environ(tmp_path / "none", tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert slurms_own(environ) == own
+    assert started_with(own, environ) == environ  # sbatch exports its environment to the job
+
+
+def test_a_sites_own_wrapper_is_used_once(tmp_path: Path) -> None:
+    wrapper = _program(tmp_path / "site", b'#!/bin/sh\nexec /opt/other "$@"\n')
+    own = _program(tmp_path / "bin", b"\x7fELF")
+    environ = _environ(tmp_path / "site", tmp_path / "bin")
+    assert slurms_own(environ) == wrapper
+    back = started_with(wrapper, environ)  # and it came back to this very process
+    assert slurms_own(back) == own
+    assert started_with(own, back) == environ
+    elsewhere = {
+        **back,
+        **{name: "1:/x" for name in back if name not in environ},
+    }  # a job's inherited mark says nothing
+    assert slurms_own(elsewhere) == wrapper
+
+
+def test_without_one_the_error_names_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(SlurmwrapError, match="sbatch is not on PATH"):
+        slurms_own(_environ(tmp_path))
+    _program(tmp_path / "a", b"#!/bin/sh\ngsub\n")
+    with pytest.raises(SlurmwrapError, match="every sbatch on PATH is gsub itself") as caught:
+        slurms_own(_environ(tmp_path / "a"))
+    assert caught.value.exit_code == 127
+    assert slurms_own(_environ(tmp_path / "a", GSUB_SBATCH="/opt/slurm/bin/sbatch")) == "/opt/slurm/bin/sbatch"
+    assert os.environ.get("GSUB_SBATCH") is None
