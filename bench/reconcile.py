@@ -25,13 +25,14 @@ from slurmwrap.cluster.node import Node, Snapshot
 from slurmwrap.cluster.topology import Topology
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.host.clock import SystemClock
 from slurmwrap.host.userfile import UserLogs
 from slurmwrap.reconcile import Edges, Scope, reconcile_once
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import from_plain
-from slurmwrap.store.spool import PlainSpool, SealedSpool, write_plain, write_sealed
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.leave import write_plain, write_sealed
+from slurmwrap.store.spool import PlainSpool, SealedSpool
 
 LOG = (
     "step 1 loss 2.3\n" * 2500 + 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nKeyError: 1\n'

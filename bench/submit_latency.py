@@ -1,97 +1,119 @@
-"""What gsub costs over sbatch: both submit the same held job in turn, on a lab of 8 nodes. As root; make bench runs it.
+"""What a submission costs by gsub, beside sbatch itself, simple_slurm and submitit. As root; make bench runs it.
 
-Prints medians and the ratio of one run; machines are noisy, so only figures of one run may be compared. The budget is
-gsub without a pre-run within 100 ms of sbatch.
+Each round submits the same held job of 16 GPUs on 2 nodes by each program in turn, so that all see the same machine;
+medians and ratios of one run are printed, since only those can be compared. On a lab of 8 nodes, and on 10,000 nodes of
+a slurmctld without slurmds. `gsub, a plan` asks Slurm for everything, `again` lives on what a call some seconds earlier
+has read, as in a loop. Then loops of 200, and how many messages each costs the controller (sdiag).
+docs/latency.md holds a run's figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
-import shlex
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
+from statistics import median
 
-BIN = Path(sys.executable).parent
-JOB = """\
-#!/bin/bash
-#SBATCH --nodes=2
-#SBATCH --ntasks-per-node=1
-#SBATCH --gres=gpu:8
-#SBATCH --cpus-per-task=8
-#SBATCH --mem=64000
-#SBATCH --hold
-srun hostname
-"""
+from latency.calls import calls, counted, loop, timed
+from latency.clusters import cluster
+
+BUDGETS = {8: 100.0, 10_000: 400.0}  # milliseconds over sbatch
+PEERS = ("simple_slurm", "submitit")
+WARM_UP = 2  # rounds: the page cache, and the modules' compiling
 
 
-def timed(argv: list[str], environ: dict[str, str], cwd: str) -> tuple[float, int]:
-    """(milliseconds, job id)."""
-    began = time.perf_counter()
-    done = subprocess.run(argv, env=environ, cwd=cwd, capture_output=True, text=True, check=True)
-    return 1000 * (time.perf_counter() - began), int(re.findall(r"\d+", done.stdout)[-1])
+def measured(nodes: int, rounds: int, environ: dict[str, str], place: Path) -> str:
+    """The table and the breakdown of one cluster."""
+    chosen = calls(place)
+    taken: dict[str, list[float]] = {call.name: [] for call in chosen if not call.why_not}
+    stages: dict[str, dict[str, list[float]]] = {}
+    for number in range(rounds + WARM_UP):
+        for call in chosen:
+            if call.why_not:
+                continue
+            milliseconds, told = timed(call, environ, place)
+            if number < WARM_UP:
+                continue
+            taken[call.name].append(milliseconds)
+            for stage, value in told:
+                stages.setdefault(call.name, {}).setdefault(stage, []).append(value)
+    left_out = [f"{call.name}: {call.why_not}" for call in chosen if call.why_not]
+    return "\n\n".join([table(nodes, taken), *left_out, breakdown(stages), judged(nodes, taken)])
 
 
-def lab_environ(directory: str) -> dict[str, str]:
-    environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-    shown = subprocess.run(
-        ["slurmwrap", "lab", "env", "--dir", directory], env=environ, capture_output=True, text=True, check=True
-    ).stdout
-    for name, value in re.findall(r"^export (SLURM_CONF|SLURMWRAP_CONFIG)=(.*)$", shown, re.MULTILINE):
-        environ[name] = shlex.split(value)[0]
-    return environ
+def table(nodes: int, taken: dict[str, list[float]]) -> str:
+    base = median(taken["sbatch"])
+    rows = [f"| {nodes} nodes, n = {len(taken['sbatch'])} | median ms | min | max | over sbatch | times sbatch |"]
+    rows.append("|---|---|---|---|---|---|")
+    for name, values in taken.items():
+        mid = median(values)
+        cells = (f"{mid:.1f}", f"{min(values):.1f}", f"{max(values):.1f}", f"{mid - base:+.1f}", f"{mid / base:.1f}")
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
 
 
-def measure(environ: dict[str, str], cwd: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each command, taken in turn so that both see the same machine."""
-    commands = {
-        "sbatch": ["sbatch", "job.sbatch"],
-        "gsub": ["gsub", "--prerun=off", "job.sbatch"],
-        "python -c pass": [sys.executable, "-I", "-c", "print('0')"],
-    }
-    taken: dict[str, list[float]] = {name: [] for name in commands}
-    for round_number in range(rounds + 2):
-        for name, argv in commands.items():
-            milliseconds, job = timed(argv, environ, cwd)
-            if job:
-                subprocess.run(["scancel", str(job)], env=environ, check=True)
-            if round_number >= 2:  # the first two warm the page cache
-                taken[name].append(milliseconds)
-    return taken
+def breakdown(stages: dict[str, dict[str, list[float]]]) -> str:
+    """Medians of gsub's own stages, in their order."""
+    names = list(stages)
+    rows = [f"| stage, median ms | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    for stage in dict.fromkeys(stage for told in stages.values() for stage in told):
+        cells = [f"{median(stages[name][stage]):.1f}" if stage in stages[name] else "–" for name in names]
+        rows.append(f"| {stage} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def judged(nodes: int, taken: dict[str, list[float]]) -> str:
+    """The budget, and whether we are ahead of those who also submit from Python."""
+    plan = median(taken["gsub, a plan"])
+    over = plan - median(taken["sbatch"])
+    words = [f"gsub − sbatch: {over:.1f} ms"]
+    if nodes in BUDGETS:
+        words.append(f"budget {BUDGETS[nodes]:.0f} ms: {'kept' if over <= BUDGETS[nodes] else 'MISSED'}")
+    words += [f"{plan / median(taken[peer]):.2f} of {peer}'s" for peer in PEERS if peer in taken]
+    return "; ".join(words)
+
+
+def loops(times: int, environ: dict[str, str], place: Path) -> str:
+    """What so many submissions in a row cost the controller."""
+    rows = [
+        f"| {times} submissions in a row | messages to slurmctld | in seconds | what they were |",
+        "|---|---|---|---|",
+    ]
+    for name, argv in {
+        "sbatch": ("sbatch", "gpu.sbatch"),
+        "gsub, a plan": ("gsub", "--prerun=off", "gpu.sbatch"),
+        "gsub, a pre-run for all of them": ("gsub", "gpu.sbatch"),
+        "gsub, no GPU": ("gsub", "plain.sbatch"),
+    }.items():
+        seconds, messages = loop(argv, times, environ, place)
+        shown = ", ".join(f"{kind.removeprefix('REQUEST_')} {count}" for kind, count in messages.items())
+        rows.append(f"| {name} | {sum(messages.values())} | {seconds:.1f} | {shown} |")
+    return "\n".join(rows)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--dir", help="a lab that is up already; default: one is made for the run")
+    parser.add_argument("--nodes", type=int, action="append", help="how many; 8 is a lab (default: 8 and 10000)")
+    parser.add_argument("--loop", type=int, default=200, help="submissions in a row on the lab; 0: none")
+    parser.add_argument("--dir", default="", help="a lab that is up already; default: one is made for the run")
+    parser.add_argument("--realtime", action="store_true", help="before all other work of a busy machine (SCHED_FIFO)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-", dir="/var/tmp") as scratch:
-        Path(scratch).chmod(0o755)  # the lab serves several users
-        directory = options.dir or f"{scratch}/lab"
-        slurmwrap = [str(BIN / "slurmwrap"), "lab"]
-        if not options.dir:
-            quiet = subprocess.DEVNULL
-            up = [*slurmwrap, "up", "--dir", directory, "--base-port", "23800", "--no-reconcile"]
-            subprocess.run(up, check=True, stdout=quiet, stderr=None if sys.stderr.isatty() else quiet)
-        try:
-            Path(scratch, "job.sbatch").write_text(JOB)
-            environ = {**lab_environ(directory), "HOME": scratch, "XDG_STATE_HOME": f"{scratch}/state"}
-            taken = measure(environ, scratch, options.rounds)
-        finally:
-            if not options.dir:
-                subprocess.run([*slurmwrap, "down", "--dir", directory], check=True, stdout=subprocess.DEVNULL)
-    for name, values in taken.items():
-        print(f"{name:15} median {statistics.median(values):7.1f} ms   min {min(values):7.1f}   max {max(values):7.1f}")
-    over = statistics.median(taken["gsub"]) - statistics.median(taken["sbatch"])
-    ratio = statistics.median(taken["gsub"]) / statistics.median(taken["sbatch"])
-    print(f"gsub − sbatch: {over:.1f} ms, gsub / sbatch: {ratio:.1f} (budget: 100 ms), n = {options.rounds}")
+    if options.realtime:  # what is started from here has it too: every program measured, and daemons of our own
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(30))
+    for nodes in options.nodes or list(BUDGETS):
+        with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-", dir="/var/tmp") as scratch:
+            place = Path(scratch)
+            place.chmod(0o755)  # the lab serves several users
+            with cluster(nodes, place, options.dir) as environ:
+                counted(environ)  # fails early where sdiag may not be asked
+                print(measured(nodes, options.rounds, environ, place), flush=True)
+                if nodes == 8 and options.loop:
+                    print("\n" + loops(options.loop, environ, place), flush=True)
+                print()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -5,28 +5,39 @@ Real ones: slurm/commands.py, host/clock.py, store/database.py, store/spool.py. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from slurmwrap.cluster.action import SlurmAction
-from slurmwrap.cluster.job import JobRecord
+# Published is read back from JSON by its annotations: its fields' types must be here when the program runs.
 from slurmwrap.cluster.node import NodeHealth, NodeLoad, Snapshot
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, LogTail, Observation
-from slurmwrap.prerun.verdict import Measurement
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import (
-    ActionRecord,
-    AttemptRecord,
-    Incident,
-    PrerunRecord,
-    QueueDelay,
-    StrikeRecord,
-    Submission,
-)
-from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
-from slurmwrap.retry.history import NodeHistory, Removal, Repair
+from slurmwrap.records import dataclass, field
+from slurmwrap.retry.blocked import BlockedInput
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from typing import Protocol
+
+    from slurmwrap.cluster.action import SlurmAction
+    from slurmwrap.cluster.job import JobRecord
+    from slurmwrap.diagnosis.collected import Collected, SetAside
+    from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, LogTail
+    from slurmwrap.diagnosis.observation import Observation
+    from slurmwrap.job.measurement import Measurement
+    from slurmwrap.retry.attempt import (
+        ActionRecord,
+        AttemptRecord,
+        Incident,
+        PrerunRecord,
+        QueueDelay,
+        StrikeRecord,
+    )
+    from slurmwrap.retry.decision import RetryDecision, Ruled, Strike
+    from slurmwrap.retry.gate import Gate
+    from slurmwrap.retry.history import NodeHistory, Removal, Repair
+    from slurmwrap.retry.submission import Submission
+else:
+    Protocol = object  # only type checkers look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +51,13 @@ class SbatchCall:
     environ: Mapping[str, str] = field(default_factory=dict)  # the whole environment of the call
     cwd: str | None = None
     timeout_s: float | None = None  # None: the edge's own; math.inf for sbatch --wait
+    accepted: Callable[[SbatchResult], None] | None = None  # told at once what sbatch said until it named the job
+    meanwhile: Callable[[], None] | None = None  # something short that may be done while sbatch is at work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SbatchResult:
-    """What sbatch said. `job_id` None: it refused or (with `timed_out`) nobody knows."""
+    """What sbatch said, without what `accepted` was told. `job_id` None: it refused or (`timed_out`) nobody knows."""
 
     exit_code: int
     stdout: str
@@ -78,6 +91,13 @@ class Slurm(Protocol):
         """
 
 
+class Accounting(Protocol):
+    """What slurmdbd remembers of runs. Raises SlurmError and SlurmUnreachable as Slurm does."""
+
+    def runs(self, job_ids: Collection[int]) -> tuple[JobRecord, ...]:
+        """All runs of these raw job ids, those that ended by a requeue too; () where there is no slurmdbd."""
+
+
 class Clock(Protocol):
     """Time, so that tests need not wait."""
 
@@ -86,23 +106,6 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Waits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
-    """A spool file that was not believed, and why. It is kept apart and counted."""
-
-    name: str
-    reason: str
-    uid: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """One spool file read; `name` is handed back to `Spool.discard` once it is stored."""
-
-    name: str
-    item: Observation | SetAside
 
 
 class Spool(Protocol):
@@ -218,6 +221,9 @@ class Store(Protocol):
     def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
         """Oldest first."""
 
+    def unseen(self, cluster: str, since: float) -> tuple[int, ...]:
+        """Ids of the jobs submitted at or after `since` of which no run is known; oldest first."""
+
     def save_delay(self, delay: QueueDelay) -> None:
         """Inserts or replaces by attempt."""
 
@@ -274,9 +280,6 @@ class Memory(Protocol):
     def remember_prerun(self, record: PrerunRecord) -> None:
         """Keeps it, and tells the site where there is one."""
 
-    def keep_script(self, name: str, content: bytes) -> str:
-        """Stores a rewritten script under its own name; returns the path. OSError when it cannot."""
-
     def trial_dir(self) -> str:
         """A fresh private directory for one pre-run's files. OSError when it cannot."""
 
@@ -317,26 +320,6 @@ class Published:
     def fresh(self, now: float) -> bool:
         """Whether who published it still runs: it is published every five minutes."""
         return 0 <= now - self.at < 600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """A conclusive fault that stands on a node, for the Prolog gate there."""
-
-    node: str
-    cause: str
-    since: float
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    """What the Prolog gate is told; it refuses nothing after `until` or where it is not `allowed`. Unix seconds."""
-
-    at: float
-    until: float
-    allowed: bool
-    faults: tuple[Fault, ...] = ()
 
 
 class Publisher(Protocol):

@@ -2,6 +2,7 @@
 
     SlurmwrapError            1
     ├─ UsageError           255   a flag or #GSUB line we cannot take (sbatch's own code for a bad option)
+    │  └─ UnknownOption     255   nobody's option that we know of: a site plugin's, or sbatch refuses it
     ├─ ConfigError           78   a configuration file or key
     ├─ ScriptError            1   the batch script itself (sbatch's own code)
     ├─ TraceError            65   a trace or profile file for the simulator (sysexits.h: EX_DATAERR)
@@ -37,6 +38,10 @@ class UsageError(SlurmwrapError):
     """A command-line flag, `#GSUB` line or `GSUB_*` variable that cannot be taken."""
 
     exit_code = 255
+
+
+class UnknownOption(UsageError):
+    """An option that neither sbatch's table nor ours has: perhaps a site plugin's."""
 
 
 class ConfigError(SlurmwrapError):

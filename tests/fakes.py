@@ -10,10 +10,13 @@ from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Node, Snapshot
 from slurmwrap.cluster.topology import Topology
-from slurmwrap.diagnosis.evidence import LogTail, Observation
-from slurmwrap.edges import Collected, Gate, Published, SbatchCall, SbatchResult, SetAside
+from slurmwrap.diagnosis.collected import Collected, SetAside
+from slurmwrap.diagnosis.evidence import LogTail
+from slurmwrap.diagnosis.observation import Observation
+from slurmwrap.edges import Published, SbatchCall, SbatchResult
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.retry.gate import Gate
 
 START = 1_790_000_000  # a fixed moment, so that tests read the same every day
 

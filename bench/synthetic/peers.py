@@ -51,7 +51,7 @@ def slurm_ms(nodes: int, rounds: int) -> tuple[float, float]:
     alone, whole = list[float](), list[float]()
     with (
         tempfile.TemporaryDirectory(prefix="slurmwrap-bench-", dir="/var/tmp") as scratch,
-        _controller(Path(scratch), nodes) as environ,
+        controller(Path(scratch), nodes) as environ,
     ):
         slurm = SlurmCommands(environ, timeout_s=60)
         seen = slurm.snapshot()
@@ -67,7 +67,7 @@ def slurm_ms(nodes: int, rounds: int) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def _controller(place: Path, nodes: int) -> Iterator[dict[str, str]]:
+def controller(place: Path, nodes: int) -> Iterator[dict[str, str]]:
     """munged and slurmctld out of `place`, on loopback; yields the environment that finds them."""
     place.chmod(0o755)  # munged refuses a socket that not everybody can reach
     for folder in ("munge", "state"):

@@ -1,4 +1,8 @@
-"""Wires gsub: opens the edges, calls submit's steps in order, and says what happened. Light imports only."""
+"""Wires gsub: opens the edges, calls submit's steps in order, and says what happened.
+
+Every submission pays for what is imported here at the top: what only some calls need is imported where they need it
+(tests/cli/test_fast_path.py holds the list).
+"""
 
 from __future__ import annotations
 
@@ -7,45 +11,41 @@ import pwd
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
-from slurmwrap import submit
-from slurmwrap.cli.memory import HomeMemory
-from slurmwrap.cli.trial_job import largest, make_trial, on_gpus, pre_run_first
-from slurmwrap.cli.verdicts import print_alone
-from slurmwrap.cli.voice import Voice
-from slurmwrap.config import Config, user_state_dir
+from slurmwrap import stages, submit
+from slurmwrap.cli import caller
+from slurmwrap.cli.asking import slurm_of
+from slurmwrap.cli.memory import HomeMemory, touch
+from slurmwrap.config import Config, state_dir
 from slurmwrap.edges import Published
 from slurmwrap.errors import PrerunFailed, SlurmwrapError
 from slurmwrap.host.clock import SystemClock
-from slurmwrap.host.command import run as run_command
-from slurmwrap.job.request import JobRequest
-from slurmwrap.job.show import equivalent_script, explain
-from slurmwrap.prerun import inputs, static
+from slurmwrap.prerun import inputs
 from slurmwrap.prerun.codetree import code_files, installed_marks
 from slurmwrap.prerun.environment import passed_on
-from slurmwrap.prerun.trial import trial_gpus
-from slurmwrap.prerun.verdict import Outcome
-from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.racks import SiteRacks
+from slurmwrap.records import replace
+from slurmwrap.slurm.commands import AMBIGUOUS, SlurmCommands
 from slurmwrap.store.inflight import Flights
-from slurmwrap.store.published import read_published, trusted_uids
 from slurmwrap.store.userstate import UserState
 from slurmwrap.submit import Desk, Prepared, Trials
-from slurmwrap.submit.attach import OLD_S, live_trials, sweep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cli.voice import Voice
+    from slurmwrap.edges import SbatchResult
+    from slurmwrap.job.request import JobRequest
+    from slurmwrap.prerun.finding import Finding
+    from slurmwrap.submit.desk import TrialJob
 
 WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
 
 
-def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
-    """The edges of one gsub call or one pre-run job."""
-    network = SiteRacks(config.placement.topology_file, config.placement.topology_features, voice.say)
-    slurm = SlurmCommands(timeout_s=config.slurm_timeout_s, environ=environ, network=network)
+def open_desk(config: Config, environ: Mapping[str, str], voice: Voice, slurm: SlurmCommands | None = None) -> Desk:
+    """The edges of one gsub call or one pre-run job. `slurm`: where it is asked already."""
+    slurm = slurm or slurm_of(config, environ, voice)
     uid = os.getuid()
-    memory = HomeMemory(UserState(user_state_dir(environ)), uid, config)
-    if memory.mark.exists():
+    memory = HomeMemory(UserState(state_dir(environ)), uid, config)
+    if os.path.exists(memory.mark):
         _catch_up(config, slurm, memory, voice)
     return Desk(
         slurm=slurm,
@@ -58,14 +58,15 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice) -> Desk:
         environ=environ,
         published=_published(config, memory.state, uid),
         say=voice.say,
-        flights=Flights(user_state_dir(environ)),
+        flights=Flights(state_dir(environ)),
+        quotas=slurm.quotas,
     )
 
 
 def refresh(desk: Desk, voice: Voice) -> None:
     """Takes in what a pre-run has just left."""
     memory, slurm = desk.memory, desk.slurm
-    if isinstance(memory, HomeMemory) and isinstance(slurm, SlurmCommands) and memory.mark.exists():
+    if isinstance(memory, HomeMemory) and isinstance(slurm, SlurmCommands) and os.path.exists(memory.mark):
         _catch_up(desk.config, slurm, memory, voice)
 
 
@@ -75,13 +76,14 @@ def _catch_up(config: Config, slurm: SlurmCommands, memory: HomeMemory, voice: V
 
     done = False
     try:
-        memory.mark.unlink(missing_ok=True)  # before reading: a pre-run that ends meanwhile leaves it anew
+        with suppress(FileNotFoundError):
+            os.unlink(memory.mark)  # before reading: a pre-run that ends meanwhile leaves it anew
         done = catch_up(config, slurm, voice, memory.state.directory)
     except (SlurmwrapError, OSError) as error:
         voice.fault(error)
     if not done:
         with suppress(OSError):
-            memory.mark.touch(mode=0o600)
+            touch(memory.mark)
 
 
 def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
@@ -90,6 +92,9 @@ def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
     for warning in prepared.warnings:
         voice.say(f"warning: {submit.describe(warning)}")
     if prepared.prerun != "off":
+        from slurmwrap.cli.trial_job import largest
+        from slurmwrap.prerun.trial import trial_gpus
+
         trial_gpus(request, largest(prepared))  # a --prerun-gpus that no node has is said before anything is submitted
     return prepared
 
@@ -100,15 +105,21 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     if own.explain:
         voice.block(_explained(prepared, voice))
     if own.dry_run:
+        from slurmwrap.job.show import equivalent_script
+
         sys.stdout.buffer.write(equivalent_script(prepared.request, prepared.batch))
         voice.say(f"nothing submitted; pre-run: {prepared.prerun} ({prepared.prerun_reason})")
         return 0
     if prepared.prerun in ("wait", "only"):
-        verdict = pre_run_first(prepared, desk, voice)
+        from slurmwrap.cli.trial_job import pre_run_first
+
+        verdict = pre_run_first(prepared, desk, voice, voice.hushed() if _tells_little(prepared.request) else voice)
         if prepared.prerun == "only":
+            from slurmwrap.cli.verdicts import print_alone
+
             remarks = tuple(f for f in prepared.warnings if f not in verdict.findings)
             return print_alone(replace(verdict, findings=(*verdict.findings, *remarks)), own.json)
-        if verdict.outcome is Outcome.FAIL:
+        if verdict.outcome.value == "fail":
             raise PrerunFailed(f"the pre-run failed: {verdict.reason}", hint="nothing was submitted")
         refresh(desk, voice)
         prepared = submit.prepare(prepared.request, desk)  # again, on what was measured
@@ -116,24 +127,32 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
             voice.say("planned again on what the pre-run measured:")
             voice.block(_explained(prepared, voice))
     code = _send(replace(prepared, prerun="off") if prepared.prerun == "wait" else prepared, desk, voice)
+    stages.reached("remember")
     watch_over(desk)
+    stages.reached("look after pre-runs")
     return code
 
 
 def _explained(prepared: Prepared, voice: Voice) -> str:
+    from slurmwrap.job.show import explain
+
     remarks = (*prepared.plan.remarks, *prepared.snapshot.topology.remarks)
     return explain(prepared.request, prepared.batch, colour=voice.colour, remarks=remarks)
 
 
 def watch_over(desk: Desk, older_than_s: float = WATCHED_S) -> None:
     """Lets go the jobs whose pre-run is gone without a word. Costs nothing where every pre-run came to its end."""
-    if desk.flights is not None:
-        with suppress(SlurmwrapError, OSError):  # the next call, a reconcile or the grace does it
+    if desk.flights is not None and desk.flights.trials():
+        from slurmwrap.submit.attach import sweep
+
+        with suppress(Exception):  # the next call, a reconcile or the grace does it
             sweep(desk.flights, desk, older_than_s=older_than_s)
 
 
 def tidy(desk: Desk) -> None:
     """The same for pre-runs of any age, and what old ones left is removed; never one in flight."""
+    from slurmwrap.submit.attach import OLD_S, live_trials
+
     watch_over(desk, 0.0)
     if desk.flights is not None:
         with suppress(OSError):
@@ -141,15 +160,20 @@ def tidy(desk: Desk) -> None:
 
 
 def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
-    sent = submit.send(prepared, desk, partial(make_trial, desk=desk))
+    def trial(of: Prepared, job_id: int | None, release_at: str) -> TrialJob:
+        from slurmwrap.cli.trial_job import make_trial
+
+        return make_trial(of, job_id, release_at, desk=desk)
+
+    meanwhile = desk.memory.expect_submission if isinstance(desk.memory, HomeMemory) else None
+    sent = submit.send(prepared, desk, trial, _show, meanwhile)
     result = sent.result
-    sys.stdout.write(result.stdout)
-    sys.stdout.flush()
-    sys.stderr.write(result.stderr)
+    _show(result)
     if result.timed_out:
-        voice.say("sbatch did not answer in time: it is not known whether the job was submitted; look with squeue --me")
+        unknown = "it is not known whether the job was submitted; look with squeue --me before you try again"
+        voice.say(f"{_no_answer(result)}: {unknown}")
         return result.exit_code or 1
-    if result.job_id is None or prepared.request.setting("quiet") or prepared.request.setting("parsable"):
+    if result.job_id is None or _tells_little(prepared.request):
         return result.exit_code
     if prepared.prerun == "gate":
         voice.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
@@ -157,6 +181,8 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         which = f"job {sent.attached_to}" if sent.attached_to else "just submitted"
         voice.say(f"job {result.job_id} waits for the pre-run of an earlier one with the same script and code, {which}")
     elif sent.trial is not None and sent.trial.job_id is not None:
+        from slurmwrap.cli.trial_job import on_gpus
+
         voice.say(
             f"job {result.job_id} waits for its pre-run on {on_gpus(prepared)}, job {sent.trial.job_id}; "
             f"slurmwrap why {result.job_id} tells how it went"
@@ -164,13 +190,43 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     return result.exit_code
 
 
+def _tells_little(request: JobRequest) -> bool:
+    """Nothing is said of a pre-run: the caller wants few words, or a program reads them."""
+    return bool(request.setting("quiet") or request.setting("parsable")) or caller.reads_one_stream()
+
+
+def _no_answer(result: SbatchResult) -> str:
+    """What hides the fate of a submission. sbatch's own words, where it had any, were shown."""
+    from re import search
+
+    if result.exit_code < 0:
+        return f"sbatch was ended by signal {-result.exit_code}"
+    if search(AMBIGUOUS, result.stderr):
+        return "Slurm's answer to sbatch was lost"
+    return "sbatch did not answer in time"
+
+
+def _show(result: SbatchResult) -> None:
+    """sbatch's own words."""
+    sys.stderr.write(result.stderr)
+    sys.stderr.flush()
+    caller.say(result.stdout)
+
+
 # --- wiring ----------------------------------------------------------------------------------------------------------
 
 
 def _trials(environ: Mapping[str, str]) -> Trials:
-    here = str(Path.cwd())
+    here = os.getcwd()
+
+    def check(request: JobRequest) -> tuple[Finding, ...]:
+        from slurmwrap.host.command import run
+        from slurmwrap.prerun import static
+
+        return static.check(request, run=run, environ=passed_on(request, environ, here))
+
     return Trials(
-        check=lambda request: static.check(request, run=run_command, environ=passed_on(request, environ, here)),
+        check=check,
         named_files=lambda request: inputs.named_files(request, passed_on(request, environ, here)),
         digest=_digest,
         entry_files=lambda request: _entry_files(request, passed_on(request, environ, here)),
@@ -196,7 +252,9 @@ def _published(config: Config, state: UserState, uid: int) -> Published:
     """What the site says, less the user's own inputs that he freed since (`slurmwrap inputs clear`)."""
     if not config.site.published:
         return Published()
-    found = read_published(Path(config.site.published), trusted_uids(config)) or Published()
+    from slurmwrap.store.published import read_published, trusted_uids
+
+    found = read_published(config.site.published, trusted_uids(config)) or Published()
     if not any(block.uid == uid for block in found.blocked):
         return found
     freed = state.freed_inputs()
@@ -209,6 +267,3 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-__all__ = ["make_trial", "open_desk", "pre_run_first", "prepare", "print_alone", "run"]

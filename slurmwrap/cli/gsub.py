@@ -10,10 +10,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from slurmwrap import config as configuration
+from slurmwrap import stages
+from slurmwrap.cli import caller
+from slurmwrap.cli.handover import become_sbatch, refill
 from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import (
     NoSlurmConf,
@@ -22,15 +23,18 @@ from slurmwrap.errors import (
     ScriptError,
     SlurmwrapError,
     StaticFailed,
+    UnknownOption,
     UsageError,
 )
-from slurmwrap.job.command_line import split_command_line
+from slurmwrap.job.command_line import own_options, words_for_sbatch
+from slurmwrap.job.getopt import Names, names_with
 from slurmwrap.job.parse import parse_request
+from slurmwrap.job.passthrough import open_file, passthrough_reason, says_yes, site_reason, switched_off
 from slurmwrap.job.request import JobRequest
-from slurmwrap.job.shape import passthrough_reason
-from slurmwrap.slurm.which import slurms_own, started_with
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slurmwrap.job.options import Option
     from slurmwrap.prerun.verdict import Verdict
 
 HELP = """\
@@ -38,7 +42,7 @@ gsub submits a GPU job as sbatch does, and looks after it: a bug is caught on on
 CPUs and memory are tuned to what the job needs, nodes are chosen close together, and a failure is diagnosed (and
 retried, if you wish).
 
-Usage: gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
+  gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
 
   gsub train.sbatch                     submit; a pre-run on one GPU goes first and lets the job go when it passes
   gsub --dry-run -G 16 train.sbatch     print the whole rewritten script with a reason for each change; submit nothing
@@ -63,21 +67,22 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --json                   with --prerun=only: the verdict as JSON
 
 Afterwards: slurmwrap why JOBID tells what was changed, what happened and what to do; slurmwrap prerun list shows the
-pre-runs. All of sbatch's options follow.
+pre-runs. sbatch's own options stand above.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
+    caller.settle()
     words = list(sys.argv[1:] if argv is None else argv)
     voice = Voice.of_terminal("gsub")
     try:
-        return _main(words, voice)
+        return caller.ended_by(_main(words, voice))
     except SlurmwrapError as error:
         voice.error(error)
         return error.exit_code
     except KeyboardInterrupt:
-        return 130
+        caller.interrupted()
     except Exception as error:  # after sbatch was called: nothing is submitted again
         voice.fault(error)
         voice.say("it is not known how far the submission came; look with squeue --me before you try again")
@@ -85,25 +90,62 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str], voice: Voice) -> int:
-    if words[:1] == ["--help"]:
-        sys.stdout.write(HELP + "\n")
-        sys.stdout.flush()
-        return _exec_sbatch(words)
     environ, stdin = dict(os.environ), _Stdin()
+    off = switched_off(environ)
+    if off and not _says_own(words, environ):
+        return become_sbatch(words)
     try:
-        here = str(Path.cwd())
+        here = os.getcwd()
     except OSError:  # the directory is gone: sbatch has words and an exit code for that
         return _unchanged(words, stdin)
     try:
-        request = parse_request(words, environ=environ, cwd=here, read_script=_read_script, read_stdin=stdin.read)
+        request = _parsed(words, environ, here, stdin)
     except (UsageError, ScriptError) as error:
         ours = isinstance(error, UsageError) and error.hint  # one of our own options is concerned
-        if ours or _submits_nothing(words):
+        if ours or _submits_nothing(words, environ):
             raise
         return _unchanged(words, stdin)  # sbatch says it best itself
-    reason = passthrough_reason(request)
+    except Exception as error:
+        return _after_fault(error, _submits_nothing(words, environ), words, voice, stdin)
+    asked = next((s.option for s in request.settings if s.option in ("help", "usage", "version")), None)
+    if asked and not off:
+        from slurmwrap.cli.answered import answer
+
+        return answer(words_for_sbatch(words), asked, HELP)
+    reason = off or passthrough_reason(request)
+    stages.reached("parse")
     if reason is None:
         return _submit(words, request, environ, voice, stdin)
+    return _pass(reason, words, request, voice, stdin)
+
+
+def _parsed(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: _Stdin) -> JobRequest:
+    """Read by our table of sbatch's options; only for one that it lacks sbatch is asked what site plugins add."""
+    script = b""
+
+    def read(path: str) -> bytes:
+        nonlocal script
+        script = _read_script(path)
+        return script
+
+    def parsed(extra: Sequence[Option] = ()) -> JobRequest:
+        return parse_request(words, environ=environ, cwd=here, read_script=read, read_stdin=stdin.read, extra=extra)
+
+    try:
+        return parsed()
+    except UnknownOption:
+        from slurmwrap.slurm.plugin_options import PluginOptions, directive_words
+
+        plugins = PluginOptions(environ)
+        if not plugins.names:
+            raise
+    with suppress(UsageError, ScriptError):  # with the options of the command line known the script is found and read
+        parsed(plugins.used_in(words))
+    return parsed(plugins.used_in((*words, *directive_words(script or stdin.content or b""))))
+
+
+def _pass(reason: str, words: list[str], request: JobRequest, voice: Voice, stdin: _Stdin) -> int:
+    """The call is not for us. Silent, unless the user asked to be shown something."""
     if request.own.dry_run:
         sys.stdout.buffer.write(request.script.content)
         voice.say(f"{reason} Nothing is changed, nothing submitted.")
@@ -112,31 +154,62 @@ def _main(words: list[str], voice: Voice) -> int:
         return _no_prerun(reason, request)
     if request.own.explain:
         voice.say(f"{reason} Submitted unchanged.")
-    return _unchanged(words, stdin)
+    return _unchanged(words, stdin, names_with(request.plugin_options))
 
 
 def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Voice, stdin: _Stdin) -> int:
     """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
+    nothing = request.own.dry_run or request.own.prerun == "only"
     try:
+        config = configuration.load(environ)
+        reason = site_reason(request, config.submit, _user_name() if config.submit.pass_users else "")
+    except Exception as error:
+        return _after_fault(error, nothing, words, voice, stdin)
+    if reason is not None:
+        return _pass(reason, words, request, voice, stdin)
+    try:
+        from slurmwrap.cli.asking import ask
+
+        stages.reached("configuration")
+        slurm = ask(config, environ, voice)  # it answers while the next line loads what is made of the answer
+        stages.reached("ask Slurm")
         from slurmwrap.cli import flow
 
-        config = configuration.load(environ)
-        desk = flow.open_desk(config, environ, voice)
+        stages.reached("load what plans")
+        desk = flow.open_desk(config, environ, voice, slurm)
         prepared = flow.prepare(request, desk, voice)
     except StaticFailed as failed:
         if "only" not in (request.own.prerun, config.prerun.mode if request.own.prerun is None else ""):
             raise
         voice.error(failed)
-        return flow.print_alone(cast("Verdict", failed.verdict), request.own.json)
+        from typing import cast
+
+        from slurmwrap.cli.verdicts import print_alone
+
+        return print_alone(cast("Verdict", failed.verdict), request.own.json)
     except (RefusedError, PrerunFailed, ScriptError, UsageError, NoSlurmConf):
         raise
     except Exception as error:
-        voice.fault(error)
-        if request.own.dry_run or request.own.prerun == "only":
-            raise SlurmwrapError("nothing was submitted") from error
-        voice.say("the job is submitted unchanged")
-        return _unchanged(words, stdin)
+        return _after_fault(error, nothing, words, voice, stdin)
     return flow.run(prepared, desk, voice)
+
+
+def _after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Voice, stdin: _Stdin) -> int:
+    """Something of ours failed before sbatch was called: the user gets a plain submission, or `nothing` as asked."""
+    voice.fault(error)
+    if nothing:
+        raise SlurmwrapError("nothing was submitted") from error
+    voice.say("the job is submitted unchanged")
+    return _unchanged(words, stdin)
+
+
+def _user_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _no_prerun(reason: str, request: JobRequest) -> int:
@@ -146,36 +219,38 @@ def _no_prerun(reason: str, request: JobRequest) -> int:
     return print_alone(nothing_proven(f"no pre-run: {reason}"), request.own.json)
 
 
-def _submits_nothing(words: Sequence[str]) -> bool:
+def _submits_nothing(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether the call asks only to be shown or tried: then it must not reach sbatch, whatever is wrong with it."""
-    try:
-        given = split_command_line(words).given
-    except UsageError:
-        return False
-    return any(one.own and one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in given)
+    if environ.get("GSUB_PRERUN") == "only" or says_yes(environ, "GSUB_DRY_RUN"):
+        return True
+    return any(one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in own_options(words))
 
 
-def _unchanged(words: Sequence[str], stdin: _Stdin) -> int:
+def _says_own(words: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether the call has one of our own options: then it is read although gsub is switched off."""
+    return bool(own_options(words)) or _submits_nothing(words, environ)
+
+
+def _unchanged(words: Sequence[str], stdin: _Stdin, names: Names | None = None) -> int:
     """Hands the call to sbatch as it came, without gsub's own options."""
-    with suppress(UsageError):  # sbatch refuses it, or knows a site plugin's option that we do not
-        words = split_command_line(words).without_own
-    return _exec_sbatch(words, stdin.content)
-
-
-def _exec_sbatch(words: Sequence[str], stdin: bytes | None = None) -> int:
-    """Becomes sbatch: its output, signals and exit code are the user's."""
-    if stdin is not None:
-        reader = os.memfd_create("script")
-        os.write(reader, stdin)
-        os.lseek(reader, 0, os.SEEK_SET)
-        os.dup2(reader, 0)
-    sys.stderr.flush()
-    path = slurms_own(os.environ)
-    os.execve(path, ["sbatch", *words], started_with(path, os.environ))
+    return become_sbatch(words_for_sbatch(words, names), stdin.content)
 
 
 def _read_script(path: str) -> bytes:
-    return Path(path).read_bytes()
+    if open_file(path) is None and _can_be_read_once(path):
+        raise ScriptError(f"{path} cannot be read twice: it is no regular file")  # sbatch would wait at it for ever
+    with open(path, "rb") as file:
+        content = file.read()
+    descriptor = open_file(path)
+    if descriptor is not None:
+        refill(descriptor, content)
+    return content
+
+
+def _can_be_read_once(path: str) -> bool:
+    """A named pipe, or a terminal."""
+    kind = os.stat(path).st_mode & 0o170000  # the module `stat` is not loaded for it
+    return kind in (0o010000, 0o020000)
 
 
 class _Stdin:
@@ -185,7 +260,8 @@ class _Stdin:
 
     def read(self) -> bytes:
         """All of it."""
-        self.content = sys.stdin.buffer.read()
+        if self.content is None:
+            self.content = sys.stdin.buffer.read()
         return self.content
 
 

@@ -23,7 +23,7 @@ from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.host.inputs import read_inputs_as
 from slurmwrap.report import words
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
 from slurmwrap.store.userstate import UserState

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from slurmwrap.config import Config, user_state_dir
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import StoreError
 from slurmwrap.host.munge import open_sealed
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord, Submission
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.incident import Incident
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import from_plain
+from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.published import Unseal, read_why, told, trusted_uids
 from slurmwrap.store.spool import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.userstate import UserState

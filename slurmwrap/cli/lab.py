@@ -44,6 +44,7 @@ def up(
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 8,
     gpus: Annotated[int, typer.Option(help="GPUs per node.")] = 8,
     cpus: Annotated[int, typer.Option(help="CPUs per node (invented).")] = 32,
+    threads: Annotated[int, typer.Option(help="CPUs of a core: 2 as with hyper-threading.")] = 1,
     mem_mib: Annotated[int, typer.Option(help="Memory per node in MiB (invented).")] = 256_000,
     switches: Annotated[int, typer.Option(help="Leaf switches under one core switch.")] = 2,
     topology: Annotated[str, typer.Option(help="What Slurm is told of the network: tree or none.")] = "tree",
@@ -60,8 +61,9 @@ def up(
     Examples:  slurmwrap lab up  ·  slurmwrap lab up --nodes 2 --gpus 4 --dir /tmp/lab --base-port 27000
     """
     spec = LabSpec(
-        directory=_resolved(directory), nodes=nodes, gpus=gpus, cpus=cpus, mem_mib=mem_mib, switches=switches,
-        topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port, accounting=accounting,
+        directory=_resolved(directory), nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
+        switches=switches, topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port,
+        accounting=accounting,
     )  # fmt: skip
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then, too, nothing half-started is left

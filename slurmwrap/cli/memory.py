@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
-from pathlib import Path
 from time import localtime, strftime, time
-from typing import Any
 
-from slurmwrap import inject
-from slurmwrap.config import Config
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import StoreError
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
-from slurmwrap.retry.decision import BlockedInput
-from slurmwrap.store.observation_json import new_nonce
-from slurmwrap.store.plain import to_plain
-from slurmwrap.store.spool import write_plain, write_sealed
-from slurmwrap.store.userstate import PastFailure, UserState
+from slurmwrap.store.userstate import SPOOL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from slurmwrap.cli.notes import Tell
+    from slurmwrap.config import Config
+    from slurmwrap.profiling.profile import ResourceProfile
+    from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+    from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.retry.submission import Submission
+    from slurmwrap.store.userstate import PastFailure, UserState
 
 _STEPS_KEPT_S = 180 * 86400.0  # longer than a job waits, runs and is retried
 _STEPS_LOOKED_S = 86400.0
 
 
-@dataclass(frozen=True, slots=True)
 class HomeMemory:
     """edges.Memory in the user's state directory; what concerns the site's reconciler also goes to the site's spool."""
 
-    state: UserState
-    uid: int
-    config: Config
+    def __init__(self, state: UserState, uid: int, config: Config) -> None:
+        self.state = state
+        self.uid = uid
+        self.config = config
+        self._begun: Tell | None = None
 
     def profile(self, key: str) -> ResourceProfile | None:
         """What is known under `key`."""
@@ -60,16 +61,20 @@ class HomeMemory:
         """What the site sealed for this user about his earlier submissions of the very same."""
         if not self.config.site.published:
             return ()
-        same = [one for one in self.state.submitted(script_sha256) if one.fingerprint == fingerprint]
-        if len(same) < 2:
-            return ()
+        from slurmwrap.store.published import tells_of, trusted_uids
+
+        ids, directory = self.state.submitted_ids(script_sha256, fingerprint), self.config.site.published
+        if len(ids) < 2 or not tells_of(directory, ids):
+            return ()  # so it is for most calls, and the records below need not be loaded
+        from pathlib import Path
+
         from slurmwrap.host import munge
         from slurmwrap.store.past import told_ends
-        from slurmwrap.store.published import trusted_uids
 
+        same = [one for one in self.state.submitted(script_sha256) if one.fingerprint == fingerprint]
         unseal = partial(munge.open_sealed, socket=self.config.site.munge_socket)
         with suppress(StoreError):  # no munged: gsub goes on without
-            return told_ends(same, Path(self.config.site.published), unseal, trusted_uids(self.config))
+            return told_ends(same, Path(directory), unseal, trusted_uids(self.config))
         return ()
 
     def site_listens(self) -> bool:
@@ -80,53 +85,64 @@ class HomeMemory:
     def picked_at(self) -> float:
         """The age of a mark in the user's state directory."""
         with suppress(OSError):
-            return self._picked.stat().st_mtime
+            return os.stat(self._picked).st_mtime
         return 0.0
 
     @property
-    def _picked(self) -> Path:
-        return self.state.directory / "picked"
+    def _picked(self) -> str:
+        return f"{self.state.place}/picked"
+
+    def expect_submission(self) -> None:
+        """Loads and starts what the next thing to remember will need, for who has to wait for sbatch anyhow."""
+        self._begun = self._begun or self._teller()
 
     def remember_submission(self, submission: Submission) -> None:
         """One file in the user's spool, one in the site's."""
+        from slurmwrap.cli.notes import leave_submission
+
         self._remember_picked(submission.plan)
-        facts = {"submission": to_plain(submission)}
-        self._remember(Context.SUBMIT, submission.cluster, submission.job_id, submission.at, facts)
+        leave_submission(submission, self.uid, self._spool, self._site())
 
     def remember_prerun(self, record: PrerunRecord) -> None:
         """One file in the user's spool, one in the site's where a job waits for it."""
+        from slurmwrap.cli.notes import leave_prerun
+
         self._remember_picked(record.plan)
-        facts = {"prerun": to_plain(record)}
-        self._remember(Context.PRERUN, record.cluster, record.job_id or record.prerun_job_id, record.at, facts)
+        leave_prerun(record, self.uid, self._spool, self._site())
         with suppress(OSError):
-            self.mark.touch(mode=0o600)
+            touch(self.mark)
 
     def _remember_picked(self, plan: Mapping[str, Any]) -> None:
         if any(line["option"] == "nodelist" and line["value"] for line in plan.get("lines", ())):
             with suppress(OSError):
-                self._private()
-                self._picked.touch(mode=0o600)
+                os.makedirs(self.state.place, 0o700, exist_ok=True)
+                touch(self._picked)
 
     @property
-    def mark(self) -> Path:
-        """There when a pre-run has left something that the database does not know yet."""
-        return self.state.directory / "unread"
+    def _spool(self) -> str:
+        return f"{self.state.place}/{SPOOL}"
 
-    def keep_script(self, name: str, content: bytes) -> str:
-        """scripts/<sha256>/<name>: Slurm names the job after the file, and shows its path."""
-        directory = self._private("scripts", sha256(content).hexdigest()[:16])
-        path, aside = directory / Path(name).name, directory / f".{uuid.uuid4().hex}"
-        aside.write_bytes(content)
-        aside.chmod(0o700)
-        aside.replace(path)
-        return str(path)
+    def _site(self) -> Tell | None:
+        """Who tells the site, once; None where it does not listen."""
+        begun, self._begun = self._begun, None
+        return begun or self._teller()
+
+    def _teller(self) -> Tell | None:
+        from slurmwrap.cli.notes import teller
+
+        return teller(self.config.site) if self.site_listens() else None
+
+    @property
+    def mark(self) -> str:
+        """There when a pre-run has left something that the database does not know yet."""
+        return f"{self.state.place}/unread"
 
     def trial_dir(self) -> str:
-        """prerun/<uuid>, mode 0700."""
-        return str(self._private("prerun", uuid.uuid4().hex[:12]))
+        """prerun/<random>, mode 0700."""
+        return str(self._private("prerun", _unique()))
 
     def step_dir(self) -> str:
-        """steps/<uuid>, mode 0700; those of long ago go, once a day: a sweep leaves thousands on a slow file server."""
+        """steps/<random>, 0700; those of long ago go, once a day: a sweep leaves thousands on a slow file server."""
         from shutil import rmtree
 
         place = self._private("steps")
@@ -137,18 +153,21 @@ class HomeMemory:
                 for old in place.iterdir():
                     if time() - old.stat().st_mtime > _STEPS_KEPT_S:
                         rmtree(old, ignore_errors=True)
-        return str(self._private("steps", uuid.uuid4().hex[:12]))
+        return str(self._private("steps", _unique()))
 
     def keep_counter(self) -> str:
         """counter/<digest>: a copy, since nodes and containers see the home but perhaps not our installation."""
+        from pathlib import Path
         from shutil import rmtree
+
+        from slurmwrap import inject
 
         sources = sorted(Path(inject.__path__[0]).glob("[!_]*.py"))
         contents = {source.name: source.read_bytes() for source in sources}
-        mark = sha256(b"".join(contents[name] for name in sorted(contents))).hexdigest()[:16]
+        mark = sha256_hex(b"".join(contents[name] for name in sorted(contents)))[:16]
         final = self.state.directory / "counter" / mark
         if not final.is_dir():
-            aside = self._private("counter", f".{uuid.uuid4().hex}")
+            aside = self._private("counter", f".{_unique()}")
             for name, content in contents.items():
                 (aside / name).write_bytes(content)
             try:
@@ -166,15 +185,15 @@ class HomeMemory:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
 
-    def _remember(self, context: Context, cluster: str, job_id: int, at: float, facts: Mapping[str, Any]) -> None:
-        note = Observation(
-            nonce=new_nonce(), cluster=cluster, job_id=job_id, context=context, at=at, uid=self.uid, facts=facts
-        )
-        self._private("spool")
-        write_plain(self.state.spool, note)
-        if self.site_listens():
-            with suppress(OSError, StoreError):  # the site's copy is a courtesy: the user's own is kept already
-                write_sealed(Path(self.config.site.spool), note, socket=self.config.site.munge_socket)
+
+def touch(path: str) -> None:
+    """Makes a file for nobody else, or makes it young again. OSError."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.utime(path)
+
+
+def _unique() -> str:
+    return os.urandom(6).hex()
 
 
 def _told(failure: PastFailure) -> str:

@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 from slurmwrap import config as configuration
-from slurmwrap import submit
 from slurmwrap.cli.flow import open_desk, tidy
 from slurmwrap.cli.voice import Voice
 from slurmwrap.diagnosis.classify import classifier
@@ -34,11 +33,13 @@ from slurmwrap.prerun.trial import TrialSpec, spec_from_json
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import inflight
+from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.inflight import Guest
-from slurmwrap.store.plain import from_plain
 from slurmwrap.submit import Desk
 from slurmwrap.submit.attach import GROUP
 from slurmwrap.submit.conclude import Waiting, conclude
+from slurmwrap.submit.release import start_action
+from slurmwrap.submit.same_job import Submitted, submitted_from
 
 WATCH_S = 10.0  # how often to ask whether the real job still waits; one squeue
 AGAIN_S = 2.0  # where squeue knew no such job
@@ -65,6 +66,8 @@ class Trial:
     request: JobRequest
     plan: PlacementPlan
     release_at: str
+    given: tuple[float, ...]  # the begin times that gsub may have given the job that waits
+    job: Submitted | None  # that job
 
     @classmethod
     def read(cls, directory: Path) -> Trial:
@@ -76,6 +79,8 @@ class Trial:
             from_plain(JobRequest, waiting["request"]),
             from_plain(PlacementPlan, waiting["plan"]),
             waiting["release_at"],
+            tuple(waiting.get("given", ())),  # none in what an earlier version left
+            submitted_from(waiting.get("job")),
         )
 
 
@@ -210,7 +215,7 @@ def _nobody_waited(verdict: Verdict) -> bool:
 
 
 def _release(job: str, release_at: str, voice: Voice) -> None:
-    start = submit.start_action(job, release_at, "the pre-run failed to run")
+    start = start_action(job, release_at, "the pre-run failed to run")
     try:
         SlurmCommands(timeout_s=30, environ=os.environ).apply(start)
     except SlurmError as error:
@@ -293,6 +298,8 @@ def _waiting(trial: Trial) -> Waiting:
         job_id=int(spec.real_job) if spec.real_job else None,
         prerun_job_id=int(os.environ.get("SLURM_JOB_ID", "0")),
         release_at=trial.release_at,
+        given=trial.given,
+        job=trial.job,
         profile_key=spec.profile_key,
         fingerprint=spec.fingerprint,
         cluster=spec.cluster,

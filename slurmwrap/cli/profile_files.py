@@ -12,7 +12,8 @@ from slurmwrap.errors import UsageError
 from slurmwrap.profiling.plausible import sound_surface
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.profiling.synergy import parse_profiles
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
 
 VERSION = 1
 _MARK = "slurmwrap_profiles"

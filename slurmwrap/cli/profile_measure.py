@@ -10,10 +10,11 @@ from pathlib import Path
 
 from slurmwrap import config as configuration
 from slurmwrap.cli import flow
+from slurmwrap.cli.trial_job import pre_run_first
 from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive
 from slurmwrap.job.parse import parse_request
-from slurmwrap.job.shape import passthrough_reason
+from slurmwrap.job.passthrough import passthrough_reason
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.submit.remember import known_profile
@@ -37,7 +38,7 @@ def measured(words: Sequence[str], seconds: float, voice: Voice) -> tuple[Resour
     request = replace(request, own=replace(request.own, prerun="only", json=False))
     desk = flow.open_desk(configuration.load(environ), environ, voice)
     prepared = replace(flow.prepare(request, desk, voice), profile_s=seconds)
-    verdict = flow.pre_run_first(prepared, desk, voice)
+    verdict = pre_run_first(prepared, desk, voice)
     voice.say(f"{verdict.outcome.value}: {verdict.reason}")
     flow.refresh(desk, voice)
     return known_profile(prepared.profile_key, desk), _CODES[verdict.outcome]

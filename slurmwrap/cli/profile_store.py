@@ -12,8 +12,8 @@ from slurmwrap.cli.known import place_of
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import load, user_state_dir
 from slurmwrap.errors import RefusedError, SlurmwrapError, UsageError
+from slurmwrap.profiling.key import profile_key_of
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.record import profile_key_of
 from slurmwrap.store.database import Database
 from slurmwrap.store.userstate import UserState
 

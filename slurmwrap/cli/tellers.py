@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from slurmwrap.config import Config
-from slurmwrap.edges import Gate, Published, Publisher
+from slurmwrap.edges import Published, Publisher
 from slurmwrap.errors import StoreError
 from slurmwrap.host.mail import Mailer
 from slurmwrap.report.story import Story, failed
 from slurmwrap.report.tell import tell
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.retry.gate import Gate
 from slurmwrap.store.published import WHY, FilePublisher
 
 SLOW_S, SILENT_S = 1.0, 300.0  # no mail is tried for so long after one that failed so slowly

@@ -6,20 +6,19 @@ Light imports only: gsub's fast path.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurmwrap import shipped, submit
 from slurmwrap.cli.verdicts import nothing_proven
-from slurmwrap.cli.voice import Voice
-from slurmwrap.cluster.node import Node
-from slurmwrap.config import Prerun
 from slurmwrap.edges import SbatchCall, SbatchResult
 from slurmwrap.errors import SlurmError, StoreError
 from slurmwrap.job.render import render
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.trial import (
     TrialSpec,
     exported_file,
@@ -32,11 +31,19 @@ from slurmwrap.prerun.trial import (
     trial_shape,
     trial_tasks,
 )
-from slurmwrap.prerun.verdict import Finding, Severity, Verdict
+from slurmwrap.prerun.verdict import Verdict
+from slurmwrap.records import asdict, dataclass
 from slurmwrap.store import inflight
 from slurmwrap.store.plain import to_plain
 from slurmwrap.submit import Desk, Prepared, TrialJob
+from slurmwrap.submit.moved import given_times
 from slurmwrap.submit.prepare import static_verdict
+from slurmwrap.submit.same_job import submitted_job
+
+if TYPE_CHECKING:
+    from slurmwrap.cli.voice import Voice
+    from slurmwrap.cluster.node import Node
+    from slurmwrap.config import Prerun
 
 # What no wait can mend: Slurm's words for a request that no node, partition or account of the cluster fits.
 _NEVER = re.compile(
@@ -113,7 +120,10 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
     _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)
     _write_json(directory / "spec.json", spec_to_json(spec))
-    plain = {"request": to_plain(request), "plan": to_plain(prepared.plan), "release_at": release_at}
+    given = given_times(request.value("begin"), settings.grace_s + math.ceil(prepared.profile_s), desk.clock.now())
+    meant = asdict(submitted_job(request, desk.clock.now()))
+    plain = {"request": to_plain(request), "plan": to_plain(prepared.plan), "release_at": release_at, "given": given}
+    plain["job"] = meant
     _write_json(directory / "waiting.json", plain)
     options = trial_options(
         request,
@@ -140,14 +150,17 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
     return TrialJob(call=call, directory=str(directory))
 
 
-def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice) -> Verdict:
-    """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live.
+def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice, live: Voice | None = None) -> Verdict:
+    """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live, on `live`.
 
     With `only` what Slurm refuses is a verdict; else SlurmError with its words and exit code. KeyboardInterrupt: the
     user stopped watching; the pre-run goes on, nothing else was submitted, and he was told.
     """
+    import gc
+
     from slurmwrap.cli.follow import follow
 
+    gc.enable()  # a submission goes without (cli/start.py), but this may take hours
     alone = prepared.prerun == "only"
     as_asked = render(prepared.request, (), added=prepared.added)  # a refused plan is no reason to refuse the job
     tested = desk.slurm.sbatch(submit.sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
@@ -172,8 +185,9 @@ def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice) -> Verdict:
         raise SlurmError(f"the pre-run was refused: {_last(result)}", hint="submit without it: --prerun=off")
     try:
         inflight.submitted(job.directory, result.job_id)
-        voice.say(f"pre-run on {on_gpus(prepared)} is job {result.job_id}; Ctrl-C stops watching, not the pre-run")
-        return follow(Path(job.directory), result.job_id, desk, voice)
+        live = live or voice
+        live.say(f"pre-run on {on_gpus(prepared)} is job {result.job_id}; Ctrl-C stops watching, not the pre-run")
+        return follow(Path(job.directory), result.job_id, desk, live)
     except KeyboardInterrupt:
         voice.say(
             f"stopped watching; the pre-run, job {result.job_id}, goes on, and nothing else was submitted; "

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
-from typing import TextIO
 
 from slurmwrap.errors import SlurmwrapError
+from slurmwrap.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
 
 _STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
 
@@ -33,6 +36,10 @@ class Voice:
         tty = sys.stderr.isatty()
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         return cls(program, sys.stderr, tty, tty and not plain)
+
+    def hushed(self) -> Voice:
+        """One that nobody hears."""
+        return Voice(self.program, open(os.devnull, "w"))  # noqa: PTH123 - until we end
 
     def style(self, text: str, *names: str) -> str:
         """`text` in colour where that is wanted."""
@@ -102,7 +109,9 @@ def _keep_traceback(error: Exception) -> str:
         directory = user_state_dir(os.environ)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / f"fault-{int(time.time())}-{os.getpid()}.log"
-        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        told = "".join(traceback.format_exception(error))  # with what the user called: for nobody else
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", errors="backslashreplace") as file:
+            file.write(told)
     except OSError:
         return ""
     return f" (details: {path})"

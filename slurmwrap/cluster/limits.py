@@ -7,7 +7,8 @@ Slurm knows an order in which a partition's QOS, the job's QOS and the associati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from slurmwrap.records import dataclass, field, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Limits:
 
 NO_LIMITS = Limits()
 _GREATEST = ("least_cpus_per_job", "least_mem_mib_per_job")
-_LEAST = tuple(name for name in Limits.__dataclass_fields__ if name != "billed" and name not in _GREATEST)
+_LEAST = tuple(f.name for f in fields(Limits) if f.name != "billed" and f.name not in _GREATEST)
 
 
 def strictest(*limits: Limits) -> Limits:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from slurmwrap.cluster.limits import Quotas
 from slurmwrap.cluster.topology import Topology
+from slurmwrap.records import dataclass, field
 
 _OUT = frozenset({"DRAIN", "MAINTENANCE", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT"})
 
@@ -115,6 +114,8 @@ class Snapshot:
     max_switch_wait_s: int = 300  # SchedulerParameters=max_switch_wait: Slurm clamps --switches=N@t to it
     release: tuple[int, int] | None = None  # (24, 11): which options its sbatch has; None: unknown
     preempts: bool = False  # PreemptType: a job that waits may end others to get what it asks for
+    kept: bool = False  # its nodes were read for an earlier call of this user, some seconds ago
+    quotas_kept: bool = False  # the same of its quotas: what they leave may be taken or changed since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

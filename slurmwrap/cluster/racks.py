@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.cluster.hostlist import expand, fold
 from slurmwrap.cluster.node import Node
 from slurmwrap.cluster.topology import Domain, Topology
 from slurmwrap.errors import ConfigError
+from slurmwrap.records import dataclass
 
 SHOWN = 5  # names in a remark; the rest is counted
 _KEYS = {"switchname": "name", "blockname": "name", "nodes": "nodes", "switches": "switches", "blocks": "switches"}

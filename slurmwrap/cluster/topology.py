@@ -14,7 +14,8 @@ changed on a pending job, and --switches means nothing there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from slurmwrap.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 
 from slurmwrap.diagnosis import slurm_word
@@ -23,6 +22,7 @@ from slurmwrap.diagnosis.roots import SPEAKS_OF_PEERS, View, find_root
 from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures, signatures_with
 from slurmwrap.diagnosis.steps import last_progress
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE, SUCCESS
+from slurmwrap.records import replace
 
 _SUMMARY = 30  # below are hints
 _SAYS = {"kernel": "kernel reports", "nvml": "GPU needs help"}

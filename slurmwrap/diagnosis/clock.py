@@ -7,9 +7,9 @@ same kind; over New Year the order is wrong.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from slurmwrap.diagnosis.lines import rank_of
+from slurmwrap.records import dataclass
 
 LOOK_BACK = 60  # rows before one without a time that are searched for the last time printed
 _HEAD = 90  # a time stands at the start of a row, after a rank's prefix

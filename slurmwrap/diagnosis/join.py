@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.diagnosis.evidence import Attempt, Context, Evidence, KernelLine, LogTail, Observation
+from slurmwrap.diagnosis.evidence import Attempt, Evidence, KernelLine, LogTail
 from slurmwrap.diagnosis.node_words import gpu_lines, hook_lines
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.job.measurement import Measurement
+from slurmwrap.records import replace
 
 SLACK_S = 5.0  # clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min)
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
@@ -71,8 +72,9 @@ def _border(observation: Observation, start: float | None, following: float | No
 def last_word(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
     """`job` completed from what the hooks were told, for a run that Slurm has forgotten or already requeued.
 
-    Hooks see 0:0 for success, cancellation, time limit, node failure and preemption alike (Slurm 22.05, all four);
-    the state then stays unknown ("") and only the log can tell. The controller's own record is preferred.
+    Hooks see 0:0 for success, cancellation, time limit, node failure and preemption alike (Slurm 22.05, all four;
+    since 24.11 a node failure is 0:1); the state then stays unknown ("") and only the log can tell. The controller's
+    own record is preferred.
     """
     words = sorted(observations, key=lambda o: (o.context is not Context.EPILOG_SLURMCTLD, o.at))
     facts = next((o.facts for o in words if isinstance(o.facts.get("wait_status"), int)), None)

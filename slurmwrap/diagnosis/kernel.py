@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from slurmwrap.diagnosis.evidence import KernelLine
 from slurmwrap.diagnosis.signatures import SignatureSet, compiled
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.diagnosis.xid import XidEvent, action_of, category_of, is_conclusive, meaning_of, parse_xids
+from slurmwrap.records import dataclass
 
 # Causes that the application names too vaguely to stand against the kernel.
 AMBIGUOUS = frozenset(

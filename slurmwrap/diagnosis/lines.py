@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 
 from slurmwrap.diagnosis.evidence import LogTail
+from slurmwrap.records import dataclass
 
 HEAD_CHARS = 32 * 1024
 TAIL_CHARS = 256 * 1024

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import accumulate
 
 from slurmwrap.diagnosis.advise import filled
 from slurmwrap.diagnosis.lines import Log, Traceback, bare_exceptions, strip_prefix, tracebacks
 from slurmwrap.diagnosis.signatures import GRAM, WORD, Probe, Signature, SignatureSet, bared, compiled
+from slurmwrap.records import dataclass
 
 DECISIVE = 90
 STRONG = 70

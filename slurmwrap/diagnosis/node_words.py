@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
 
 _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LINES = 64  # of one Epilog

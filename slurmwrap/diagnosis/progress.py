@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from slurmwrap.diagnosis.lines import Log
+from slurmwrap.records import dataclass
 
 _NUMBER = r"[-+]?\d[\d.,]{0,20}(?:[eE][-+]?\d{1,4})?"
 _PROGRESS = re.compile(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.diagnosis.clock import Stamp, comparable, last_stamp, stamp_of
 from slurmwrap.diagnosis.lines import Log, rank_of
 from slurmwrap.diagnosis.marks import DECISIVE, HINT, ORDINARY, STRONG, Mark
 from slurmwrap.diagnosis.progress import SURVIVED_BY, Progress, first_progress
+from slurmwrap.records import dataclass
 
 _AT_MOST = 64  # candidates whose times are read
 # What a rank prints because another one is gone.

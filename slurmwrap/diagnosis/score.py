@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from slurmwrap.diagnosis.evidence import Diagnosis, Evidence, KernelLine, LogTail
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, decisions_of
+from slurmwrap.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from slurmwrap.diagnosis.advise import places
 from slurmwrap.diagnosis.literals import harmful_shape, required_literals
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS
 from slurmwrap.errors import ConfigError
+from slurmwrap.records import dataclass
 
 ROLES = ("root", "cascade", "advice", "background")
 PLACES = ("log", "kernel")

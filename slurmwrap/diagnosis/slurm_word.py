@@ -9,9 +9,9 @@ jobs that nobody cancelled, so a step's line alone says nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from slurmwrap.diagnosis.evidence import Evidence
+from slurmwrap.records import dataclass
 
 OOM_CODE = 125
 IO_SETUP_CODE = 53

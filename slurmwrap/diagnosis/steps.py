@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from slurmwrap.diagnosis.lines import Log
+from slurmwrap.records import dataclass
 
 _FIRST, _LAST = 80, 160  # rows read at either end of a log
 _CAP = 300

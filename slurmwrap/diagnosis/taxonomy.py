@@ -7,8 +7,9 @@ the Xid table does (xid.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from slurmwrap.records import dataclass
 
 SUCCESS = "success"
 NO_SIGNATURE = "no_signature"

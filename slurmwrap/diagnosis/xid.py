@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from slurmwrap.records import dataclass
 
 ACTIONS = ("APP", "FOLLOW", "RESET", "REBOOT", "DRAIN", "LOG")
 FALLEN_OFF_BUS = 79

@@ -15,7 +15,6 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 import slurmwrap.observe
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.host.command import run
+from slurmwrap.records import dataclass
 from slurmwrap.shipped import shipped
 
 MAIN = "import sys\n\nfrom observe.entry import main\n\nsys.exit(main(sys.argv))\n"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from email.message import EmailMessage
 
 from slurmwrap.errors import StoreError
+from slurmwrap.records import dataclass
 
 TIMEOUT_S = 10.0
 

@@ -6,12 +6,13 @@ a spool file may be read late or twice, and its nonce keeps it from counting twi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from slurmwrap.errors import BadCredential, StoreError
-from slurmwrap.host.command import CommandResult, run
+from slurmwrap.host.command import CommandResult, begin_unfed, run
+from slurmwrap.records import dataclass
 
-__all__ = ["GENUINE", "BadCredential", "Decoded", "decode", "encode", "open_sealed"]
+__all__ = ["GENUINE", "BadCredential", "Decoded", "begin_encode", "decode", "encode", "open_sealed"]
 
 SUCCESS, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
 GENUINE = (SUCCESS, EXPIRED, REWOUND, REPLAYED)
@@ -34,13 +35,21 @@ class Decoded:
 
 def encode(payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes:
     """`payload` as a credential, which only `uid_restriction` can decode if given. StoreError without munged."""
-    argv = ["munge", *_socket(socket)]
-    if uid_restriction is not None:
-        argv.append(f"--restrict-uid={uid_restriction}")
-    result = run(argv, timeout_s=_TIMEOUT_S, stdin=payload)
-    if not result.ok:
-        raise StoreError(f"munge: {_said(result)}", hint="Is munged running? `munge -n` tells.")
-    return result.stdout.strip()
+    return begin_encode(socket=socket, uid_restriction=uid_restriction)(payload)
+
+
+def begin_encode(*, socket: str, uid_restriction: int | None = None) -> Callable[[bytes], bytes]:
+    """`encode` in two: what takes the payload, once. Meanwhile munge starts; it asks munged when it has the payload."""
+    restriction = () if uid_restriction is None else (f"--restrict-uid={uid_restriction}",)
+    fed = begin_unfed(["munge", *_socket(socket), *restriction], timeout_s=_TIMEOUT_S)
+
+    def credential(payload: bytes) -> bytes:
+        result = fed(payload)
+        if not result.ok:
+            raise StoreError(f"munge: {_said(result)}", hint="Is munged running? `munge -n` tells.")
+        return result.stdout.strip()
+
+    return credential
 
 
 def open_sealed(credential: bytes, *, socket: str) -> tuple[bytes, int] | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from slurmwrap.cluster.node import Node, Snapshot
-from slurmwrap.config import Config
-from slurmwrap.job.request import JobRequest, Wish
-from slurmwrap.placement.field import Field
-from slurmwrap.placement.locality import Choice
-from slurmwrap.placement.outlook import Outlook
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.placement.skew import Patience
+from slurmwrap.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node, Snapshot
+    from slurmwrap.config import Config
+    from slurmwrap.job.request import JobRequest, Wish
+    from slurmwrap.placement.field import Field
+    from slurmwrap.placement.locality import Choice
+    from slurmwrap.placement.outlook import Outlook
+    from slurmwrap.placement.plan import PlacementPlan
+    from slurmwrap.placement.skew import Patience
 
 _FIRM = {"nodes": ("fewest nodes", "NumNodes"), "constraint": ("one rack", "Features")}  # option → level, its key
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slurmwrap.cluster.action import DRAIN_PREFIX
 from slurmwrap.cluster.hostlist import expand, fold
-from slurmwrap.cluster.node import NodeHealth
-from slurmwrap.config import Config
 from slurmwrap.job.request import JobRequest, Wish
 from slurmwrap.placement.field import Field, opaque
+from slurmwrap.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import NodeHealth
+    from slurmwrap.config import Config
 
 _RANK = {"lemon": 0, "suspect": 1}  # the order in which the cap is spent
 

@@ -22,13 +22,16 @@ Where the speed of the job is known at several numbers of CPUs, placement/alloca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import ceil
 
-from slurmwrap.cluster.node import Node, Partition
-from slurmwrap.config import Config, Tuning
 from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape
 from slurmwrap.profiling.profile import IMPORTED, ResourceProfile
+from slurmwrap.records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node, Partition
+    from slurmwrap.config import Config, Tuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

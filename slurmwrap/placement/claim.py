@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from slurmwrap.profiling.profile import SpeedPoint as SpeedPoint
+from slurmwrap.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

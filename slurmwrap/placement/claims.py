@@ -6,8 +6,6 @@ whose speed nobody knows: then bounds.py alone decides.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from slurmwrap.cluster.node import Node
 from slurmwrap.config import Tuning
 from slurmwrap.job.request import MemUnit, ResourceShape
@@ -15,6 +13,7 @@ from slurmwrap.placement.bounds import asked_cpus_per_gpu, asked_mem_mib_per_gpu
 from slurmwrap.placement.claim import Claim, Server
 from slurmwrap.placement.speeds import speeds_of
 from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.records import replace
 
 
 def claim_of(

@@ -12,12 +12,12 @@ nodes, which keep their places.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
 from slurmwrap.placement.room import ROUNDING, Room
 from slurmwrap.placement.rungs import Rung
 from slurmwrap.placement.seating import Climb, Job, climb
+from slurmwrap.records import dataclass, field
 
 SWEEPS = 5
 TRIES = 2  # partners that a server is compared with in a sweep

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 
-from slurmwrap.cluster.node import Node, Partition, Reservation, Snapshot
-from slurmwrap.cluster.topology import Topology
-from slurmwrap.job.request import JobRequest
-from slurmwrap.placement.need import Need
+from slurmwrap.records import dataclass
 
-_SIMPLE_FEATURE = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node, Partition, Reservation, Snapshot
+    from slurmwrap.cluster.topology import Topology
+    from slurmwrap.job.request import JobRequest
+    from slurmwrap.placement.need import Need
+
+_SIMPLE_FEATURE = r"(?a)[A-Za-z0-9._-]+"
 # With one of these we cannot tell which nodes may run the job.
 _OPAQUE = ("nodelist", "nodefile", "reservation", "contiguous", "cluster-constraint", "batch", "spread-job")
 LATER = ("begin", "dependency", "hold")  # with one of these nobody knows what is free when the job may start
@@ -128,7 +131,7 @@ def domain_tables(topology: Topology) -> tuple[Mapping[str, str], ...]:
 
 def _complex_feature(request: JobRequest) -> bool:
     feature = request.value("constraint")
-    return bool(feature) and not _SIMPLE_FEATURE.fullmatch(feature or "")
+    return bool(feature) and not re.fullmatch(_SIMPLE_FEATURE, feature or "")
 
 
 Caps = tuple[int | None, int | None]  # CPUs and MiB that a job may have of one node; None: no limit
@@ -169,7 +172,10 @@ def _capacity(
 
 
 def _tasks(need: Need, node: Node, cap: int | None) -> int:
-    room = (node.cpus if cap is None else min(cap, node.cpus)) // need.task_cpus
+    cpus = node.cpus if cap is None else min(cap, node.cpus)
+    if need.gpus_bring_cpus:
+        cpus = min(cpus, int(_by_gpus(need, node) * need.cpus))
+    room = cpus // need.task_cpus
     return min(room, node.mem_mib // need.task_mem_mib) if need.task_mem_mib else room
 
 

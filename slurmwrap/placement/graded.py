@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.placement.claim import Claim, Grant, Server, Settings
 from slurmwrap.placement.room import Order, Room, choose, eligible, rooms_of
 from slurmwrap.placement.rungs import Prices, Rung, Share, rungs, share_of
+from slurmwrap.records import dataclass
 
 _HALF = 0.5  # of what a tuned request saves, spent on waiting for it at most
 

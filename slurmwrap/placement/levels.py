@@ -8,14 +8,16 @@ A level's `wait_s` counts from the moment when the job became eligible, so it gr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from slurmwrap.config import Config
-from slurmwrap.job.request import JobRequest, Wish
 from slurmwrap.placement.asked import Step
 from slurmwrap.placement.plan import Level
-from slurmwrap.placement.retune import back_to_asked
 from slurmwrap.placement.skew import SHARE_OF_TIME
+from slurmwrap.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.config import Config
+    from slurmwrap.job.request import JobRequest, Wish
 
 
 def levels_from(steps: Sequence[Step]) -> tuple[Level, ...]:
@@ -32,6 +34,10 @@ def levels_from(steps: Sequence[Step]) -> tuple[Level, ...]:
 
 def tuned_step(request: JobRequest, tuned: Sequence[Wish], config: Config) -> tuple[Step, ...]:
     """What was raised above the request goes back to it, when waiting for it took too long: then it is no help."""
+    if not tuned:
+        return ()
+    from slurmwrap.placement.retune import back_to_asked  # only a job with a profile is tuned
+
     updates = back_to_asked(tuned, request)
     wait = config.placement.switch_wait_s
     if request.shape.time_limit_s is not None:

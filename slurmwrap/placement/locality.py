@@ -13,10 +13,13 @@ Jeon et al., ATC 2019: big jobs get the emptiest domain, small ones fill fragmen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.placement.field import Field, Spot
-from slurmwrap.placement.need import Need
+from slurmwrap.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.placement.need import Need
 
 Rank = Callable[[Spot, int], tuple[bool, int, float]]  # (breaks a whole node, weight, score) with so many units
 

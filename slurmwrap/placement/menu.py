@@ -9,12 +9,12 @@ round, so what counts is how much work is done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from slurmwrap.placement.claim import Claim, SpeedPoint
 from slurmwrap.placement.rungs import Point, Prices, Rung, Share, allowed, as_asked, price_of
 from slurmwrap.placement.speeds import speed_at
+from slurmwrap.records import dataclass, replace
 
 _SAME = 1e-9
 

@@ -7,10 +7,10 @@ taken, and `sure` is False.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import ceil
 
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
+from slurmwrap.records import dataclass, replace
 
 # With one of these a task's CPUs are not what --cpus-per-task alone says.
 CPU_OPAQUE = (
@@ -39,6 +39,7 @@ class Need:
     tasks: int = 0  # in all, where somebody said it: they too must lie somewhere
     task_cpus: int = 1
     task_mem_mib: int = 0
+    gpus_bring_cpus: bool = False  # --cpus-per-gpu: a node's tasks have no other CPUs (24.11; 22.05 gives them more)
     sure: bool = True  # nothing that counts is unknown
     blurred: bool = False  # options that we do not follow decide how tasks and CPUs lie
 
@@ -83,6 +84,7 @@ def need_of(request: JobRequest) -> Need | None:
         tasks=shape.tasks or 0,
         task_cpus=(shape.cpus or 1) if shape.cpu_unit is not CpuUnit.PER_GPU else 1,
         task_mem_mib=(shape.mem_mib or 0) * (shape.cpus or 1) if shape.mem_unit is MemUnit.PER_CPU else 0,
+        gpus_bring_cpus=shape.cpu_unit is CpuUnit.PER_GPU,
         blurred=blurred,
         sure=need.sure and shape.mem_mib is not None and not blurred,
     )

@@ -20,11 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurmwrap.cluster.node import Node
 from slurmwrap.job.options import BY_NAME
 from slurmwrap.job.request import Wish
 from slurmwrap.placement.asked import Asked, Case, Step, kept
-from slurmwrap.placement.plan import PlacementPlan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node
+    from slurmwrap.placement.plan import PlacementPlan
 
 MAX_RACKS = 32  # alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass
 

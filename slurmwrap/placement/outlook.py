@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from slurmwrap.cluster.node import NodeLoad
+from slurmwrap.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import NodeLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,9 @@ all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 
-from slurmwrap.cluster.node import NodeHealth, Snapshot
-from slurmwrap.config import Config
-from slurmwrap.job.request import CpuUnit, JobRequest, MemUnit
+from slurmwrap.job.request import CpuUnit, JobRequest, MemUnit, Wish
 from slurmwrap.placement.asked import Asked, Case
 from slurmwrap.placement.avoid import Avoidance, avoid
 from slurmwrap.placement.field import Field, Spot, field_of, opaque
@@ -25,13 +22,18 @@ from slurmwrap.placement.need import Need, need_of
 from slurmwrap.placement.network import one_domain
 from slurmwrap.placement.outlook import Outlook
 from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.placement.quota import limits_of
 from slurmwrap.placement.remarks import remarks
 from slurmwrap.placement.score import Score, clash, score
 from slurmwrap.placement.servers import how_many, which
 from slurmwrap.placement.skew import Patience, patience
-from slurmwrap.placement.tuned import Tuned, tune
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import NodeHealth, Snapshot
+    from slurmwrap.config import Config
+    from slurmwrap.placement.tuned import Tuned
+    from slurmwrap.profiling.profile import ResourceProfile
 
 NOTHING = Outlook()
 
@@ -55,9 +57,9 @@ def plan(
     field = field_of(request, need, snapshot)
     placing = config.placement.enabled and request.own.place
     avoidance = avoid(request, field, health, config) if placing else Avoidance()
-    limits = limits_of(request, field.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)
-    tuned = tune(request, profile, field, config, limits)
-    field = _as_tuned(request, tuned, field, snapshot)
+    tuned = _tuned(request, profile, field, snapshot, config, outlook) if profile is not None else None
+    wishes = tuned.wishes if tuned is not None else ()
+    field = _as_tuned(request, wishes, field, snapshot)
     rank = _ranking(field.need, profile, outlook)
     known = avoidance.readable and not opaque(request)
     choice = choose(field, avoidance.nodes, rank) if known else Choice()
@@ -69,18 +71,28 @@ def plan(
     asked = _asked(case, avoidance, before) if placing else Asked()
     told = remarks(field, choice, avoidance.nodes, profile, outlook) if known else ()
     return PlacementPlan(
-        lines=(*asked.wishes, *tuned.wishes),
+        lines=(*asked.wishes, *wishes),
         node_count=field.fewest,
         gpus_per_node=request.shape.gpus_per_node,
         candidates=choice.nodes,
         switch=choice.domain,
         locality=_locality(choice),
-        levels=levels_from((*asked.steps, *tuned_step(request, tuned.wishes, config))),
-        cpus_per_gpu=None if tuned.given.cpus_per_gpu is None else ceil(tuned.given.cpus_per_gpu),
-        mem_mib_per_gpu=tuned.given.mem_mib_per_gpu,
+        levels=levels_from((*asked.steps, *tuned_step(request, wishes, config))),
+        cpus_per_gpu=None if tuned is None or tuned.given.cpus_per_gpu is None else ceil(tuned.given.cpus_per_gpu),
+        mem_mib_per_gpu=None if tuned is None else tuned.given.mem_mib_per_gpu,
         profile_key=profile.key if profile else "",
         remarks=(*told, *asked.remarks, *snapshot.topology.remarks) if placing else (),
     )
+
+
+def _tuned(
+    request: JobRequest, profile: ResourceProfile, field: Field, snapshot: Snapshot, config: Config, outlook: Outlook
+) -> Tuned:
+    from slurmwrap.placement.quota import limits_of  # without a profile everything stays as asked
+    from slurmwrap.placement.tuned import tune
+
+    limits = limits_of(request, field.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)
+    return tune(request, profile, field, config, limits)
 
 
 def _locality(choice: Choice) -> str:
@@ -99,9 +111,9 @@ def _asked(case: Case, avoidance: Avoidance, before: PlacementPlan | None) -> As
     return avoided + which(case, count + network) + count + network
 
 
-def _as_tuned(request: JobRequest, tuned: Tuned, field: Field, snapshot: Snapshot) -> Field:
+def _as_tuned(request: JobRequest, wishes: Sequence[Wish], field: Field, snapshot: Snapshot) -> Field:
     """The field of the job with the CPUs and memory that it will ask for."""
-    given = {wish.option: wish.value for wish in tuned.wishes if wish.value}
+    given = {wish.option: wish.value for wish in wishes if wish.value}
     if not given:
         return field
     shape = request.shape

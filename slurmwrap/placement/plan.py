@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from slurmwrap.job.request import Wish
+from slurmwrap.records import dataclass
 
 # What a plan may set and what is loosened of it: scontrol's key for a waiting job -> sbatch's option.
 OPTION_OF = {

@@ -8,12 +8,15 @@ that is refused goes again as it was asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from slurmwrap.cluster.limits import NO_LIMITS, Association, Limits, Qos, Quotas, strictest
-from slurmwrap.cluster.node import Partition
 from slurmwrap.job.request import JobRequest, MemUnit, ResourceShape
 from slurmwrap.placement.bounds import Bounds, asked_cpus_per_gpu, asked_mem_mib_per_gpu
+from slurmwrap.records import dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape
 from slurmwrap.placement.plan import OPTION_OF, Level, PlacementPlan
+from slurmwrap.records import dataclass, field, replace
 
 # Slurm's reasons (squeue, %r) that name what was asked for, not what is busy: it could wait for ever.
 BLOCKED = re.compile(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.cluster.hostlist import fold
-from slurmwrap.cluster.node import Node
-from slurmwrap.placement.field import Field, Spot
-from slurmwrap.placement.locality import Choice
-from slurmwrap.placement.outlook import Outlook
 from slurmwrap.placement.score import on_one_socket, score
-from slurmwrap.profiling.profile import ResourceProfile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node
+    from slurmwrap.placement.field import Field, Spot
+    from slurmwrap.placement.locality import Choice
+    from slurmwrap.placement.outlook import Outlook
+    from slurmwrap.profiling.profile import ResourceProfile
 
 
 def remarks(

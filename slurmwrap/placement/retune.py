@@ -22,9 +22,12 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.hostlist import expand
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Wish
 from slurmwrap.placement.plan import PlacementPlan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.job import JobRecord
 
 
 def retune(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> tuple[SlurmAction, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.placement.claim import Claim, Server
+from slurmwrap.records import dataclass
 
 ROUNDING = 1e-6  # sums of fractional CPUs
 

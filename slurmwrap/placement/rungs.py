@@ -13,12 +13,12 @@ what it asked.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import floor, log
 
 from slurmwrap.placement.claim import Claim, Server, SpeedPoint
 from slurmwrap.placement.speeds import speed_at
+from slurmwrap.records import dataclass
 
 _SAME = 1e-9
 

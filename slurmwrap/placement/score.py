@@ -13,12 +13,15 @@ The score is counted in GPUs, so that its parts can be added; the weights (all 1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
-from slurmwrap.cluster.node import Node, NodeLoad
-from slurmwrap.placement.need import Need
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node, NodeLoad
+    from slurmwrap.placement.need import Need
+    from slurmwrap.profiling.profile import ResourceProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

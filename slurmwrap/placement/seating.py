@@ -9,13 +9,13 @@ fewest: what they leave is already taken there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from slurmwrap.placement.claim import Claim
 from slurmwrap.placement.menu import Menu
 from slurmwrap.placement.room import Order, Room, choose, eligible
 from slurmwrap.placement.rungs import Rung
+from slurmwrap.records import dataclass, field, replace
 
 
 class Step(NamedTuple):

@@ -17,7 +17,10 @@ from slurmwrap.cluster.hostlist import fold
 from slurmwrap.job.request import GpuUnit, Wish
 from slurmwrap.placement.asked import Asked, Case, Step, kept
 from slurmwrap.placement.network import insisted_level
-from slurmwrap.placement.plan import PlacementPlan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.placement.plan import PlacementPlan
 
 
 def how_many(case: Case, before: PlacementPlan | None) -> Asked:

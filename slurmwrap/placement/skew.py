@@ -15,8 +15,9 @@ assumption of ours, in one place:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
+
+from slurmwrap.records import dataclass
 
 UNKNOWN = 0.5  # keenness where nobody measured the skew
 AT_LIMIT = 0.5  # keenness of a skew just above the limit

@@ -12,7 +12,6 @@ the points around it, and only where they are no farther apart than WIDE times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from slurmwrap.job.curve import AGREE, WIDE
@@ -20,6 +19,7 @@ from slurmwrap.job.measurement import CurvePoint
 from slurmwrap.profiling.memory import MemoryModel, needed_mib
 from slurmwrap.profiling.memory import speed_at as share_at
 from slurmwrap.profiling.profile import ResourceProfile, SpeedPoint
+from slurmwrap.records import replace
 
 BETWEEN = 4  # points at most between two that were measured
 _PARTS = (0.5, 0.65, 0.8, 0.95)  # of the best speed that memory allows: where the memory axis gets a point

@@ -12,11 +12,11 @@ above its share is left alone, and no demand exceeds what a server has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slurmwrap.placement.claim import Claim, Grant, Server
 from slurmwrap.placement.room import Room, choose, eligible, fullest, rooms_of
 from slurmwrap.placement.rungs import Prices, Rung, as_asked, rungs, share_of
+from slurmwrap.records import dataclass
 
 _EVEN = Prices(cpu=1.0, mib=1e-9)  # CPUs first; memory only where CPUs are equal
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from slurmwrap.cluster.limits import NO_LIMITS, Limits
-from slurmwrap.cluster.node import Node
-from slurmwrap.config import Config
 from slurmwrap.job.request import CpuUnit, JobRequest, MemUnit, ResourceShape, Wish
 from slurmwrap.placement.bounds import Bounds, asked_mem_mib_per_gpu, bounds, least_node, tasks_per_node
-from slurmwrap.placement.field import Field
 from slurmwrap.placement.need import CPU_OPAQUE, mixed_gpus
 from slurmwrap.placement.quota import keep
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.records import dataclass, field, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node
+    from slurmwrap.config import Config
+    from slurmwrap.placement.field import Field
+    from slurmwrap.profiling.profile import ResourceProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,7 @@ def tune(
     kept = keep(given, request.shape, limits)
     share = node.cpus / node.gpus
     cap = share if kept.cpu_cap is None else min(share, kept.cpu_cap)
-    wishes = (*_wishes(request.shape, kept.given, cap), *_left_as_asked(request.shape, kept.reasons))
+    wishes = (*_wishes(request.shape, kept.given, cap, node.mem_mib), *_left_as_asked(request.shape, kept.reasons))
     return Tuned(wishes=wishes, given=kept.given)
 
 
@@ -67,12 +70,12 @@ def _given(shape: ResourceShape, profile: ResourceProfile | None, node: Node, co
     return lone(shape, profile, node, config.tuning, given)
 
 
-def _wishes(shape: ResourceShape, given: Bounds, most_cpus: float) -> list[Wish]:
+def _wishes(shape: ResourceShape, given: Bounds, most_cpus: float, most_mem: int) -> list[Wish]:
     """In the user's own unit: Slurm's units for one resource exclude each other."""
     wishes = []
     if given.cpus_per_gpu is not None and (cpus := _in_cpu_unit(shape, given.cpus_per_gpu, most_cpus)):
         wishes.append(Wish(option=cpus[0], value=cpus[1], reason=given.cpu_reason))
-    if given.mem_mib_per_gpu is not None and (memory := _in_mem_unit(shape, given.mem_mib_per_gpu)):
+    if given.mem_mib_per_gpu is not None and (memory := _in_mem_unit(shape, given.mem_mib_per_gpu, most_mem)):
         wishes.append(Wish(option=memory[0], value=memory[1], reason=given.mem_reason))
     return wishes
 
@@ -93,7 +96,7 @@ def _in_cpu_unit(shape: ResourceShape, per_gpu: float, share: float) -> tuple[st
     return (option, str(value)) if value >= 1 and (value - asked) * (exact - asked) > 0 else None
 
 
-def _in_mem_unit(shape: ResourceShape, per_gpu: int) -> tuple[str, str] | None:
+def _in_mem_unit(shape: ResourceShape, per_gpu: int, node_mib: int) -> tuple[str, str] | None:
     gpus = shape.gpus_per_node or 1
     if shape.mem_unit is MemUnit.PER_GPU:
         return "mem-per-gpu", f"{per_gpu}M"
@@ -103,7 +106,10 @@ def _in_mem_unit(shape: ResourceShape, per_gpu: int) -> tuple[str, str] | None:
             return None
         by_gpu = shape.cpu_unit is CpuUnit.PER_GPU  # still at least one CPU for each task
         cpus = max(tasks, (shape.cpus or 1) * gpus) if by_gpu else (shape.cpus or 1) * tasks
-        exact = per_gpu * gpus / cpus
-        # a raise that is rounded up could pass what a node has
-        return "mem-per-cpu", f"{int(exact) if exact > (shape.mem_mib or 0) else ceil(exact)}M"
+        exact, asked = per_gpu * gpus / cpus, shape.mem_mib or 0
+        if exact <= asked:
+            return "mem-per-cpu", f"{ceil(exact)}M"
+        # not rounded up past a node's memory; and of a core with two threads Slurm gives both, each with its memory
+        value = min(int(exact), node_mib // (cpus + cpus % 2))
+        return ("mem-per-cpu", f"{value}M") if value > asked else None
     return "mem", f"{per_gpu * gpus}M"

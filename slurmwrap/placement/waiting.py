@@ -6,11 +6,11 @@ The same for the site's reconciler (reconcile/tune.py) and the simulator (sim/ba
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import replace
 
 from slurmwrap.placement.claim import Claim, Grant, Server
 from slurmwrap.placement.rungs import share_of
 from slurmwrap.placement.speeds import speed_at
+from slurmwrap.records import replace
 
 MATTERS = 0.05  # a change of speed below this is not worth an update of a job that cannot start yet
 

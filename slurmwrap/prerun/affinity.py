@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from slurmwrap.records import dataclass
 
 CPUS, PCI = Path("/sys/devices/system/cpu"), Path("/sys/bus/pci/devices")
 BUSY = 0.05  # of one CPU over its life: a helper thread that idles under a mask of its own disturbs nothing

@@ -7,7 +7,8 @@ Where it hands on what a worker process met, the worker's own counts.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from slurmwrap.records import dataclass
 
 TRACEBACK = "Traceback (most recent call last)"
 _PREFIX = re.compile(r"^(?:\[rank ?\d+\]: ?|\d+: |\[\w+\d+\]: ?)")

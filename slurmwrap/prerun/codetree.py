@@ -13,21 +13,22 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
-from slurmwrap.prerun.entry import EntryPoint
 from slurmwrap.prerun.walk import entry_points
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.prerun.entry import EntryPoint
 
 SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")  # what an argument may name beside code
 MAX_FILES, MAX_BYTES, MAX_S = 500, 16 << 20, 0.3
 _FILE_BYTES = 2 << 20
 _SHELL_DEPTH = 3
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+(?P<where>\.*[\w.]*)[ \t]+import[ \t]+(?P<names>\([^)]{0,20000}\)|[^\n#;]+)"
-    rb"|import[ \t]+(?P<modules>[^\n#;]+))",
-    re.MULTILINE,
+_IMPORT = (
+    rb"(?m)^[ \t]*(?:from[ \t]+(?P<where>\.*[\w.]*)[ \t]+import[ \t]+(?P<names>\([^)]{0,20000}\)|[^\n#;]+)"
+    rb"|import[ \t]+(?P<modules>[^\n#;]+))"
 )
-_NAME = re.compile(rb"[A-Za-z_][\w.]*")
+_NAME = rb"[A-Za-z_][\w.]*"
 _HYDRA = ("conf", "config", "configs")  # hydra's config_path, as its own examples call it
 
 
@@ -42,7 +43,7 @@ def code_files(
     entries = list(_entries(script, chdir, args, environ, 0))
     found = {entry.path: budget.read(entry.path) or b"" for entry in entries if entry.path}
     roots = [root for root in environ.get("PYTHONPATH", "").split(":") if root]
-    beside = [os.path.dirname(entry.path) for entry in entries if entry.path]  # noqa: PTH120
+    beside = [os.path.dirname(entry.path) for entry in entries if entry.path]
     places = list(dict.fromkeys([*beside, *(e.cwd for e in entries if e.cwd), chdir, *roots]))
     found |= _imported(found, places, budget)
     if any(b"hydra" in content for content in found.values()):
@@ -58,12 +59,16 @@ def installed_marks(environ: Mapping[str, str]) -> tuple[str, ...]:
     marks = []
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if prefix := environ.get(name):
-            for folder in sorted(Path(prefix, "lib").glob("python3*/site-packages"))[:4]:
-                try:
-                    marks.append(f"{folder} {folder.stat().st_mtime_ns}")
-                except OSError:
-                    continue
+            places = (f"{prefix}/lib/{name}/site-packages" for name in _pythons(f"{prefix}/lib"))
+            marks += [f"{place} {os.stat(place).st_mtime_ns}" for place in places if os.path.isdir(place)]
     return tuple(marks)
+
+
+def _pythons(lib: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(lib) if name.startswith("python3"))[:4]
+    except OSError:
+        return []
 
 
 Listing = Callable[[str], frozenset[str]]
@@ -90,10 +95,11 @@ class _Budget:
         if self.files <= 0 or self.bytes <= 0 or time.monotonic() > self.until:
             return None
         try:
-            info = os.stat(path)  # noqa: PTH116 - before opening: a FIFO would hang
+            info = os.stat(path)  # before opening: a FIFO would hang
             if not stat.S_ISREG(info.st_mode) or info.st_size > _FILE_BYTES:
                 return None
-            content = Path(path).read_bytes()
+            with open(path, "rb") as file:
+                content = file.read()
         except (OSError, ValueError):
             return None
         self.files, self.bytes = self.files - 1, self.bytes - len(content)
@@ -120,7 +126,7 @@ def _imported(known: Mapping[str, bytes], places: Sequence[str], budget: _Budget
     todo = [(path, content) for path, content in known.items() if content]
     while todo:
         path, content = todo.pop()
-        here = os.path.dirname(path)  # noqa: PTH120
+        here = os.path.dirname(path)
         for base in _modules(content, here, places, budget.listing):
             if base in tried:
                 continue
@@ -134,16 +140,16 @@ def _imported(known: Mapping[str, bytes], places: Sequence[str], budget: _Budget
 
 def _modules(content: bytes, here: str, places: Sequence[str], listing: Listing) -> Iterator[str]:
     """Paths without ending where the modules may lie that `content` imports."""
-    for match in _IMPORT.finditer(content):
+    for match in re.finditer(_IMPORT, content):
         if match["modules"] is not None:
             for part in match["modules"].split(b","):
-                if module := _NAME.match(part.strip()):
+                if module := re.match(_NAME, part.strip()):
                     yield from _below(_text(module[0]), places, listing)
             continue
         where = _text(match["where"])
         dots = len(where) - len(where.lstrip("."))
-        roots = [os.path.normpath(os.path.join(here, *[".."] * (dots - 1)))] if dots else places  # noqa: PTH118
-        names = [_text(name) for name in _NAME.findall(match["names"])]
+        roots = [os.path.normpath(os.path.join(here, *[".."] * (dots - 1)))] if dots else places
+        names = [_text(name) for name in re.findall(_NAME, match["names"])]
         package = where[dots:]
         yield from _below(package, roots, listing)
         for name in names:
@@ -160,6 +166,8 @@ def _below(module: str, roots: Sequence[str], listing: Listing) -> Iterator[str]
 
 
 def _hydra(places: Sequence[str], budget: _Budget) -> dict[str, bytes]:
+    from pathlib import Path
+
     found = {}
     for place in dict.fromkeys(places):
         for name in _HYDRA:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from slurmwrap.prerun.blame import Blame, Frame
 from slurmwrap.prerun.conditions import Slice, conditions_of_name, slice_at
+from slurmwrap.records import dataclass
 
 Read = Callable[[str], str | None]  # path -> the text of a source file
 

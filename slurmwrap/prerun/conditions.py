@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from slurmwrap.records import dataclass, field
 
 _DEPTH = 4  # assignments behind assignments
 _PIECES = 200

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from slurmwrap.inject import slurmwrap_launch
 from slurmwrap.prerun.shell import UNKNOWN, Guess, RawCommand
 from slurmwrap.prerun.wrappers import PYTHON, SHELLS, skip
+from slurmwrap.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ class Started:
 
 def program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
     """The entry point that `words` start, with line 0; None when it is no Python and no shell script."""
-    name = os.path.basename(words[0]) if words else UNKNOWN  # noqa: PTH119
+    name = os.path.basename(words[0]) if words else UNKNOWN
     if UNKNOWN in name:
         return None
     if launched := slurmwrap_launch.launcher(list(words)):
@@ -121,9 +120,9 @@ def of_file(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) 
 
 
 def _module(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) -> EntryPoint:
-    base = Path(cwd or "/nonexistent", *words[0].split("."))
-    tried = (base.with_suffix(".py"), base / "__main__.py")
-    path = next((str(p) for p in tried if UNKNOWN not in str(p) and p.is_file()), "")  # else an installed module
+    base = os.path.join(cwd or "/nonexistent", *words[0].split("."))
+    tried = (f"{base}.py", f"{base}/__main__.py")
+    path = next((p for p in tried if UNKNOWN not in p and os.path.isfile(p)), "")  # else an installed module
     return EntryPoint(
         kind=kind, path=path, argv=tuple(words[1:]), line=0, interpreter=interpreter, module="" if path else words[0]
     )
@@ -132,4 +131,4 @@ def _module(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) 
 def joined(cwd: str | None, path: str) -> str:
     if cwd is None and not path.startswith("/"):
         return ""
-    return os.path.normpath(os.path.join(cwd or "/", path))  # noqa: PTH118 - Path does not fold ".."
+    return os.path.normpath(os.path.join(cwd or "/", path))

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurmwrap.job.request import JobRequest
-from slurmwrap.prerun.trial import TrialSpec
 from slurmwrap.prerun.walk import SUBMIT_DIR
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.job.request import JobRequest
+    from slurmwrap.prerun.trial import TrialSpec
 
 # Trackers that would record a trial as a run: wandb, comet, transformers' mlflow and kubeflow, swanlab, neptune,
 # clearml, dvclive (names in their own sources). What a program asks for by argument is in inject/slurmwrap_entries.py.

@@ -9,11 +9,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slurmwrap.prerun.aside import Child, end, python
+from slurmwrap.records import dataclass
 
 CONTROL = Path("/dev/nvidiactl")
 PERIOD_S = 1.0

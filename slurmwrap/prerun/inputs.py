@@ -10,12 +10,14 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 
-from slurmwrap.job.request import JobRequest
-from slurmwrap.prerun.entry import Started
 from slurmwrap.prerun.shell import UNKNOWN
 from slurmwrap.prerun.walk import started
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.job.request import JobRequest
+    from slurmwrap.prerun.entry import Started
 
 
 def _words(text: str) -> frozenset[str]:
@@ -25,7 +27,7 @@ def _words(text: str) -> frozenset[str]:
 MIB = 1 << 20
 _NAMES = 1000  # so many words are looked up at most: each is one stat, perhaps on a slow file system
 # A file behind such an option is written by the job ("-o" of sort and curl, "of=" of dd).
-_WRITTEN = re.compile(r"out(?!lier)|save|log|result|dest|dump|export|report|trace|profil|^(-o|of)$", re.IGNORECASE)
+_WRITTEN = r"(?i)out(?!lier)|save|log|result|dest|dump|export|report|trace|profil|^(-o|of)$"
 # Commands whose arguments are no data: they write, remove or look at files, or run them as code.
 _NO_READERS = _words(
     """
@@ -37,18 +39,16 @@ _NO_READERS = _words(
 )
 _LAST_IS_WRITTEN = ("cp", "rsync", "scp", "install", "sbcast")
 # A path behind such an option is made by the job, or may be.
-_OUTPUT = re.compile(
-    r"^-o$|out|save|log|result|dest|work[-_]?dir|run[-_]?dir|exp|ckpt|checkpoint|resume|dump|board|wandb|cache|tmp|temp"
-    r"|scratch|prefix|target|report|profil|trace|artifact|store|socket|pid|record|download|export|root[-_]?dir",
-    re.IGNORECASE,
+_OUTPUT = (
+    r"(?i)^-o$|out|save|log|result|dest|work[-_]?dir|run[-_]?dir|exp|ckpt|checkpoint|resume|dump|board|wandb|cache|tmp|temp"
+    r"|scratch|prefix|target|report|profil|trace|artifact|store|socket|pid|record|download|export|root[-_]?dir"
 )
-_NUMBER = re.compile(r"-\.?\d")
-_PAIR = re.compile(r"[A-Za-z_][\w.]*=")
-_YACS = re.compile(r"[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*")  # `OUTPUT_DIR ./out`: options without dashes
-_DATA = re.compile(
-    r"\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|tsv|txt|yaml|yml|toml|gz|zip|tar|pkl|safetensors"
-    r"|png|jpe?g|arrow|tfrecord|lmdb|model|bz2|xz|zst|py|sh|cfg|ini)$",
-    re.IGNORECASE,
+_NUMBER = r"-\.?\d"
+_PAIR = r"[A-Za-z_][\w.]*="
+_YACS = r"[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*"  # `OUTPUT_DIR ./out`: options without dashes
+_DATA = (
+    r"(?i)\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|tsv|txt|yaml|yml|toml|gz|zip|tar|pkl|safetensors"
+    r"|png|jpe?g|arrow|tfrecord|lmdb|model|bz2|xz|zst|py|sh|cfg|ini)$"
 )
 
 
@@ -58,7 +58,7 @@ def named_files(request: JobRequest, environ: Mapping[str, str] | None = None) -
     commands = started(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
     given = [(request.args, request.chdir), *((_read_by(one), one.cwd or request.chdir) for one in commands)]
     pairs = ((name, _resolved(value, cwd)) for argv, cwd in given for name, value in _named(argv))
-    paths = (path for name, path in pairs if path and not _WRITTEN.search(name))
+    paths = (path for name, path in pairs if path and not re.search(_WRITTEN, name))
     kept = islice((p for p in dict.fromkeys(paths) if not p.endswith((".py", ".sh"))), _NAMES)
     return tuple(path for path in kept if _is_file(path))
 
@@ -68,7 +68,7 @@ def _read_by(command: Started) -> tuple[str, ...]:
     if command.entry is not None:
         return (*command.entry.argv, *command.reads)
     name, *words = command.words or ("",)
-    name = os.path.basename(name)  # noqa: PTH119
+    name = os.path.basename(name)
     # "[" is unknown too: to the reader it begins a pattern
     if UNKNOWN in name or name in _NO_READERS or (name == "tar" and _creates(words)):
         words = []
@@ -87,7 +87,7 @@ def missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
     """(option, absolute path) of arguments that are surely paths to read, and are not there."""
     for name, value in _named(argv):
         path = _resolved(value, cwd)
-        if path and _surely_path(value, cwd) and not _OUTPUT.search(name) and not os.path.lexists(path):
+        if path and _surely_path(value, cwd) and not re.search(_OUTPUT, name) and not os.path.lexists(path):
             yield name, path
 
 
@@ -95,7 +95,7 @@ def given_files(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
     """(option, absolute path) of arguments that are data files to read, and are there."""
     for name, value in _named(argv):
         path = _resolved(value, cwd)
-        if path and _DATA.search(path) and not _OUTPUT.search(name) and _is_file(path):
+        if path and re.search(_DATA, path) and not re.search(_OUTPUT, name) and _is_file(path):
             yield name, path
 
 
@@ -103,13 +103,13 @@ def _named(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(option, value) of `--option value`, `--option=value` and `key=value`; the option is "" for a word alone."""
     option = ""
     for word in argv:
-        if word.startswith("-") and "=" not in word and not _NUMBER.match(word):
+        if word.startswith("-") and "=" not in word and not re.match(_NUMBER, word):
             option = word
             continue
         name, value = word.split("=", 1) if re.match(r"--?[\w-]+=|[\w.]+=", word) else (option, word)
-        option = word if not option and _YACS.fullmatch(word) else ""
+        option = word if not option and re.fullmatch(_YACS, word) else ""
         pairs = value.split(",")
-        if all(_PAIR.match(pair) for pair in pairs[1:]):  # `--model_args pretrained=./model,dtype=bfloat16`
+        if all(re.match(_PAIR, pair) for pair in pairs[1:]):  # `--model_args pretrained=./model,dtype=bfloat16`
             value = pairs[0]
             yield from (tuple(pair.split("=", 1)) for pair in pairs[1:])  # type: ignore[misc]
         yield name, value
@@ -119,7 +119,7 @@ def digest(path: str) -> str:
     """sha256 over size, first and last MiB: the input's identity. OSError when it cannot be read."""
     from hashlib import sha256
 
-    with Path(path).open("rb") as stream:
+    with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         found = sha256(f"{size}\n".encode())
         found.update(stream.read(MIB))
@@ -143,7 +143,7 @@ def inspect(path: str) -> str | None:
         if not stat.S_ISREG(status.st_mode):
             return None
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            return formats.fault(stream, status.st_size, Path(path).suffix.lower())
+            return formats.fault(stream, status.st_size, os.path.splitext(path)[1].lower())
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     finally:
@@ -155,7 +155,7 @@ def _resolved(value: str, cwd: str) -> str:
         return ""
     if not value.startswith("/") and not cwd:
         return ""
-    return os.path.normpath(os.path.join(cwd, value))  # noqa: PTH118 - Path does not fold ".."
+    return os.path.normpath(os.path.join(cwd, value))
 
 
 def _surely_path(value: str, cwd: str) -> bool:
@@ -165,11 +165,11 @@ def _surely_path(value: str, cwd: str) -> bool:
     if value.startswith(("/", "./", "../")):
         return True
     first = value.split("/", 1)[0]
-    return bool(_DATA.search(value)) or (bool(cwd) and Path(cwd, first).is_dir())
+    return bool(re.search(_DATA, value)) or (bool(cwd) and os.path.isdir(os.path.join(cwd, first)))
 
 
 def _is_file(path: str) -> bool:
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - one call, no Path
+        return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
         return False

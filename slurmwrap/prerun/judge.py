@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, LogTail
 from slurmwrap.prerun import inputs, sources
@@ -18,6 +17,7 @@ from slurmwrap.prerun.reasons import ELSEWHERE, not_proven
 from slurmwrap.prerun.result import SIGNS, TrialResult
 from slurmwrap.prerun.trial import TrialSpec
 from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.records import replace
 
 _PROVEN_BY_FILE = ("incorrect_inputs", "checkpoint_error", "traceback_from_crash", "semantic_error", "no_signature")
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from slurmwrap.records import dataclass
 
 
 def _words(text: str) -> frozenset[str]:

@@ -17,12 +17,12 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from slurmwrap.prerun import overlay_enter
 from slurmwrap.prerun.overlay_enter import NOT_ENTERED, below
 from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.records import dataclass
 
 __all__ = ["NOT_ENTERED", "Overlay", "broken_by_overlay", "candidates", "plan"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
 from slurmwrap.job.curve import curve_of, gap, least_cpus, next_cpus, unsettled
 from slurmwrap.job.measurement import CurvePoint
 from slurmwrap.prerun.result import StepReading
+from slurmwrap.records import dataclass, field
 
 PREFETCH = 2  # DataLoader's default: batches that wait per worker and hide a change of speed
 SWEEP_SHARE = 0.75  # of the time: what is left is for contention

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from slurmwrap.records import dataclass, field, replace
 
 LONGEST = 2048  # bytes of one line that are looked at, from its start
 

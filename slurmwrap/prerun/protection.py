@@ -11,7 +11,6 @@ import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmwrap.prerun import changed, touches, writable
@@ -20,6 +19,7 @@ from slurmwrap.prerun.result import TrialResult
 from slurmwrap.prerun.touches import Touch
 from slurmwrap.prerun.trial import TrialSpec
 from slurmwrap.prerun.walk import started
+from slurmwrap.records import dataclass, replace
 
 BROKEN = "what keeps the job's files as they are failed"
 _SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/run/user")

@@ -7,7 +7,6 @@ itself may have caused is named here; what rests on the number of GPUs is decide
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from slurmwrap.diagnosis.evidence import Diagnosis
 from slurmwrap.prerun.blame import Blame
@@ -15,6 +14,7 @@ from slurmwrap.prerun.company import Failure, Read, needs_company
 from slurmwrap.prerun.environment import NOWHERE
 from slurmwrap.prerun.result import TrialResult
 from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.records import dataclass
 
 
 def _any(*patterns: str) -> re.Pattern[str]:

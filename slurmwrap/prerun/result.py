@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from slurmwrap.diagnosis.evidence import LogTail
-from slurmwrap.prerun.verdict import Measurement
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.records import dataclass, field
 
 # Sources of something else than training steps: backward passes, batches, printed numbers, busy samples of the GPU.
 SIGNS = frozenset({"backward", "dataloader", "text", "gpu"})

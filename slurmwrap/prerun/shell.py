@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from slurmwrap.prerun.shell_reader import CLOSING, OPENING, SKIPPED, Heredoc, Part, RawWord, Reader, Target, bare
+from slurmwrap.records import dataclass
 
 __all__ = [
     "UNKNOWN",
@@ -147,15 +147,13 @@ def assignment(word: RawWord) -> tuple[str, RawWord] | None:
 
 
 # Substitutions that give a directory which is known: $(pwd), $(realpath "$SLURM_SUBMIT_DIR").
-_DIRECTORY = re.compile(
-    r"""(?:(?:realpath|readlink\s+-[fe])\s+"?\$\{?(SLURM_SUBMIT_DIR|PWD)\}?"?|pwd(?:\s+-[LP])?)\s*"""
-)
+_DIRECTORY = r"""(?:(?:realpath|readlink\s+-[fe])\s+"?\$\{?(SLURM_SUBMIT_DIR|PWD)\}?"?|pwd(?:\s+-[LP])?)\s*"""
 
 
 def _piece(part: Part, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
     kind, name, default = part
     if kind == "unknown":
-        found = _DIRECTORY.fullmatch(name.strip())
+        found = re.fullmatch(_DIRECTORY, name.strip())
         return variables.get(found[1] or "PWD") if found else None
     if kind == "text":
         return name

@@ -7,7 +7,8 @@ is part of the test. The first half of reading a script; shell.py makes commands
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from slurmwrap.records import dataclass
 
 _OPERATORS = (";;", "&&", "||", "|&", ";", "|", "&", "(", ")")
 OPENING = frozenset({"if", "while", "until", "for", "case", "select"})

@@ -11,15 +11,18 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from slurmwrap.cluster.node import Snapshot
-from slurmwrap.job.request import JobRequest
 from slurmwrap.prerun.checks.desk import Desk, Run, head
 from slurmwrap.prerun.checks.shell_syntax import shell_of, shell_syntax
 from slurmwrap.prerun.entry import EntryPoint, Started
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.shell import UNKNOWN
-from slurmwrap.prerun.verdict import Finding, Severity
 from slurmwrap.prerun.walk import started
+
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Snapshot
+    from slurmwrap.job.request import JobRequest
 
 BUDGET_S = 2.0
 _MARGIN_S = 0.2  # to end what was begun

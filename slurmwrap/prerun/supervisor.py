@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmwrap.diagnosis.evidence import LogTail
@@ -28,6 +27,7 @@ from slurmwrap.prerun.result import Progress, StepReading, TrialResult
 from slurmwrap.prerun.signs import Signs
 from slurmwrap.prerun.tree import Tree, subreaper
 from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.records import dataclass, replace
 
 POLL_S = 0.05  # step files and the script's exit
 SAMPLE_S = 1.0  # CPU and memory; 4 ms per look at a tree of nine

@@ -12,12 +12,12 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.prerun.changed import ENVIRONMENT, REMOVERS, SHIMMED, UNKNOWN, absolute, changed
 from slurmwrap.prerun.entry import Started
 from slurmwrap.prerun.shell import Target, commands
 from slurmwrap.prerun.walk import Read, started
+from slurmwrap.records import dataclass
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "mksh"})
 # Programs that compute and write by themselves: no shim, no guard inside.

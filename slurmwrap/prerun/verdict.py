@@ -1,15 +1,14 @@
-"""Finding and Verdict: what a pre-run says. Records only."""
+"""Verdict: what a pre-run says. Records only."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.job.measurement import Measurement
-
-__all__ = ["Finding", "Measurement", "Outcome", "Severity", "Verdict", "verdict_from_json", "verdict_to_json"]
+from slurmwrap.prerun.finding import Finding, Severity
+from slurmwrap.records import asdict, dataclass
 
 
 class Outcome(Enum):
@@ -18,25 +17,6 @@ class Outcome(Enum):
     PASS = "pass"
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"
-
-
-class Severity(Enum):
-    """An ERROR finding refuses the job before anything is submitted; a WARNING is printed."""
-
-    ERROR = "error"
-    WARNING = "warning"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One remark of the static stage: what, where, and how to mend it."""
-
-    severity: Severity
-    message: str
-    file: str = ""
-    line: int = 0
-    fix: str = ""
-    category: str = ""  # taxonomy id, where one fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

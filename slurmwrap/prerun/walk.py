@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from slurmwrap.prerun.entry import EntryPoint, Started, joined, of_file, program
 from slurmwrap.prerun.setup import changed_by, search_of
@@ -24,6 +23,7 @@ from slurmwrap.prerun.wrappers import (
     installs,
     unwrapped,
 )
+from slurmwrap.records import replace
 
 SUBMIT_DIR = "SLURM_SUBMIT_DIR"
 Read = Callable[[str], "str | None"]  # path -> text of a shell script, None when it is not to be had
@@ -85,7 +85,7 @@ class _Walk:
             words, local = self._assign(command)
             if not words:
                 continue
-            name = os.path.basename(words[0])  # noqa: PTH119 - "" for "dir/", where Path.name is "dir"
+            name = os.path.basename(words[0])
             self.before = self.cwd or ""
             if name in ("cd", "pushd", "popd"):
                 self._change_directory(words, command.sure)
@@ -120,7 +120,7 @@ class _Walk:
             inner=self.depth > 0,
         )
         yield from self._within(rest, contained, found, command)
-        name = os.path.basename(words[0])  # noqa: PTH119
+        name = os.path.basename(words[0])
         self.files_known = self.files_known and not command.writes and (found is not None or name in HARMLESS)
 
     def _within(
@@ -209,7 +209,7 @@ class _Walk:
         """PATH as the program's own environment has it."""
         known = search_of(self.variables.get("PATH"))
         for at, word in enumerate(words):
-            name = os.path.basename(word)  # noqa: PTH119
+            name = os.path.basename(word)
             if name in OWN_ENVIRONMENT and words[at + 1 : at + 2] == ["run"]:
                 return UNKNOWN
             if name in CONDAS and words[at + 1 : at + 2] == ["run"]:
@@ -220,7 +220,7 @@ class _Walk:
 
     def _given(self, rest: list[str], command: RawCommand) -> EntryPoint | None:
         """A program that the script holds itself or hands over on standard input."""
-        if not rest or not PYTHON.fullmatch(os.path.basename(rest[0])):  # noqa: PTH119
+        if not rest or not PYTHON.fullmatch(os.path.basename(rest[0])):
             return None
         at, code = inline_python(rest)
         if code is not None:

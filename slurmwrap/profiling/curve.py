@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slurmwrap.job.curve import least_cpus
 from slurmwrap.job.measurement import CurvePoint
+from slurmwrap.records import dataclass
 
 __all__ = ["Fit", "fit", "least_cpus", "predict"]
 

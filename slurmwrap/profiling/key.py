@@ -12,10 +12,13 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from hashlib import sha256
 
-from slurmwrap.job.request import JobRequest
+from slurmwrap.digest import sha256_hex
+from slurmwrap.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.job.request import JobRequest
 
 # Options that change what Slurm does with the job, not what the program does on one GPU.
 _WITHOUT_EFFECT = frozenset(
@@ -27,6 +30,8 @@ _WITHOUT_EFFECT = frozenset(
 )
 # Variables that decide which code runs; the rest of the environment changes with every login.
 _CODE_VARIABLES = ("CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
+
+_PLUGIN_VARIABLE = "_SLURM_SPANK_OPTION_"
 
 # Names of options and variables that shift what one step needs; matched in "per_device_train_batch_size", "BS", "-b".
 _SHAPING = re.compile(
@@ -50,7 +55,7 @@ def derive_key(request: JobRequest, entry_program: str, gpu_type: str) -> str:
     if entry_program and entry_program != script.name:
         program = posixpath.normpath(posixpath.join(request.chdir, entry_program))
     else:
-        entry_program, program = script.name, sha256(script.content).hexdigest()
+        entry_program, program = script.name, sha256_hex(script.content)
     readable = re.sub(r"[^a-z0-9]+", "-", posixpath.basename(entry_program).rpartition(".")[0].lower()).strip("-")
     name = readable or re.sub(r"[^a-z0-9]+", "-", entry_program.lower()).strip("-") or "job"
     kind = re.sub(r"[^a-z0-9]+", "-", gpu_type.lower()).strip("-") or "gpu"
@@ -109,15 +114,21 @@ def fingerprint(request: JobRequest, files: Mapping[str, bytes], environ: Mappin
     known = request.environ if environ is None else environ
     in_force = {setting.option: setting.value for setting in request.settings}
     parts = [
-        sha256(request.script.content).hexdigest(),
+        sha256_hex(request.script.content),
         list(request.args),
         request.chdir,
         sorted((option, value or "") for option, value in in_force.items() if option not in _WITHOUT_EFFECT),
         [(name, known.get(name, "")) for name in _CODE_VARIABLES],
-        sorted((path, sha256(content).hexdigest()) for path, content in files.items()),
-        [request.own.prerun_command, request.own.prerun_gpus, *request.components],
+        sorted((path, sha256_hex(content)) for path, content in files.items()),
+        [request.own.prerun_command, request.own.prerun_gpus, *request.components, *_of_plugins(request, known)],
     ]
     return _digest(parts)
+
+
+def _of_plugins(request: JobRequest, environ: Mapping[str, str]) -> list[str]:
+    """What site plugins are told, which may be the container that all runs in: every word of it, and its variables."""
+    words = [f"--{s.option}={s.value}" for s in request.settings if s.option in request.plugin_options]
+    return words + sorted(f"{name}={value}" for name, value in environ.items() if _PLUGIN_VARIABLE in name)
 
 
 def sweep_group(request: JobRequest, code: Mapping[str, bytes], environ: Mapping[str, str]) -> str:
@@ -132,6 +143,16 @@ def sweep_group(request: JobRequest, code: Mapping[str, bytes], environ: Mapping
     return _digest([fingerprint(replace(request, args=()), code, environ), whole])
 
 
+def profile_key_of(uid: int, key: str) -> str:
+    """The key of a profile in the site's database: whoever names a key, names his own."""
+    return f"{uid}:{key}"
+
+
+def published_key_of(site_key: str) -> str:
+    """How everyone sees the key of a site's profile: only who knows whose it is, and its name, can ask for it."""
+    return sha256_hex(site_key.encode("utf-8", "surrogateescape"))
+
+
 def _digest(parts: object) -> str:
     # ASCII: arguments may hold lone surrogates, from bytes that are no UTF-8
-    return sha256(json.dumps(parts, ensure_ascii=True).encode("ascii")).hexdigest()
+    return sha256_hex(json.dumps(parts, ensure_ascii=True).encode("ascii"))

@@ -9,8 +9,9 @@ model promises less than Synergy's; `keeps` says which of the two caches is mean
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, log
+
+from slurmwrap.records import dataclass
 
 MEMORY_MIB_PER_S = 4096.0  # one process copying out of the page cache; storage is what binds, this hardly matters
 FLOOR_MARGIN, FLOOR_EXTRA_MIB = 1.2, 1024  # over the peak of anonymous and shared memory (facts of C3)

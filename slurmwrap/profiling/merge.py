@@ -21,13 +21,16 @@ The rules (docs/profile.md gives the reasons):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import ceil
+from typing import TYPE_CHECKING
 
 from slurmwrap.job.curve import least_cpus
-from slurmwrap.job.measurement import CurvePoint, Measurement
 from slurmwrap.profiling.plausible import MOST_GPUS, plausible
 from slurmwrap.profiling.profile import IMPORTED, ResourceProfile
+from slurmwrap.records import dataclass, replace
+
+if TYPE_CHECKING:
+    from slurmwrap.job.measurement import CurvePoint, Measurement
 
 CPU_MARGIN = 1.25
 BOUND_SHARE = 0.9  # of the CPUs it had: busier than this, more of them might have made it faster

@@ -6,10 +6,10 @@ A rate of 1e-320 or 2**63 MiB would not harm its user alone: nobody could merge 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 
 from slurmwrap.job.measurement import CurvePoint, Measurement
 from slurmwrap.profiling.profile import SpeedPoint
+from slurmwrap.records import fields, replace
 
 MOST = 1e12  # seconds, steps, MiB, watts; a PiB of memory is 1e9 MiB
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from slurmwrap.job.measurement import CurvePoint
+from slurmwrap.records import dataclass, field
 
 IMPORTED = "import"  # ResourceProfile.source: measured elsewhere, by somebody else
 

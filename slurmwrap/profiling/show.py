@@ -6,10 +6,10 @@ Plain bars and no plotting library: eight points fit a terminal, survive a pipe,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.job.curve import least_cpus
 from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.records import dataclass
 
 Style = Callable[[str, str], str]  # (text, "bold" | "green" | "dim") -> text, in colour where that is wanted
 

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from slurmwrap.cluster.action import Verb
 from slurmwrap.diagnosis.evidence import Attempt
 from slurmwrap.report.record import Agreement
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, StrikeRecord
+from slurmwrap.retry.submission import Submission
 
 WEEK_S = 7 * 86400.0
 WELL = 3  # jobs that run well on a node speak for it

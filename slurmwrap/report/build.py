@@ -27,9 +27,10 @@ from slurmwrap.report.record import (
 from slurmwrap.report.story import never_ran, stopped_jobs
 from slurmwrap.report.waiting import queueing
 from slurmwrap.report.words import in_order
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord, Submission
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.incident import Incident
+from slurmwrap.retry.submission import Submission
 
 T = TypeVar("T")
 K = TypeVar("K")

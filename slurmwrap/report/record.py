@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.blocked import BlockedInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from slurmwrap.cluster.action import Verb
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.actions import REQUEUES, scontrol_line
-from slurmwrap.retry.attempt import (
-    WAITING_RULES,
-    ActionRecord,
-    AttemptRecord,
-    PrerunRecord,
-    QueueDelay,
-    Submission,
-)
+from slurmwrap.retry.attempt import WAITING_RULES, ActionRecord, AttemptRecord, PrerunRecord, QueueDelay
 from slurmwrap.retry.policy import REQUEUED_ALREADY
+from slurmwrap.retry.submission import Submission
 
 _SLACK_S = 3600.0  # clocks of the submit host and the controller may differ
 

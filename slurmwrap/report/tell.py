@@ -10,12 +10,14 @@ from slurmwrap.cluster.action import Verb
 from slurmwrap.cluster.hostlist import fold
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.diagnosis.taxonomy import DOMAINS, SUCCESS
-from slurmwrap.prerun.verdict import Finding, Outcome
+from slurmwrap.prerun.finding import Finding
+from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.actions import scontrol_line
 from slurmwrap.report.story import Next, Story, failed, next_step, stopped_by_prerun
 from slurmwrap.report.waiting import waited_line
 from slurmwrap.report.words import count, duration, moment, visible, wrapped
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay
+from slurmwrap.retry.submission import Submission
 
 Paint = Callable[[str, str], str]  # (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
 

@@ -1,4 +1,4 @@
-"""AttemptRecord and Submission: what is remembered of each run and of each gsub call. Records only.
+"""AttemptRecord and others: what is remembered of each run. Records only.
 
 Times in Unix seconds. The key of an attempt is (cluster, raw job id, SubmitTime): SubmitTime changes on requeue.
 """
@@ -6,12 +6,12 @@ Times in Unix seconds. The key of an attempt is (cluster, raw job id, SubmitTime
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.job.request import ResourceShape
-from slurmwrap.prerun.verdict import Measurement, Verdict
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.prerun.verdict import Verdict
+from slurmwrap.records import dataclass, field
 from slurmwrap.retry.decision import Ruled
 
 WAITING_RULES = ("relax", "tune")  # what they do is about a job that waits, and over when it starts
@@ -71,39 +71,6 @@ class AttemptRecord:
     def gpu_hours(self) -> float:
         """GPU-hours held."""
         return self.gpus * self.run_s / 3600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """One successful gsub call, as its user reports it; it speaks for that user's own job only."""
-
-    cluster: str
-    job_id: int
-    uid: int
-    user: str
-    at: float
-    name: str = ""
-    script_path: str = ""
-    script_sha256: str = ""
-    work_dir: str = ""
-    gpus: int = 0
-    nodes: int = 0
-    retry: bool = False
-    profile_key: str = ""
-    profile_variant: str = ""  # profiling.key.derive_variant()
-    step_dir: str = ""  # where the step counter writes (--count-steps); "" when it does not
-    prerun_mode: str = "off"
-    prerun_job_id: int | None = None
-    fingerprint: str = ""  # script + arguments + code + environment, for "passed already"
-    inputs: tuple[str, ...] = ()  # files the job names
-    output_appends: bool = False  # a retry may share the output file
-    plan: Mapping[str, Any] = field(default_factory=dict)  # PlacementPlan as JSON
-    changes: tuple[Mapping[str, Any], ...] = ()  # Change as JSON
-    forced: tuple[str, ...] = ()  # refusals that --force overrode
-    shape: ResourceShape | None = None  # as its user asked; None: of an older version, then nothing is changed
-    own: Mapping[str, Any] = field(default_factory=dict)  # what its user set of the options that placement may change
-    tune: bool = False  # CPUs and memory of the waiting job may be changed
-    place: bool = False  # and where it insists to run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

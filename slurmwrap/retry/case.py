@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Partition
 from slurmwrap.diagnosis.evidence import Diagnosis
-from slurmwrap.retry.attempt import AttemptRecord, Submission
+from slurmwrap.records import dataclass, field
+from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.incident import Incident
 from slurmwrap.retry.ledger import Ledger
 from slurmwrap.retry.strikes import Fleet
+from slurmwrap.retry.submission import Submission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from slurmwrap.cluster.action import SlurmAction
+from slurmwrap.records import dataclass
+from slurmwrap.retry.blocked import BlockedInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +23,6 @@ class Strike:
     cause: str  # category
     conclusive: bool
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockedInput:
-    """An input that made jobs fail; `digest` is of its size and first and last MiB."""
-
-    digest: str
-    path: str
-    uid: int  # whom it binds; -1: the whole site
-    reason: str
-    at: float
-    job_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ Filled by store/database.py, judged by lemon.py. Nothing in it is a user's word.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.records import dataclass, replace
 from slurmwrap.retry.attempt import StrikeRecord
 
 REPAIRED, LIFTED, CLEARED = "repaired", "lifted", "cleared"

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from hashlib import sha256
 
 from slurmwrap.cluster.topology import Topology
 from slurmwrap.config import Incidents
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.records import replace
 from slurmwrap.retry.attempt import AttemptRecord, Incident
 from slurmwrap.retry.pace import spread
 from slurmwrap.retry.record import submitted_id

@@ -8,11 +8,11 @@ job.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.records import replace
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.case import Case
-from slurmwrap.retry.decision import BlockedInput, Ruled
+from slurmwrap.retry.decision import Ruled
 
 EVERYBODY = -1
 _UNREAD = "cannot be read"  # an I/O error of ours may be a mount's, not the content's

@@ -11,8 +11,8 @@ The counter starts at zero in each run: a run that resumed counts on from the be
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from slurmwrap.records import dataclass
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.record import REQUEUED
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from slurmwrap.config import Nodes
 from slurmwrap.diagnosis.xid import XIDS, XidEvent, action_of, category_of, is_conclusive, parse_xids
+from slurmwrap.records import dataclass, replace
 from slurmwrap.retry.attempt import StrikeRecord
 from slurmwrap.retry.history import CLEARED, Exposure, GpuFault, NodeFailure, NodeHistory, Repair
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from slurmwrap.config import Config
+from slurmwrap.records import replace
 from slurmwrap.retry import consent, inputs, pace, requeue, resize
 from slurmwrap.retry.case import Case
 from slurmwrap.retry.decision import RetryDecision

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.diagnosis.evidence import Attempt, Context, Observation
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.retry.attempt import AttemptRecord, Submission
+from slurmwrap.diagnosis.evidence import Attempt
+from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.records import replace
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.submission import Submission
+
+if TYPE_CHECKING:
+    from slurmwrap.job.measurement import Measurement
 
 REQUEUED = "REQUEUED"  # sacct's word for a run that ended by a requeue; scontrol shows the next run instead
 _SUBMISSION_SLACK_S = 3600  # clocks of the submit host and the controller
@@ -173,18 +178,6 @@ def completed_by_hooks(record: AttemptRecord, seen: Sequence[Observation]) -> At
         nodes=record.nodes if len(record.nodes) > len(told.nodes) else told.nodes,
         gpus=max(record.gpus, told.gpus),
     )
-
-
-def profile_key_of(uid: int, key: str) -> str:
-    """The key of a profile in the site's database: whoever names a key, names his own."""
-    return f"{uid}:{key}"
-
-
-def published_key_of(site_key: str) -> str:
-    """How everyone sees the key of a site's profile: only who knows whose it is, and its name, can ask for it."""
-    from hashlib import sha256
-
-    return sha256(site_key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def submitted_id(record: AttemptRecord) -> int:

@@ -7,13 +7,13 @@ minutes otherwise, and on a released one an update would race with the scheduler
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.hostlist import expand, fold
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.diagnosis.evidence import Diagnosis
+from slurmwrap.records import dataclass
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.decision import Ruled
 

@@ -6,13 +6,13 @@ present state before it is done: nothing is done twice, and nothing is done to a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from slurmwrap.cluster.action import DRAIN_PREFIX, Verb
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Node
+from slurmwrap.records import dataclass
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.retry.launch import HELD_LAUNCH
 from slurmwrap.retry.strikes import Fleet, drained_by_us

@@ -6,12 +6,12 @@ Only the kernel, NVML and Slurm are believed about a node; a log is the user's w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from slurmwrap.cluster.action import DRAIN_PREFIX, SlurmAction, Verb
 from slurmwrap.cluster.node import Node, NodeHealth, Snapshot
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis
+from slurmwrap.records import dataclass
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.decision import Ruled, Strike
 from slurmwrap.retry.history import NodeHistory

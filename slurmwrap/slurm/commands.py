@@ -2,6 +2,7 @@
 
 Reads are text with time stamps in Unix seconds (SLURM_TIME_FORMAT=%s) and without the caller's SQUEUE_* preferences.
 Several commands of one question run side by side. A submission is made once, whatever comes of it.
+What reads the answers is imported where they are read: gsub asks before it loads that.
 """
 
 from __future__ import annotations
@@ -9,23 +10,25 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from threading import Thread
+from collections.abc import Callable, Mapping, Sequence
 
-from slurmwrap.cluster.action import DRAIN_PREFIX, GATE_PREFIX, SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import Node, Snapshot
-from slurmwrap.edges import Clock, SbatchCall, SbatchResult
 from slurmwrap.errors import NoSlurmConf, SlurmError, SlurmUnreachable
+from slurmwrap.host.background import in_background
 from slurmwrap.host.clock import SystemClock
-from slurmwrap.host.command import CommandResult, run
-from slurmwrap.slurm.jobs import exclude_format, job_format, parse_jobs
-from slurmwrap.slurm.parse import parse_config, parse_nodes
-from slurmwrap.slurm.racks import Network
-from slurmwrap.slurm.snapshot import Asker, requests, snapshot_of
+from slurmwrap.host.command import CommandResult, begin, run
+from slurmwrap.records import dataclass, replace
+from slurmwrap.slurm.questions import Asker, assoc_mgr_request, requests
 from slurmwrap.slurm.which import slurms_own, started_with
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.action import SlurmAction
+    from slurmwrap.cluster.job import JobRecord
+    from slurmwrap.cluster.limits import Quotas
+    from slurmwrap.cluster.node import Node, Snapshot
+    from slurmwrap.edges import Clock, SbatchCall, SbatchResult
+    from slurmwrap.slurm.kept import KeptAnswers
+    from slurmwrap.slurm.racks import Network
 
 # Where Slurm's own builds and the common packagings look when SLURM_CONF is not set. The last one: configless.
 CONF_PLACES = (
@@ -35,33 +38,37 @@ CONF_PLACES = (
     "/opt/slurm/etc/slurm.conf",
     "/run/slurm/conf/slurm.conf",
 )
-_NO_CONF = re.compile(r"cannot stat file (\S+): .*retrying in|Could not establish a configuration source")
-_UNREACHABLE = re.compile(r"Unable to contact slurm controller|Connection refused|Socket timed out|connect failure")
+_NO_CONF = r"cannot stat file (\S+): .*retrying in|Could not establish a configuration source"
+UNREACHABLE = r"Unable to contact slurm controller|Connection refused|Socket timed out|connect failure"
 # The request may have arrived: nobody knows whether a job was made. A failed connect is not among them.
-_AMBIGUOUS = re.compile(
-    r"Socket timed out on send/recv|Zero Bytes were transmitted|Transport endpoint|Unexpected message"
-)
+AMBIGUOUS = r"Socket timed out on send/recv|Zero Bytes were transmitted|Transport endpoint|Unexpected message"
 _SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
-_PARSABLE = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
+_PARSABLE = r"(?m)^(\d+)(?:;\S+)?$"
 _FORGOTTEN = "Invalid job id specified"
-_JOB_ADDRESS = re.compile(r"\d+(_\d+|_\[[\d,:-]+\])?(\+\d+)?", re.ASCII)
-_NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII | re.IGNORECASE)
-_KEY = re.compile(r"[A-Za-z]+", re.ASCII)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HARMLESS = frozenset(("PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "LC_ALL", "TERM", "INPUTRC"))
 _LIMITED = frozenset(
     ("NumNodes", "MinMemoryNode", "MinMemoryCPU", "CPUsPerTask", "MinCPUsNode", "NumCPUs", "NumTasks", "TimeLimit")
 )
 _OWNER_TIMEOUT_S = 3.0  # scontrol takes 6 ms
-# What Switches=0 means: 24.11.5 and 26.05.5 take that and clear the field, but a job that waits for a switch waits on.
-_NO_SWITCH_WAIT = "1@0"  # runs within one pass of the scheduler, in 22.05.8 too
+_REST_LASTS = 6.0  # times as long as nodes: partitions, limits, topology and configuration change by the hand of people
 SBATCH_TIMEOUT_S = 120.0  # sbatch itself retries for 20 s and more when the controller is busy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What the two commands of a snapshot said ("" where nobody asks for nodes), and what of it is some seconds old."""
+
+    nodes: str
+    rest: str
+    nodes_kept: bool
+    rest_kept: bool
 
 
 class SlurmCommands:
     """Slurm as `environ` sees it (SLURM_CONF, PATH). Raises SlurmUnreachable and SlurmError as edges.Slurm says.
 
-    `network`: what a snapshot's topology is made of, beside what Slurm tells (SiteRacks).
+    `network`: what a snapshot's topology is made of, beside what Slurm tells (SiteRacks). `kept`: where answers to
+    earlier calls may serve for the first snapshot; a plan that is made of them counts on no node being free.
     """
 
     def __init__(
@@ -71,10 +78,13 @@ class SlurmCommands:
         timeout_s: float = 10.0,
         clock: Clock | None = None,
         network: Network = lambda told, nodes: told,
+        kept: KeptAnswers | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
         self._network = network
+        self._kept = kept
+        self._begun: Callable[[], _Told] | None = None
         self._given = environ
         self._environ = _reading_environ(environ)
         self._asker = Asker(user=_user_name(os.geteuid()), uid=os.geteuid())
@@ -84,6 +94,8 @@ class SlurmCommands:
     def config(self) -> Mapping[str, str]:
         """`scontrol show config`, read once: "SlurmUser" → "slurm(64030)", "MinJobAge" → "300 sec"."""
         if self._config is None:
+            from slurmwrap.slurm.parse import parse_config
+
             self._config = parse_config(self._read(["scontrol", "show", "config"])[0])
         return self._config
 
@@ -91,55 +103,107 @@ class SlurmCommands:
         """ClusterName of slurm.conf."""
         return self.config().get("ClusterName", "")
 
-    def snapshot(self) -> Snapshot:
-        """Nodes, topology, partitions, reservations, our limits and (once) the configuration, by two commands."""
-        nodes, rest = self._side_by_side(
-            ["scontrol", "show", "node", "-d", "-o"],
-            ["scontrol", "-o"],
-            stdin=requests(self._config, self._asker),
-        )
-        told_nodes, told = _checked(nodes, self._timeout_s), _decode(rest.stdout)
-        gone = "PartitionName=" not in told and _UNREACHABLE.search(_decode(rest.stderr))
-        if rest.timed_out or rest.missing or gone:
-            _checked(replace(rest, exit_code=rest.exit_code or 1), self._timeout_s)
+    def snapshot(self, known: Sequence[Node] | None = None) -> Snapshot:
+        """Nodes, topology, partitions, reservations, our limits and (once) the configuration, by two commands.
+
+        `known`: the nodes, where somebody else asked after them already; then by one command.
+        """
+        from slurmwrap.slurm.snapshot import snapshot_of
+
+        begun, self._begun = self._begun, None
+        told = begun() if begun and known is None else self._asked(known is None)()
         snapshot, self._config = snapshot_of(
-            told_nodes, told, self._config, self._asker, self._network, self._clock.now()
-        )
-        return snapshot
+            told.nodes if known is None else known, told.rest, self._config, self._asker, self._network,
+            self._clock.now(),
+        )  # fmt: skip
+        return replace(snapshot, kept=told.nodes_kept, quotas_kept=told.rest_kept)
+
+    def quotas(self) -> Quotas:
+        """What QOS and associations leave us now, by one request."""
+        from slurmwrap.slurm.snapshot import quotas_of
+
+        wanted = f"{assoc_mgr_request(self._asker.user)}\n".encode()
+        told = self._rest_of(self._side_by_side(["scontrol", "-o"], stdin=wanted)()[0])
+        return quotas_of(told, self._asker)
+
+    def begin_snapshot(self) -> None:
+        """Starts the reads of the next `snapshot`: they go on while the caller has something else to do."""
+        self._begun = self._asked()
+
+    def _asked(self, ask_nodes: bool = True) -> Callable[[], _Told]:
+        """Starts both commands, as far as nothing is kept of an earlier call; what comes back waits for their words."""
+        kept = self._kept if self._config is None else None  # who looks twice wants to see what has changed
+        old_nodes = kept.read("nodes") if kept and ask_nodes else None
+        old_rest = kept.read("rest", _REST_LASTS) if kept else None
+        nodes_argv = [["scontrol", "show", "node", "-d", "-o"]] if ask_nodes and old_nodes is None else []
+        rest_argv = [["scontrol", "-o"]] if old_rest is None else []
+        stdin = requests(self._config, self._asker) if rest_argv else None
+        begun = self._side_by_side(*nodes_argv, *rest_argv, stdin=stdin) if nodes_argv or rest_argv else list
+
+        def told() -> _Told:
+            results = begun()
+            nodes = output_of(results[0], self._timeout_s) if nodes_argv else _decode(old_nodes or b"")
+            rest = self._rest_of(results[-1]) if rest_argv else _decode(old_rest or b"")
+            if kept and nodes_argv:
+                kept.leave("nodes", results[0].stdout)
+            if kept and rest_argv:
+                kept.leave("rest", results[-1].stdout)
+            return _Told(nodes=nodes, rest=rest, nodes_kept=old_nodes is not None, rest_kept=old_rest is not None)
+
+        return told
+
+    def _rest_of(self, result: CommandResult) -> str:
+        """A request that this Slurm refuses costs only its own part; a Slurm that cannot be reached is an error."""
+        told = _decode(result.stdout)
+        gone = "PartitionName=" not in told and re.search(UNREACHABLE, _decode(result.stderr))
+        if result.timed_out or result.missing or gone:
+            output_of(replace(result, exit_code=result.exit_code or 1), self._timeout_s)
+        return told
 
     def node_addresses(self) -> Mapping[str, str]:
         """NodeName → NodeAddr, a host name or an address."""
         return {node.name: node.address for node in self._nodes()}
 
     def sbatch(self, call: SbatchCall) -> SbatchResult:
-        """Submits once, in the caller's own environment. sbatch's words and exit code come back as they are."""
+        """Submits once, in the caller's own environment. sbatch's words and exit code come back as they are.
+
+        It stays in our session (AllocNode:Sid= is then the user's own, and his Ctrl-C is for both), under its own name.
+        """
+        from slurmwrap.edges import SbatchResult
+
         self._need_conf()
         script = [] if call.script_path is None else [call.script_path]
         environ = call.environ or self._given
         program = slurms_own(environ)
+        early = _Early(call.accepted)
         result = run(
-            [program, *call.options, *script, *call.args],
+            ["sbatch", *call.options, *script, *call.args],
+            program=program,
             timeout_s=SBATCH_TIMEOUT_S if call.timeout_s is None else call.timeout_s,
             stdin=call.stdin,
             environ=started_with(program, environ),
             cwd=call.cwd,
+            session=False,
+            heard=None if call.accepted is None else early.heard,
+            meanwhile=call.meanwhile,
         )
         if result.missing:
             raise _not_started(result)
-        stdout, stderr = _decode(result.stdout), _decode(result.stderr)
-        found = _SUBMITTED.findall(stdout) or _PARSABLE.findall(stdout)
-        job_id = int(found[-1]) if found else None
+        job_id, stderr = _job_id(_decode(result.stdout)), _decode(result.stderr)
+        killed = result.exit_code is not None and result.exit_code < 0
         return SbatchResult(
             exit_code=1 if result.exit_code is None else result.exit_code,
-            stdout=stdout,
-            stderr=stderr,
+            stdout=_decode(result.stdout[early.told[0] :]),
+            stderr=_decode(result.stderr[early.told[1] :]),
             job_id=job_id,
-            timed_out=job_id is None and (result.timed_out or bool(_AMBIGUOUS.search(stderr))),
+            timed_out=job_id is None and (result.timed_out or killed or bool(re.search(AMBIGUOUS, stderr))),
         )
 
     def job(self, address: str) -> JobRecord | None:
         """One job by raw id or array address ("77_2"); of a bare array id the master's record."""
-        if not _JOB_ADDRESS.fullmatch(address):
+        from slurmwrap.slurm.actions import JOB_ADDRESS
+
+        if not JOB_ADDRESS.fullmatch(address):
             raise SlurmError(f"'{address}' is not a job id or array task address")
         found = self._jobs("-j", address)
         return next((job for job in found if str(job.job_id) == address), found[0] if found else None)
@@ -156,6 +220,21 @@ class SlurmCommands:
         ADMIN_SET_LIMIT). `also`: further updates of the same job in the same call, all or none of which a job that
         starts meanwhile has.
         """
+        argv = self.checked(action, owner, also)
+        if owner is None or os.geteuid() != 0:
+            self._read(argv)
+            return
+        self._need_conf()
+        # the process is his: he may look into it, and stop it
+        environ = {name: value for name, value in self._environ.items() if name in _HARMLESS}
+        timeout_s = min(_OWNER_TIMEOUT_S, self._timeout_s)
+        output_of(run(argv, timeout_s=timeout_s, environ=environ, cwd="/", uid=owner), timeout_s)
+
+    def checked(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> list[str]:
+        """The command of `apply`. SlurmError for what must not even be asked of Slurm, whoever would carry it out."""
+        from slurmwrap.cluster.action import Verb
+        from slurmwrap.slurm.actions import argv_of
+
         if action.verb in (Verb.DRAIN, Verb.RESUME):
             self._guard(action)
         argv = [*argv_of(action), *(argv_of(one)[-1] for one in also)]
@@ -164,14 +243,7 @@ class SlurmCommands:
         if owner is not None and os.geteuid() not in (0, owner):
             for one in (action, *also):
                 self._keep_limits(one)
-        if owner is None or os.geteuid() != 0:
-            self._read(argv)
-            return
-        self._need_conf()
-        # the process is his: he may look into it, and stop it
-        environ = {name: value for name, value in self._environ.items() if name in _HARMLESS}
-        timeout_s = min(_OWNER_TIMEOUT_S, self._timeout_s)
-        _checked(run(argv, timeout_s=timeout_s, environ=environ, cwd="/", uid=owner), timeout_s)
+        return argv
 
     def may_resize(self) -> bool:
         """Whether `apply` changes nodes, CPUs and memory of other users' jobs: as root in their names, else only where
@@ -189,24 +261,21 @@ class SlurmCommands:
 
     def _guard(self, action: SlurmAction) -> None:
         """A drain has an owner: what a person or another tool set stays as it is."""
+        from slurmwrap.slurm.actions import keep_hands_off
+
         node = next((node for node in self._nodes(action.target) if node.name == action.target), None)
         if node is None:
             raise SlurmError(f"there is no node '{action.target}'")
-        ours, out = node.reason.startswith(DRAIN_PREFIX), bool(node.flags & {"DRAIN", "FAIL"})
-        if action.value.startswith(GATE_PREFIX) and node.prolog_failed:
-            return
-        if action.verb is Verb.DRAIN and node.reason and not ours and (out or node.state == "DOWN"):
-            raise SlurmError(f"node {node.name} is out already: {node.reason}", hint="We touch only our own drains.")
-        if action.verb is Verb.RESUME and not (ours and out):
-            raise SlurmError(
-                f"node {node.name} is not drained by us: {node.state}, reason '{node.reason}'",
-                hint="We touch only our own drains.",
-            )
+        keep_hands_off(action, node)
 
     def _nodes(self, *names: str) -> tuple[Node, ...]:
+        from slurmwrap.slurm.parse import parse_nodes
+
         return parse_nodes(self._read(["scontrol", "show", "node", *names, "-d", "-o"])[0])
 
     def _jobs(self, *selection: str) -> tuple[JobRecord, ...]:
+        from slurmwrap.slurm.jobs import exclude_format, job_format, parse_jobs  # gsub seldom asks for jobs
+
         separator = f"\x1f{os.urandom(8).hex()}\x1f"  # in the environment: argv can be read by everyone
         argv = ["squeue", "--noheader", "--all", "--states=all", *selection]
         try:
@@ -228,27 +297,25 @@ class SlurmCommands:
 
     def _read(self, *commands: Sequence[str], environs: Sequence[Mapping[str, str]] = ()) -> list[str]:
         """The outputs of commands run side by side. The first failure raises."""
-        return [_checked(result, self._timeout_s) for result in self._side_by_side(*commands, environs=environs)]
+        return [output_of(result, self._timeout_s) for result in self._side_by_side(*commands, environs=environs)()]
 
     def _side_by_side(
         self, *commands: Sequence[str], stdin: bytes | None = None, environs: Sequence[Mapping[str, str]] = ()
-    ) -> list[CommandResult]:
-        """Runs them all at once; `stdin` goes to the last."""
+    ) -> Callable[[], list[CommandResult]]:
+        """Starts them all at once; `stdin` goes to the last. What comes back waits for their ends."""
         self._need_conf()
-        results: dict[int, CommandResult] = {}
-
-        def work(at: int) -> None:
+        begun = []
+        for at, argv in enumerate(commands):
             environ = {**self._environ, **environs[at]} if environs else self._environ
             given = stdin if at == len(commands) - 1 else None
-            results[at] = run(commands[at], timeout_s=self._timeout_s, stdin=given, environ=environ)
+            begun.append(begin(argv, timeout_s=self._timeout_s, stdin=given, environ=environ))
 
-        threads = [Thread(target=work, args=(at,)) for at in range(1, len(commands))]
-        for thread in threads:
-            thread.start()
-        work(0)
-        for thread in threads:
-            thread.join()
-        return [results[at] for at in range(len(commands))]
+        def ended() -> list[CommandResult]:
+            others = [in_background(one) for one in begun[1:]]
+            first = begun[0]()
+            return [first, *(other() for other in others)]
+
+        return ended
 
     def _need_conf(self) -> None:
         """Without slurm.conf every command retries for 60 s: ask before. Configless sites must not be refused."""
@@ -257,33 +324,11 @@ class SlurmCommands:
         named = self._environ.get("SLURM_CONF")
         if named and not os.access(named, os.R_OK):
             raise NoSlurmConf(f"SLURM_CONF={named}: cannot be read", hint="Correct or unset SLURM_CONF.")
-        if not named and not any(Path(place).exists() for place in CONF_PLACES):
+        if not named and not any(os.path.exists(place) for place in CONF_PLACES):
             probe = run(["scontrol", "ping"], timeout_s=2.0, environ=self._environ)
-            if probe.missing or _NO_CONF.search(_decode(probe.stderr)):
-                _checked(replace(probe, exit_code=1), 2.0)
+            if probe.missing or re.search(_NO_CONF, _decode(probe.stderr)):
+                output_of(replace(probe, exit_code=1), 2.0)
         self._conf_seen = True
-
-
-def argv_of(action: SlurmAction) -> list[str]:
-    """The command of one action. SlurmError for a target, key or value that could mean more than it says."""
-    node = action.verb in (Verb.DRAIN, Verb.RESUME)
-    if not (_NODE_NAME if node else _JOB_ADDRESS).fullmatch(action.target):
-        raise SlurmError(f"'{action.target}' is not a {'node name' if node else 'job id or array task address'}")
-    if action.verb is Verb.CANCEL:
-        return ["scancel", action.target]
-    if action.verb is Verb.UPDATE_JOB:
-        if not _KEY.fullmatch(action.key):
-            raise SlurmError(f"'{action.key}' is not a key of scontrol update")
-        value = _NO_SWITCH_WAIT if (action.key, action.value) == ("Switches", "0") else action.value
-        return ["scontrol", "update", f"JobId={action.target}", f"{action.key}={_CONTROL.sub(' ', value)}"]
-    if action.verb is Verb.DRAIN:
-        if not action.value.startswith(DRAIN_PREFIX):
-            raise SlurmError(f"a drain's Reason must start with '{DRAIN_PREFIX}', not '{action.value}'")
-        reason = _CONTROL.sub(" ", action.value)
-        return ["scontrol", "update", f"NodeName={action.target}", "State=DRAIN", f"Reason={reason}"]
-    if action.verb is Verb.RESUME:
-        return ["scontrol", "update", f"NodeName={action.target}", "State=RESUME"]
-    return ["scontrol", action.verb.value, action.target]
 
 
 def _reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -296,6 +341,27 @@ def _reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "TERM": "dumb", "INPUTRC": "/dev/null"}
 
 
+class _Early:
+    """Tells `accepted` what sbatch said up to the line with the job's id, once; `told`: how much that was."""
+
+    def __init__(self, accepted: Callable[[SbatchResult], None] | None) -> None:
+        self._accepted = accepted
+        self.told = (0, 0)
+
+    def heard(self, stdout: bytes, stderr: bytes) -> None:
+        job_id = _job_id(_decode(stdout)) if stdout.endswith(b"\n") else None
+        if job_id is not None and self._accepted is not None and self.told == (0, 0):
+            from slurmwrap.edges import SbatchResult
+
+            self.told = (len(stdout), len(stderr))
+            self._accepted(SbatchResult(exit_code=0, stdout=_decode(stdout), stderr=_decode(stderr), job_id=job_id))
+
+
+def _job_id(stdout: str) -> int | None:
+    found = _SUBMITTED.findall(stdout) or re.findall(_PARSABLE, stdout)
+    return int(found[-1]) if found else None
+
+
 def _user_name(uid: int) -> str:
     """Of the password database; "" for an account that it does not know."""
     try:
@@ -304,12 +370,13 @@ def _user_name(uid: int) -> str:
         return ""
 
 
-def _checked(result: CommandResult, timeout_s: float) -> str:
-    """Its standard output, or the error it stands for, in Slurm's own words."""
+def output_of(result: CommandResult, timeout_s: float) -> str:
+    """A command's standard output, or the error it stands for, in Slurm's own words."""
     if result.missing:
         raise _not_started(result)
-    words = "; ".join(line.strip() for line in _decode(result.stderr or result.stdout).splitlines() if line.strip())
-    if no_conf := _NO_CONF.search(words):
+    said = result.stderr or (b"" if result.ok else result.stdout)
+    words = "; ".join(line.strip() for line in _decode(said).splitlines() if line.strip())
+    if no_conf := re.search(_NO_CONF, words):
         raise NoSlurmConf(
             f"{result.argv[0]}: no slurm.conf{f' at {no_conf[1]}' if no_conf[1] else ''}",
             hint="Set SLURM_CONF to the cluster's slurm.conf.",
@@ -318,7 +385,7 @@ def _checked(result: CommandResult, timeout_s: float) -> str:
         raise SlurmUnreachable(f"{result.argv[0]}: no answer within {timeout_s:g} s{f': {words}' if words else ''}")
     if result.ok:
         return _decode(result.stdout)
-    kind = SlurmUnreachable if _UNREACHABLE.search(words) else SlurmError
+    kind = SlurmUnreachable if re.search(UNREACHABLE, words) else SlurmError
     code = result.exit_code if result.exit_code and result.exit_code > 0 else 1
     raise kind(words or f"{result.argv[0]} ended with exit code {result.exit_code}", exit_code=code)
 

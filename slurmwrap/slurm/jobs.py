@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import FINAL_STATES, JobRecord
+from slurmwrap.records import replace
 from slurmwrap.slurm.parse import number, parse_duration
 
 JOB_FIELDS = (  # squeue(1) --Format; the last six are the user's own text
@@ -37,27 +37,27 @@ def exclude_format(separator: str) -> str:
 
 def parse_jobs(text: str, excluded: str, separator: str) -> tuple[JobRecord, ...]:
     """Two calls of squeue for the same jobs. ValueError when a row lacks fields (squeue refused one)."""
-    lists = {row[0]: row[2] for row in _rows(excluded, separator, 3)}
+    lists = {row[0]: row[2] for row in rows_of(excluded, separator, 3)}
     records = []
-    for row in _rows(text, separator, len(JOB_FIELDS)):
+    for row in rows_of(text, separator, len(JOB_FIELDS)):
         fields = dict(zip(JOB_FIELDS, row, strict=True))
         records.append(_job(fields, exc_nodes=_text(lists.get(fields["JobID"], ""))))
     return tuple(records)
 
 
-def _rows(text: str, separator: str, width: int) -> list[Sequence[str]]:
-    """A line break inside a field is the user's; the one after a row's last separator is squeue's."""
+def rows_of(text: str, separator: str, width: int, program: str = "squeue") -> list[Sequence[str]]:
+    """A line break inside a field is the user's; the one after a row's last separator is the program's."""
     pieces = text.split(separator)
     if len(pieces) % width != 1 or pieces[-1].strip():
-        raise ValueError(f"squeue gave {len(pieces) - 1} fields, not rows of {width}")
+        raise ValueError(f"{program} gave {len(pieces) - 1} fields, not rows of {width}")
     rows = [pieces[at : at + width] for at in range(0, len(pieces) - 1, width)]
     return [[row[0].lstrip("\n"), *row[1:]] for row in rows]
 
 
 def _job(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
     state = fields["State"]
-    exit_code, signal = _exit(fields["exit_code"])
-    derived_exit_code, derived_signal = _exit(fields["DerivedEC"])
+    exit_code, signal = parse_exit(fields["exit_code"])
+    derived_exit_code, derived_signal = parse_exit(fields["DerivedEC"])
     nodes, cpus = number(fields["NumNodes"]), number(fields["NumCPUs"])
     memory = _memory(fields, nodes, cpus)
     record = JobRecord(
@@ -116,7 +116,7 @@ def _waiting_tasks(text: str) -> str:
     return tasks if re.fullmatch(r"[0-9]+[-,][0-9,:-]*[0-9]", tasks) else ""
 
 
-def _exit(text: str) -> tuple[int, int]:
+def parse_exit(text: str) -> tuple[int, int]:
     """Raw wait status in 22.05, "3:0" in 24.11 and later. A signal hides the exit code, as Slurm shows it."""
     if ":" in text:
         code, _, signal = text.partition(":")

@@ -13,15 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from slurmwrap.cluster.limits import Association, Limits, Qos, Quotas, strictest
 
-_USED = re.compile(r"(\d+|N)(?:\((\d+)\))?", re.ASCII)
-_BRACES = re.compile(r"(\S+)=\{([^}]*)\}")
+_USED = r"(?a)(\d+|N)(?:\((\d+)\))?"
+_BRACES = r"(\S+)=\{([^}]*)\}"
 
 Tres = Mapping[str, tuple[int | None, int]]  # name -> (limit, used)
-
-
-def assoc_mgr_request(user: str) -> str:
-    """What scontrol is told on its standard input; "" for a name that it would read as more than one word."""
-    return f"show assoc_mgr users={user} flags=assoc,qos" if re.fullmatch(r"[\w.@\\+-]+", user) else ""
 
 
 def enforced(config: Mapping[str, str]) -> bool:
@@ -68,12 +63,12 @@ def _qos(line: str, uid: int) -> Qos:
     head, _, groups = head.partition(" Account Limits=")
     # " 1003={…}", newer " alice(1003)={…}"; thousands of others may stand beside it
     ours = re.search(rf"[ (]{uid}\)?=\{{([^}}]*)\}}", people)
-    anybodys = ours or _BRACES.search(people)  # tells the limit too, with nothing of it used by us
+    anybodys = ours or re.search(_BRACES, people)  # tells the limit too, with nothing of it used by us
     told = anybodys.group(anybodys.lastindex or 0) if anybodys else ""
     return Qos(
         name=head[len("QOS=") : head.find("(")],
         limits=strictest(_job(head), _group(head), _each(told, "PU", fresh=ours is None)),
-        accounts={name: _each(words, "PA") for name, words in _BRACES.findall(groups)},
+        accounts={name: _each(words, "PA") for name, words in re.findall(_BRACES, groups)},
         used=ours is not None,
     )
 
@@ -131,7 +126,7 @@ def _tres(row: str, key: str) -> Tres:
 
 def _numbers(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, tuple[int | None, int]]]:
     for name, value in pairs:
-        if match := _USED.fullmatch(value):
+        if match := re.fullmatch(_USED, value):
             yield name, (None if match[1] == "N" else int(match[1]), int(match[2] or 0))
 
 

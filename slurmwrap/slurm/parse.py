@@ -46,9 +46,9 @@ def _node(line: str) -> Node:
     head = line[: tail.start()] if tail else line
     cut = head.rfind(" Partitions=")
     body = head[:cut] if cut >= 0 else head  # names of partitions may hold blanks, and stand behind what is read here
-    state, flags = _state(_last(body, " State="))
-    gpus, gpu_type, gpu_sockets = _gpus(_last(body, " Gres="))
-    gpus_used, gpus_used_at = _gpus_used(_last(body, " GresUsed="))
+    state, flags = parse_state(_last(body, " State="))
+    gpus, gpu_type, gpu_sockets = parse_gres(_last(body, " Gres="))
+    gpus_used, gpus_used_at = parse_gres_used(_last(body, " GresUsed="))
     return Node(
         name=head[len("NodeName=") : head.find(" ")],
         state=state,
@@ -96,7 +96,7 @@ def number(text: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _state(text: str) -> tuple[str, frozenset[str]]:
+def parse_state(text: str) -> tuple[str, frozenset[str]]:
     """ "MIXED+DRAIN*" → MIXED, {DRAIN, NOT_RESPONDING}."""
     flags: set[str] = set()
     words: list[str] = []
@@ -109,7 +109,7 @@ def _state(text: str) -> tuple[str, frozenset[str]]:
 
 
 @lru_cache(maxsize=4096)
-def _gpus(text: str) -> tuple[int, str, tuple[int, ...]]:
+def parse_gres(text: str) -> tuple[int, str, tuple[int, ...]]:
     """ "gpu:a100:8(S:0-1),shard:16" → 8, "a100", sockets of the GPUs by index. Two types: joined with a comma.
 
     A piece with several sockets is spread evenly over them in order, as GPUs are numbered on the usual boards: Slurm
@@ -126,7 +126,7 @@ def _gpus(text: str) -> tuple[int, str, tuple[int, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def _gpus_used(text: str) -> tuple[int, tuple[int, ...]]:
+def parse_gres_used(text: str) -> tuple[int, tuple[int, ...]]:
     """ "gpu:a100:3(IDX:0-1,5)" → 3, (0, 1, 5); () where Slurm does not say which."""
     count, at = 0, list[int]()
     for words, note in _gpu_pieces(text):
@@ -234,7 +234,12 @@ def parse_config(text: str) -> Mapping[str, str]:
 
 def release_of(config: Mapping[str, str]) -> tuple[int, int] | None:
     """(22, 5) of SLURM_VERSION = 22.05.8; None where Slurm did not say."""
-    found = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""), re.ASCII)
+    return as_release(config.get("SLURM_VERSION", ""))
+
+
+def as_release(version: str) -> tuple[int, int] | None:
+    """(22, 5) of Slurm's "22.05.8" and of PySlurm's "22.5.3"; None for what is no release."""
+    found = re.match(r"(\d+)\.(\d+)", version, re.ASCII)
     return (int(found[1]), int(found[2])) if found else None
 
 

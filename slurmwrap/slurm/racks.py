@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from slurmwrap.cluster.node import Node
-from slurmwrap.cluster.topology import Topology
 from slurmwrap.errors import ConfigError
 
-MAX_BYTES = 16 << 20  # 10,000 nodes in 500 racks are 20 KiB
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node
+    from slurmwrap.cluster.topology import Topology
 
-Network = Callable[[Topology, Sequence[Node]], Topology]
+    Network = Callable[[Topology, Sequence[Node]], Topology]
+
+MAX_BYTES = 16 << 20  # 10,000 nodes in 500 racks are 20 KiB
 
 
 class SiteRacks:
@@ -33,6 +35,7 @@ class SiteRacks:
         if told.source or not (self._file or self._features):
             return told
         from slurmwrap.cluster.racks import of_features, of_file  # only where a site has configured it
+        from slurmwrap.cluster.topology import Topology
 
         if not self._file:
             return of_features(self._features, nodes)
@@ -52,6 +55,8 @@ class SiteRacks:
 
 def _text_of(file: str) -> str:
     """ConfigError names the file. Nothing but a regular file of sensible size: a pipe would never end."""
+    from pathlib import Path
+
     path = Path(file)
     if not path.is_absolute():
         raise ConfigError(f"placement.topology_file: '{file}' is not an absolute path")

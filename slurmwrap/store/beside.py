@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from slurmwrap.edges import Gate, Published
+from slurmwrap.edges import Published
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.retry.gate import Gate
 
 SUFFIX = ".why.txt"
 _KEPT = frozenset({"success", "cancelled"})

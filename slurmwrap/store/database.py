@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.cluster.action import SlurmAction
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Observation
-from slurmwrap.edges import Clock, SetAside
+from slurmwrap.diagnosis.collected import SetAside
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.diagnosis.observation import Observation
+from slurmwrap.edges import Clock
 from slurmwrap.errors import StoreError
 from slurmwrap.retry.attempt import (
     ActionRecord,
@@ -21,7 +23,8 @@ from slurmwrap.retry.attempt import (
     QueueDelay,
     StrikeRecord,
 )
-from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
+from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.decision import RetryDecision, Ruled, Strike
 from slurmwrap.retry.history import Exposure, GpuFault, NodeHistory, Removal, Repair, gpu_faults_of
 from slurmwrap.store import history_sql, schema
 from slurmwrap.store.connection import connect, connect_readonly, explained, reachable, version_of

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+
+from slurmwrap.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 POINTERS, TRIALS = "inflight", "prerun"
 WAITING, CLOSED, JOB, VERDICT = "waiting", "closed", "job", "verdict.json"
@@ -52,13 +55,15 @@ class Flight:
 class Flights:
     """The pre-runs of one user. `state` is config.user_state_dir(environ). OSError where nothing can be written."""
 
-    state: Path
+    state: str | Path
 
     def claim(self, group: str, directory: str) -> bool:
         """Makes `directory` the pre-run of `group`; False when another one is."""
+        from pathlib import Path
+
         opened = Path(directory) / WAITING
         opened.mkdir(mode=0o700, exist_ok=True)
-        pointers = self.state / POINTERS
+        pointers = Path(self.state) / POINTERS
         pointers.mkdir(mode=0o700, parents=True, exist_ok=True)
         aside = pointers / f".{group[:32]}.{os.getpid()}"
         aside.write_text(f"{directory}\n", encoding="utf-8")
@@ -72,8 +77,10 @@ class Flights:
 
     def of(self, group: str) -> Flight | None:
         """The pre-run that speaks for `group`."""
+        from pathlib import Path
+
         try:
-            directory = Path((self.state / POINTERS / group).read_text(encoding="utf-8").strip())
+            directory = Path(Path(self.state, POINTERS, group).read_text(encoding="utf-8").strip())
         except (OSError, ValueError):
             return None
         return flight(directory) or Flight(directory=directory, job_id=None, since=0.0)
@@ -82,7 +89,9 @@ class Flights:
         """Forgets that `directory` speaks for `group`. A pointer that names another one stays."""
         if not group:
             return
-        pointer = self.state / POINTERS / group
+        from pathlib import Path
+
+        pointer = Path(self.state, POINTERS, group)
         with suppress(OSError, ValueError):
             if pointer.read_text(encoding="utf-8").strip() == str(directory):
                 pointer.unlink(missing_ok=True)
@@ -90,35 +99,37 @@ class Flights:
     def trials(self) -> tuple[Path, ...]:
         """All trial directories, oldest first."""
         try:
-            found = [entry for entry in os.scandir(self.state / TRIALS) if entry.is_dir(follow_symlinks=False)]
+            found = [entry for entry in os.scandir(f"{self.state}/{TRIALS}") if entry.is_dir(follow_symlinks=False)]
         except OSError:
             return ()
+        if not found:
+            return ()
+        from pathlib import Path  # most calls of gsub do without
+
         return tuple(Path(entry.path) for entry in sorted(found, key=_age))
 
     def prune(self, older_than_s: float, *, now: float | None = None, keep: frozenset[str] = frozenset()) -> int:
-        """Removes trials and rendered scripts that nothing touched for so long; `keep` names trials in flight.
+        """Removes trials that nothing touched for so long; `keep` names trials in flight.
 
         Returns how many. What cannot be removed stays for the next time.
         """
         before = (time.time() if now is None else now) - older_than_s
+        from shutil import rmtree
+
         pointed = {str(path) for path in self._pointed()}
         removed = 0
-        for path in (*self.trials(), *self._scripts()):
+        for path in self.trials():
             with suppress(OSError):
                 if str(path) not in keep | pointed and _touched(path) < before:
-                    shutil.rmtree(path)
+                    rmtree(path)
                     removed += 1
         return removed
 
-    def _scripts(self) -> tuple[Path, ...]:
-        try:
-            return tuple(Path(entry.path) for entry in os.scandir(self.state / "scripts") if entry.is_dir())
-        except OSError:
-            return ()
-
     def _pointed(self) -> Iterator[Path]:
+        from pathlib import Path
+
         with suppress(OSError):
-            for pointer in (self.state / POINTERS).iterdir():
+            for pointer in Path(self.state, POINTERS).iterdir():
                 with suppress(OSError, ValueError):
                     yield Path(pointer.read_text(encoding="utf-8").strip())
 
@@ -134,6 +145,8 @@ def flight(directory: Path) -> Flight | None:
 
 def submitted(directory: str, job_id: int) -> None:
     """Slurm took the pre-run of this directory."""
+    from pathlib import Path
+
     aside = Path(directory) / f".{JOB}"
     aside.write_text(f"{job_id}\n", encoding="ascii")
     aside.replace(Path(directory) / JOB)

@@ -1,17 +1,16 @@
-"""Turns an observation into the JSON of a spool file and back; and the shim's record of EpilogSlurmctld too. Pure."""
+"""Turns the JSON of a spool file, and the shim's record of EpilogSlurmctld, into an observation. Pure."""
 
 from __future__ import annotations
 
 import json
 import re
-import secrets
 from hashlib import sha256
 from typing import Any
 
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.observe import epilog_slurmctld, job
+from slurmwrap.store.leave import VERSION
 
-VERSION = 1
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _UUID = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.env\Z")
 
@@ -20,21 +19,8 @@ class Unbelieved(Exception):
     """Why a file is set aside."""
 
 
-def new_nonce() -> str:
-    """The key of an observation: 128 random bits."""
-    return secrets.token_hex(16)
-
-
-def serialize(observation: Observation) -> bytes:
-    """The JSON of docs/records.md; `uid` is the seal's word and not in it."""
-    plain = {"version": VERSION, "nonce": observation.nonce, "cluster": observation.cluster}
-    plain |= {"job_id": observation.job_id, "context": observation.context.value, "at": observation.at}
-    plain |= {"node": observation.node, "facts": dict(observation.facts)}
-    return json.dumps(plain, separators=(",", ":")).encode()
-
-
 def parse(payload: bytes) -> Observation:
-    """An Observation from `serialize`'s JSON. Raises Unbelieved for anything else; `uid` is -1."""
+    """An Observation from leave.serialize's JSON. Raises Unbelieved for anything else; `uid` is -1."""
     try:
         return _checked(json.loads(payload, parse_constant=_no_constant))
     except RecursionError:

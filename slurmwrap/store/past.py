@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from slurmwrap.retry.attempt import AttemptRecord, Submission
 from slurmwrap.retry.record import speaks_for
 from slurmwrap.store.published import Unseal, read_why, told
+
+if TYPE_CHECKING:
+    from slurmwrap.retry.attempt import AttemptRecord
+    from slurmwrap.retry.submission import Submission
 
 NEWEST = 4  # submissions that are asked about
 _RUNS = 3  # of one job

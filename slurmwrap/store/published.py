@@ -16,14 +16,22 @@ import pwd
 import stat
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Protocol
 
-from slurmwrap.config import Config
-from slurmwrap.edges import Gate, Published
+from slurmwrap.edges import Published
 from slurmwrap.errors import StoreError
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.retry.gate import Gate
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any, Protocol
+
+    from slurmwrap.config import Config
+    from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+else:
+    Protocol = object
 
 FILE = "published.json"
 WHY = "why"
@@ -95,7 +103,8 @@ def _remove_old(why: Path, newest: float) -> None:
 def _replace(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        import tempfile  # gsub, which only reads, need not load it
+        import tempfile  # gsub, which only reads, need load neither
+        from pathlib import Path
 
         handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
         try:
@@ -116,19 +125,19 @@ def trusted_uids(config: Config) -> frozenset[int]:
     try:
         if config.site.slurm_user:
             return frozenset({0, pwd.getpwnam(config.site.slurm_user).pw_uid})
-        return frozenset({0, Path(config.site.state_dir).stat().st_uid}) if config.site.state_dir else frozenset({0})
+        return frozenset({0, os.stat(config.site.state_dir).st_uid}) if config.site.state_dir else frozenset({0})
     except (KeyError, OSError):
         return frozenset({0})
 
 
-def read_published(path: Path, trusted_uids: Collection[int]) -> Published | None:
+def read_published(path: str | Path, trusted_uids: Collection[int]) -> Published | None:
     """What the site published at `path` (the file or its directory); None: nothing, or nothing to be believed.
 
     Believed only if root or one of `trusted_uids` (SlurmUser) owns both the file and its directory, and nobody else may
     write either: otherwise a user could make gsub avoid nodes or refuse another user's input.
     """
-    file = path if path.name == FILE else path / FILE
-    content = _trusted_content(file, trusted_uids, _LIMIT)
+    folder = os.path.dirname(path) if os.path.basename(path) == FILE else path
+    content = _trusted_content(folder, FILE, trusted_uids, _LIMIT)
     if content is None:
         return None
     try:
@@ -150,8 +159,20 @@ def read_why(
     return [told for told in found if told is not None]
 
 
+def tells_of(directory: str | Path, job_ids: Collection[int]) -> bool:
+    """Whether the site left any word on one of these jobs: names only, nothing is opened."""
+    prefixes = tuple(f"{job_id}-" for job_id in job_ids)
+    for folder in {_folder(job_id) for job_id in job_ids}:
+        with suppress(OSError), os.scandir(os.path.join(directory, WHY, folder)) as entries:
+            if any(entry.name.startswith(prefixes) for entry in entries):
+                return True
+    return False
+
+
 def told(plain: dict[str, Any]) -> tuple[AttemptRecord, tuple[ActionRecord, ...]]:
     """One dict of `read_why` as records. ValueError names the field that is wrong."""
+    from slurmwrap.retry.attempt import ActionRecord, AttemptRecord  # gsub reads no verdict in most calls
+
     try:
         attempt, actions = plain["attempt"], plain["actions"]
     except KeyError as error:
@@ -166,7 +187,7 @@ def _sealed_order(file: Path) -> tuple[int, ...]:
 
 
 def _unsealed(file: Path, decode: Unseal, trusted_uids: Collection[int]) -> dict[str, Any] | None:
-    sealed = _trusted_content(file, trusted_uids, _SEALED_LIMIT)
+    sealed = _trusted_content(file.parent, file.name, trusted_uids, _SEALED_LIMIT)
     opened = decode(sealed) if sealed is not None else None
     if opened is None or opened[1] not in {0, *trusted_uids}:
         return None
@@ -177,10 +198,10 @@ def _unsealed(file: Path, decode: Unseal, trusted_uids: Collection[int]) -> dict
     return plain if isinstance(plain, dict) and {"attempt", "actions"} <= plain.keys() else None
 
 
-def _trusted_content(path: Path, trusted_uids: Collection[int], limit: int) -> bytes | None:
+def _trusted_content(folder: str | Path, name: str, trusted_uids: Collection[int], limit: int) -> bytes | None:
     trusted = {0, *trusted_uids}
     try:
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -188,7 +209,7 @@ def _trusted_content(path: Path, trusted_uids: Collection[int], limit: int) -> b
             return None
         # O_NONBLOCK: a FIFO must not hold us up before fstat shows that it is none of ours.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with os.fdopen(os.open(path.name, flags, dir_fd=directory), "rb") as file:
+        with os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or not _trusted(status, trusted) or status.st_size > limit:
                 return None

@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from slurmwrap.diagnosis.evidence import Diagnosis, Observation
+from slurmwrap.diagnosis.evidence import Diagnosis
+from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import (
-    ActionRecord,
-    AttemptRecord,
-    Incident,
-    PrerunRecord,
-    QueueDelay,
-    StrikeRecord,
-    Submission,
-)
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.records import dataclass, field
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.history import Removal, Repair
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
 
 T = TypeVar("T")
 SqlValue = str | int | float | bytes | None

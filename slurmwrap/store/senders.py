@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
-from slurmwrap.diagnosis.evidence import Context, Observation
-from slurmwrap.host.munge import Decoded
+from slurmwrap.diagnosis.observation import Context, Observation
+
+if TYPE_CHECKING:
+    from slurmwrap.host.munge import Decoded
 
 _OF_NODES = (Context.PROLOG, Context.EPILOG)
 _OF_USERS = (Context.SUBMIT, Context.PRERUN)

@@ -13,18 +13,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from slurmwrap.diagnosis.evidence import Observation
-from slurmwrap.edges import Collected, SetAside
+from slurmwrap.diagnosis.collected import Collected, SetAside
 from slurmwrap.errors import StoreError
 from slurmwrap.host import munge
 from slurmwrap.observe import epilog_slurmctld
-from slurmwrap.store.observation_json import Unbelieved, from_environment, parse, printable, serialize
+from slurmwrap.records import replace
+from slurmwrap.store.observation_json import Unbelieved, from_environment, parse, printable
 from slurmwrap.store.senders import Senders
+
+if TYPE_CHECKING:
+    from slurmwrap.diagnosis.observation import Observation
 
 MAX_BYTES = 1 << 20
 USER_BYTES = 1 << 17  # of a file that no trusted owner wrote: parsed JSON takes up to 25 times its text
@@ -143,21 +146,6 @@ class PlainSpool:
                 f"{self._directory} can be written by others (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})",
                 hint=f"Run: chmod 700 {self._directory}",
             )
-
-
-def write_plain(directory: Path | str, observation: Observation) -> Path:
-    """Leaves `observation` in a private directory, which is made if it is missing. StoreError when that fails."""
-    try:
-        Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{directory}: {error.strerror}") from error
-    return _write(Path(directory), observation, serialize(observation), 0o600)
-
-
-def write_sealed(directory: Path | str, observation: Observation, *, socket: str) -> Path:
-    """Leaves `observation` in the shared spool, sealed by whoever we are. StoreError when that fails."""
-    sealed = munge.encode(serialize(observation), socket=socket)
-    return _write(Path(directory), observation, sealed + b"\n", 0o644)  # its name is the secret: nobody can list them
 
 
 def _plain(folder: int, name: str) -> Observation:
@@ -280,21 +268,3 @@ def _move(folder: int, name: str) -> bool:
         kept = f"{time.time_ns()}-{sha256(os.fsencode(name)).hexdigest()[:16]}"
         os.replace(name, kept, src_dir_fd=folder, dst_dir_fd=rejected.descriptor)
     return True
-
-
-def _write(directory: Path, observation: Observation, data: bytes, mode: int) -> Path:
-    """Aside, then renamed."""
-    host = re.sub(r"[^A-Za-z0-9._-]", "_", os.uname().nodename) or "host"
-    path = directory / f"{int(observation.at * 1e6)}-{host}-{observation.nonce}.obs"
-    aside = path.with_name(f".{path.name}")
-    try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(descriptor, mode)
-            stream.write(data)
-        aside.rename(path)
-    except OSError as error:
-        with suppress(OSError):
-            aside.unlink()
-        raise StoreError(f"spool {directory}: {error.strerror}", hint="Is it full, read-only or missing?") from error
-    return path

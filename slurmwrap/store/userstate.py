@@ -1,6 +1,7 @@
 """Edge: the user's own state as gsub's fast path reads it. Standard library only; never writes the database.
 
-What a pre-run wrote to the spool counts at once, before a reconcile has taken it into the database.
+What a pre-run wrote to the spool counts at once, before a reconcile has taken it into the database. The records and
+their tables are loaded where a file or a row of theirs was found: most calls find none.
 """
 
 from __future__ import annotations
@@ -8,24 +9,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager, suppress
+from itertools import islice
 
-from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.errors import StoreError
-from slurmwrap.prerun.verdict import Outcome
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
-from slurmwrap.retry.decision import BlockedInput
-from slurmwrap.store import schema
-from slurmwrap.store.plain import from_plain
+from slurmwrap.records import dataclass
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
+    from pathlib import Path
+    from typing import Any
 
-T = TypeVar("T")
+    from slurmwrap.diagnosis.evidence import Citation
+    from slurmwrap.profiling.profile import ResourceProfile
+    from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+    from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.retry.submission import Submission
 
 DATABASE = "user.db"
 SPOOL = "spool"
@@ -36,6 +36,7 @@ DETERMINISTIC = ("stop", "blacklist_input")  # the taxonomy's decisions for what
 
 _BUSY_S = 0.25  # gsub rather goes on without its memory than waits
 _SPOOL_FILES = 200  # newest that are looked at: each costs an open
+_SUBMISSIONS = 20  # newest of one script that are looked at
 _SPOOL_BYTES = 1 << 20
 
 
@@ -56,8 +57,15 @@ class PastFailure:
 class UserState:
     """`directory` is config.user_state_dir(environ). A missing database gives empty answers; a bad one StoreError."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: str | Path) -> None:
+        self.place = os.fspath(directory)
+
+    @property
+    def directory(self) -> Path:
+        """`place` as a path."""
+        from pathlib import Path  # most calls of gsub do without
+
+        return Path(self.place)
 
     @property
     def database(self) -> Path:
@@ -71,13 +79,13 @@ class UserState:
 
     def profile(self, key: str) -> ResourceProfile | None:
         """What is known under `key`."""
-        found: list[ResourceProfile] = self._read(schema.PROFILES, "SELECT * FROM profiles WHERE key = ?", key)
+        found: list[ResourceProfile] = self._read("PROFILES", "SELECT * FROM profiles WHERE key = ?", key)
         return found[0] if found else None
 
     def blocked_inputs(self, uid: int) -> tuple[BlockedInput, ...]:
         """Inputs in force for `uid`, oldest first."""
         query = "SELECT * FROM blocked_inputs WHERE uid IN (-1, ?) ORDER BY at, digest"
-        return tuple(self._read(schema.BLOCKED_INPUTS, query, uid))
+        return tuple(self._read("BLOCKED_INPUTS", query, uid))
 
     def freed_inputs(self) -> dict[str, float]:
         """Digests that this user freed by `slurmwrap inputs clear`, and when: what blocked him before is void."""
@@ -89,7 +97,8 @@ class UserState:
 
     def _times(self, name: str) -> dict[str, float]:
         try:
-            found = json.loads((self.directory / name).read_bytes())
+            with open(f"{self.place}/{name}", "rb") as file:
+                found = json.loads(file.read())
         except (OSError, ValueError):
             return {}
         pairs = found.items() if isinstance(found, dict) else ()
@@ -109,10 +118,10 @@ class UserState:
         if not fingerprint:
             return None
         query = "SELECT * FROM preruns WHERE fingerprint = ? ORDER BY at"
-        known: list[PrerunRecord] = self._read(schema.PRERUNS, query, fingerprint)
-        known += [record for record in self._fresh_preruns() if record.fingerprint == fingerprint]
+        known: list[PrerunRecord] = self._read("PRERUNS", query, fingerprint)
+        known += self._fresh_preruns(fingerprint)
         newest = max(known, key=lambda record: record.at, default=None)
-        if newest is None or newest.verdict.outcome is not Outcome.PASS:
+        if newest is None or newest.verdict.outcome.value != "pass":
             return None
         forgotten = self._times(_FORGOTTEN)
         return newest if newest.at > max(forgotten.get(fingerprint, 0.0), forgotten.get("*", 0.0)) else None
@@ -123,11 +132,24 @@ class UserState:
         self._keep_times(_FORGOTTEN, {**kept, **dict.fromkeys(fingerprints, at)})
 
     def submitted(self, script_sha256: str) -> tuple[Submission, ...]:
-        """This user's submissions of this very script, taken in or still in the spool; in no order."""
-        query = "SELECT * FROM submissions WHERE script_sha256 = ? ORDER BY at DESC LIMIT 20"
-        known: list[Submission] = self._read(schema.SUBMISSIONS, query, script_sha256)
-        known += [one for one in self._fresh(Submission, "submit", "submission") if one.script_sha256 == script_sha256]
+        """This user's newest submissions of this very script, taken in or still in the spool; in no order."""
+        query = f"SELECT * FROM submissions WHERE script_sha256 = ? ORDER BY at DESC LIMIT {_SUBMISSIONS}"
+        known: list[Submission] = self._read("SUBMISSIONS", query, script_sha256)
+        known += self._fresh_submissions(script_sha256)
         return tuple({(s.cluster, s.job_id, s.at): s for s in known}.values())
+
+    def submitted_ids(self, script_sha256: str, fingerprint: str) -> tuple[int, ...]:
+        """Job ids of this user's newest submissions of the very same, newest first: `submitted` without its records."""
+        query = f"""SELECT job_id, at FROM submissions WHERE script_sha256 = ? AND fingerprint = ?
+            ORDER BY at DESC LIMIT {_SUBMISSIONS}"""
+        with self._rows(query, script_sha256, fingerprint) as rows:
+            known = {int(row["job_id"]): float(row["at"]) for row in rows}
+        for content in self._fresh("submit", fingerprint):
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                told = json.loads(content)["facts"]["submission"]
+                if told["fingerprint"] == fingerprint:
+                    known[int(told["job_id"])] = float(told["at"])
+        return tuple(sorted(known, key=lambda job_id: known[job_id], reverse=True))
 
     def failed_before(
         self,
@@ -158,34 +180,52 @@ class UserState:
             JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id
             WHERE s.script_sha256 = ? AND a.diagnosis_category IS NOT NULL"""
         with self._rows(query, script_sha256) as rows:
-            found = [(schema.from_row(schema.ATTEMPTS, row), row["fingerprint"]) for row in rows]
+            found = [(_record_of("ATTEMPTS", row), row["fingerprint"]) for row in rows]
         return [_from_attempt(record, fingerprint) for record, fingerprint in found if _conclusive(record)]
 
     def _tried(self, script_sha256: str) -> list[PastFailure]:
         query = """SELECT DISTINCT p.* FROM preruns p
             JOIN submissions s ON s.cluster = p.cluster AND s.prerun_job_id = p.prerun_job_id
             WHERE s.script_sha256 = ? AND p.verdict_outcome = 'fail'"""
-        return [_from_prerun(record) for record in self._read(schema.PRERUNS, query, script_sha256)]
+        return [_from_prerun(record) for record in self._read("PRERUNS", query, script_sha256)]
 
-    def _fresh_preruns(self) -> list[PrerunRecord]:
-        return self._fresh(PrerunRecord, "prerun", "prerun")
+    def _fresh_preruns(self, fingerprint: str) -> list[PrerunRecord]:
+        contents = self._fresh("prerun", fingerprint)
+        if not contents:
+            return []
+        from slurmwrap.store.fresh import prerun_in
 
-    def _fresh(self, kind: type[T], context: str, key: str) -> list[T]:
-        """The records of one kind among the newest files of the spool."""
+        found = map(prerun_in, contents)
+        return [record for record in found if record is not None and record.fingerprint == fingerprint]
+
+    def _fresh_submissions(self, script_sha256: str) -> list[Submission]:
+        contents = self._fresh("submit", script_sha256)
+        if not contents:
+            return []
+        from slurmwrap.store.fresh import submission_in
+
+        found = map(submission_in, contents)
+        return [one for one in found if one is not None and one.script_sha256 == script_sha256]
+
+    def _fresh(self, context: str, mark: str) -> list[bytes]:
+        """Of the newest files of the spool those of one context that hold `mark`, the newest first."""
+        words = (f'"{context}"'.encode(), f'"{mark}"'.encode())  # looked for before JSON is read: a sweep leaves many
         try:
-            files = sorted(self.spool.glob("[!.]*.obs"))
+            names = sorted(entry.name for entry in os.scandir(f"{self.place}/{SPOOL}") if entry.name.endswith(".obs"))
         except OSError:
             return []
-        read = [_record_in(file, kind, context, key) for file in files[-_SPOOL_FILES:]]
-        return [record for record in read if record is not None]
+        whole = [name for name in names if not name.startswith(".")]
+        contents = (_content_of(f"{self.place}/{SPOOL}/{name}") for name in reversed(whole[-_SPOOL_FILES:]))
+        return list(islice((one for one in contents if all(word in one for word in words)), _SUBMISSIONS))
 
-    def _read(self, table: schema.Table, query: str, *values: Any) -> list[Any]:
+    def _read(self, table: str, query: str, *values: Any) -> list[Any]:
+        """Rows as records; `table`: the name of one of schema.py's."""
         with self._rows(query, *values) as rows:
-            return [schema.from_row(table, row) for row in rows]
+            return [_record_of(table, row) for row in rows]
 
     @contextmanager
     def _rows(self, query: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
-        if not self.database.exists():
+        if not os.path.exists(f"{self.place}/{DATABASE}"):
             yield []
             return
         import sqlite3
@@ -207,7 +247,15 @@ class UserState:
 _SUCCESS = "success"
 
 
+def _record_of(table: str, row: Mapping[str, Any]) -> Any:
+    from slurmwrap.store import schema
+
+    return schema.from_row(getattr(schema, table), row)
+
+
 def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
+    from slurmwrap.store import schema
+
     cursor = connection.execute(query, [schema.sql_text(v) if isinstance(v, str) else v for v in values])
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]
@@ -247,13 +295,15 @@ def _conclusive(record: AttemptRecord) -> bool:
     return found.category == _SUCCESS or (found.decision in DETERMINISTIC and found.domain not in _NOT_THE_SCRIPTS)
 
 
-def _record_in(path: Path, kind: type[T], context: str, key: str) -> T | None:
-    """The record in one spool file; None for a file of another kind. The spool is the user's own, mode 0700."""
+def _content_of(path: str) -> bytes:
+    """Of one spool file; empty when it cannot be read. The spool is the user's own, mode 0700."""
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(_SPOOL_BYTES))
-        if content["context"] != context:
-            return None
-        return from_plain(kind, content["facts"][key])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a third of Path.open's time, for every file of a sweep
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, _SPOOL_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

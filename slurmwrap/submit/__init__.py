@@ -12,7 +12,6 @@ it unchanged.
 
 from slurmwrap.submit.desk import Desk, Prepared, Sent, TrialJob, Trials
 from slurmwrap.submit.prepare import describe, prepare
-from slurmwrap.submit.release import start_action
 from slurmwrap.submit.send import sbatch_call, send
 
 __all__ = [
@@ -25,5 +24,4 @@ __all__ = [
     "prepare",
     "sbatch_call",
     "send",
-    "start_action",
 ]

@@ -11,19 +11,24 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError
 from slurmwrap.store import inflight
 from slurmwrap.store.inflight import Flight, Flights, Guest
-from slurmwrap.submit.desk import Desk, Prepared
+from slurmwrap.submit.moved import moved_by_its_user
 from slurmwrap.submit.release import start_action
+from slurmwrap.submit.same_job import Submitted, submitted_from
+
+if TYPE_CHECKING:
+    from slurmwrap.cluster.job import JobRecord
+    from slurmwrap.submit.desk import Desk, Prepared
 
 _TRIES = 3  # a pre-run may end, and another begin, between our looks
 GONE = "gone"  # file in a trial's directory: its pre-run is gone without a verdict, and who waited was let go
 GROUP = "group"  # file in a trial's directory: what it speaks for, so that its end can be told to the pointer
 ATTACHED = "attached"  # file in a trial's directory: no Slurm job of its own, but that of this id
-OLD_S = 14 * 86400.0  # trials and rendered scripts that nothing touched for so long are removed
+OLD_S = 14 * 86400.0  # trials that nothing touched for so long are removed
 
 
 def attach_or_claim(prepared: Prepared, guest: Guest, desk: Desk) -> Flight | None:
@@ -77,7 +82,7 @@ def _alive(found: Flight, desk: Desk) -> bool:
         record = desk.slurm.job(str(found.job_id))
     except SlurmError:  # nobody knows; who attaches to a dead one waits for its grace at most
         return True
-    return record is not None and not record.ended
+    return _is_at_work(found, record)
 
 
 def let_go_of_a_dead_one(directory: Path, desk: Desk) -> tuple[int, ...]:
@@ -117,8 +122,15 @@ def live_trials(desk: Desk) -> tuple[Path, ...]:
 
 
 def _runs(found: Flight, known: dict[int, JobRecord]) -> bool:
-    record = known.get(found.job_id or -1)
-    return record is not None and not record.ended
+    return _is_at_work(found, known.get(found.job_id or -1))
+
+
+def _is_at_work(found: Flight, record: JobRecord | None) -> bool:
+    """Whether the pre-run has not ended: another job may have its id since."""
+    if record is None or record.ended:
+        return False
+    meant = _meant(found.directory)
+    return meant is None or not meant.has_no_prerun_in(record)
 
 
 def _settled(directory: Path) -> bool:
@@ -143,13 +155,36 @@ def _main_job(directory: Path) -> Iterable[Guest]:
         return []
 
 
+def _given(directory: Path) -> tuple[float, ...]:
+    """The begin times that gsub may have given the job of this trial; () when they cannot be read."""
+    try:
+        return tuple(float(at) for at in json.loads((directory / "waiting.json").read_bytes())["given"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _meant(directory: Path) -> Submitted | None:
+    """The job of this trial as it was submitted; None when that cannot be read."""
+    try:
+        return submitted_from(json.loads((directory / "waiting.json").read_bytes())["job"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _start(guest: Guest, desk: Desk, because: str) -> bool:
-    """Only a job that waits for its time: what runs, ended, or was given another time by its user stays as it is."""
+    """Only a job that waits for its time: what runs, ended, or was given another time by its user stays as it is, and
+    so does another job that has the id now."""
     try:
         record = desk.slurm.job(str(guest.job_id))
         if record is None or not record.pending:
             return False
-        desk.slurm.apply(start_action(str(guest.job_id), guest.release_at, because))
+        if (meant := _meant(Path(guest.trial_dir))) and meant.is_not(record):
+            desk.say(f"job {guest.job_id} is left alone: Slurm gave the id to another job since")
+            return False
+        if moved_by_its_user(record, _given(Path(guest.trial_dir)), desk.clock.now()):
+            return False
+        address = record.waiting_address or str(guest.job_id)  # a task of an array may have begun: of the rest
+        desk.slurm.apply(start_action(address, guest.release_at, because))
     except SlurmError as error:
         desk.say(f"job {guest.job_id} could not be let go ({error}); it starts by itself after its grace time")
         return False

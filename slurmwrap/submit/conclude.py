@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.place import plan
-from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.placement.retune import retune, undo
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.profiling.key import derive_variant
 from slurmwrap.profiling.merge import merge
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.records import asdict, dataclass, replace
 from slurmwrap.retry.attempt import PrerunRecord
-from slurmwrap.submit.desk import Desk
+from slurmwrap.submit.moved import moved_by_its_user
 from slurmwrap.submit.outlook import outlook
 from slurmwrap.submit.release import start_action
 from slurmwrap.submit.remember import keep, known_profile
+
+if TYPE_CHECKING:
+    from slurmwrap.cluster.job import JobRecord
+    from slurmwrap.job.request import JobRequest
+    from slurmwrap.placement.plan import PlacementPlan
+    from slurmwrap.profiling.profile import ResourceProfile
+    from slurmwrap.submit.desk import Desk
+    from slurmwrap.submit.same_job import Submitted
 
 # Between two questions while the controller is away: a restart takes less, and a gated job waits for our word alone.
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
@@ -47,6 +51,8 @@ class Waiting:
     profile_key: str
     fingerprint: str
     cluster: str = ""  # "": ask Slurm
+    given: tuple[float, ...] = ()  # the begin times that gsub may have given it (submit/moved.py)
+    job: Submitted | None = None  # by which it is told from another one of its id; None: not known
     borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments
 
 
@@ -61,7 +67,7 @@ def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
     if waiting.job_id is None:
         return record
     if verdict.outcome is Outcome.FAIL and not waiting.borrowed:
-        final = replace(record, changes=_cancel(waiting.job_id, verdict, desk))
+        final = replace(record, changes=_cancel(waiting, waiting.job_id, verdict, desk))
     else:
         chosen, applied, released = _plan_again(waiting, measured_profile(waiting, verdict, desk), desk)
         final = replace(record, plan=asdict(chosen), changes=applied, released=released)
@@ -104,13 +110,13 @@ def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> Resource
     )
 
 
-def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
+def _cancel(waiting: Waiting, job_id: int, verdict: Verdict, desk: Desk) -> Applied:
     """Comment first, so that the reason is there when the job is gone. A job that already started is left alone.
 
     Where Slurm cannot be asked the job is neither cancelled nor let go: it starts after its grace.
     """
     try:
-        record = _patiently(lambda: still_waiting(job_id, desk), desk)
+        record = _patiently(lambda: still_waiting(job_id, desk, waiting.job), desk)
     except SlurmError as error:
         desk.say(f"job {job_id} could not be cancelled: {error}")
         refused = SlurmAction(verb=Verb.CANCEL, target=str(job_id), because=verdict.reason)
@@ -129,11 +135,14 @@ def _cancel(job_id: int, verdict: Verdict, desk: Desk) -> Applied:
     return _apply_each(actions, desk)
 
 
-def still_waiting(job_id: int, desk: Desk) -> JobRecord | None:
+def still_waiting(job_id: int, desk: Desk, meant: Submitted | None = None) -> JobRecord | None:
     """The job's record while all of it waits. None when it started, ended or was cancelled; of an array, as soon as
     one task did: its bare id means every task, and one that runs must not be touched (facts of Slurm 22.05: the last
-    task to start keeps the array's id as its own)."""
+    task to start keeps the array's id as its own). None also where the id is no more that of the job `meant`."""
     record = _known(job_id, desk)
+    if record is not None and meant is not None and meant.is_not(record):
+        desk.say(f"job {job_id} is left alone: Slurm gave the id to another job since")
+        return None
     if record is None or record.array_job_id is None:
         return record if record is not None and record.pending else None
     tasks = [one for one in desk.slurm.jobs(desk.user) if one.array_job_id == record.array_job_id]
@@ -155,21 +164,38 @@ def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -
     """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime.
 
     A refused update takes the others back: Slurm may refuse one and keep its value all the same (placement/retune.py).
-    A job that runs, ended or was cancelled meanwhile is left alone.
+    A job that runs, ended or was cancelled meanwhile is left alone, and so is a start that its user has moved.
     """
     target, chosen = str(waiting.job_id), waiting.plan
     applied: Applied = ()
     try:
-        record = _patiently(lambda: still_waiting(int(target), desk), desk)
+        record = _patiently(lambda: still_waiting(int(target), desk, waiting.job), desk)
         if record is None:
-            return chosen, (), False
+            return (chosen, *_rest_of_array(waiting, desk))
+        if moved_by_its_user(record, waiting.given, desk.clock.now()):
+            desk.say(f"job {target} starts when its user has said meanwhile")
+            waiting = replace(waiting, release_at="")
         if not waiting.request.hetjob:
             chosen, applied = _tuned(waiting, profile, record, desk)
     except (SlurmError, ValueError) as error:  # the job is good; a plan we cannot make must not hold it
         desk.say(f"not tuned again: {error}")
+    if not waiting.release_at:
+        return chosen, applied, False
     start = start_action(target, waiting.release_at, "the pre-run found nothing wrong")
     went = _apply_each((start,), desk)
     return chosen, (*applied, *went), bool(went) and went[0]["error"] is None
+
+
+def _rest_of_array(waiting: Waiting, desk: Desk) -> tuple[Applied, bool]:
+    """What still waits of an array of which a task has begun, since its user let that one go, is let go as it is."""
+    record = _patiently(lambda: desk.slurm.job(str(waiting.job_id)), desk)
+    if record is None or record.array_job_id is None or not record.pending or not record.waiting_address:
+        return (), False
+    if moved_by_its_user(record, waiting.given, desk.clock.now()):
+        return (), False
+    start = start_action(record.waiting_address, waiting.release_at, "the pre-run found nothing wrong")
+    went = _apply_each((start,), desk)
+    return went, went[0]["error"] is None
 
 
 def _tuned(

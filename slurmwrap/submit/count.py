@@ -7,10 +7,13 @@ directory. Whatever hinders it costs the count, never the job.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from slurmwrap.job.request import JobRequest, Wish
-from slurmwrap.submit.desk import Desk, Prepared
+from slurmwrap.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.submit.desk import Desk, Prepared
 
 _NAMES = ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED")
 _REASON = "--count-steps: the step counter is found by these variables"

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
-from slurmwrap.cluster.node import Snapshot
-from slurmwrap.config import Config
-from slurmwrap.edges import Clock, Memory, Published, SbatchCall, SbatchResult, Slurm
-from slurmwrap.job.request import BatchScript, JobRequest, Wish
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.prerun.verdict import Finding
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.store.inflight import Flights
+from slurmwrap.edges import Published
+from slurmwrap.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.limits import Quotas
+    from slurmwrap.cluster.node import Snapshot
+    from slurmwrap.config import Config
+    from slurmwrap.edges import Clock, Memory, SbatchCall, SbatchResult, Slurm
+    from slurmwrap.job.request import BatchScript, JobRequest, Wish
+    from slurmwrap.placement.plan import PlacementPlan
+    from slurmwrap.prerun.finding import Finding
+    from slurmwrap.profiling.profile import ResourceProfile
+    from slurmwrap.store.inflight import Flights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,7 @@ class Desk:
     published: Published = field(default_factory=Published)
     say: Callable[[str], None] = lambda line: None
     flights: Flights | None = None  # None: pre-runs know nothing of each other
+    quotas: Callable[[], Quotas] | None = None  # asks anew; None: no snapshot of this Slurm holds old ones
 
     @property
     def cluster(self) -> str:
@@ -88,6 +94,11 @@ class Sent:
     trial: SbatchResult | None = None
     trial_dir: str = ""
     attached_to: int | None = None  # the pre-run of an earlier submission that speaks for this job too; 0: no id yet
+
+
+def last_line(text: str) -> str:
+    """What a command of Slurm said last: the word that decides."""
+    return (text.strip().splitlines() or ["no reason given"])[-1].removeprefix("sbatch: error: ")
 
 
 MakeTrial = Callable[[Prepared, int | None, str], TrialJob]  # (prepared, real job id, StartTime that releases it)

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from time import localtime, strftime
 
 from slurmwrap.cluster.hostlist import expand
-from slurmwrap.cluster.node import Snapshot
-from slurmwrap.edges import OpenIncident, Published
-from slurmwrap.job.request import JobRequest
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Snapshot
+    from slurmwrap.edges import OpenIncident, Published
+    from slurmwrap.job.request import JobRequest
+    from slurmwrap.placement.plan import PlacementPlan
 
 STALE_S = 1800.0  # the reconciler publishes every five minutes: older word is of one that no longer runs
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from slurmwrap.placement.outlook import Outlook
-from slurmwrap.submit.desk import Desk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.submit.desk import Desk
 
 # Slurm may start a job some seconds after it was submitted (batch_sched_delay, sched_interval): a second job planned
 # meanwhile would see the same nodes free and wait for them. So of a sweep only one gets a list of nodes.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from slurmwrap.cluster.node import Snapshot
+from slurmwrap import stages
+from slurmwrap.cluster.limits import Quotas
 from slurmwrap.errors import StaticFailed
 from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest, Wish
@@ -14,15 +14,23 @@ from slurmwrap.placement.place import plan
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.checks.requests import request_findings
 from slurmwrap.prerun.codetree import SETTINGS
-from slurmwrap.prerun.verdict import Finding, Outcome, Severity, Verdict
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.profiling.key import derive_key, derive_variant, fingerprint, sweep_group
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.records import replace
 from slurmwrap.submit import incidents
 from slurmwrap.submit.desk import Desk, Prepared
 from slurmwrap.submit.outlook import outlook
 from slurmwrap.submit.refuse import blocked_inputs, repeated
 from slurmwrap.submit.remember import known_profile, sha256_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Snapshot
+    from slurmwrap.prerun.verdict import Verdict
+    from slurmwrap.profiling.profile import ResourceProfile
+
+# Slurm's own options and pyxis' that put the batch script, and so a pre-run's, into a container.
+_BATCH_CONTAINER = ("container", "container-id", "container-image")
 PROFILE_S = 300  # of --prerun=profile: two rounds over a CPU curve of some eight points (facts of the profiler)
 
 
@@ -32,7 +40,9 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     mark = fingerprint(request, entry_files, desk.environ)
     inputs = desk.trials.named_files(request)
     findings, forced = _checked(request, desk, mark, inputs)
+    stages.reached("fingerprint and checks")
     snapshot = desk.slurm.snapshot()
+    stages.reached("snapshot")
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
@@ -42,9 +52,11 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
 
         kind = request.shape.gpu_type or ""
         profile = as_of(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
+        snapshot = _with_quotas_of_now(snapshot, desk)
     prerun, reason = choose_prerun(request, snapshot, desk, mark)
     # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
     chosen = PlacementPlan() if request.hetjob else _planned(request, profile, snapshot, prerun, desk)
+    stages.reached("plan")
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry and not request.hetjob else ()
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
@@ -78,9 +90,17 @@ def _planned(
     request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, desk: Desk
 ) -> PlacementPlan:
     """`wait`: the plan is made again after its pre-run, and then the job starts at once."""
-    at_once = prerun in ("off", "wait") and not any(request.setting(option) for option in LATER)
+    # what was read for an earlier call does not show that call's own job: no node of it counts as free
+    at_once = prerun in ("off", "wait") and not snapshot.kept and not any(request.setting(o) for o in LATER)
     seen = outlook(desk, starts_now=at_once)
     return plan(request, profile, snapshot, desk.published.health, desk.config, seen)
+
+
+def _with_quotas_of_now(snapshot: Snapshot, desk: Desk) -> Snapshot:
+    """For a job that may be raised: what was left some seconds ago may be what the user's own last job has taken."""
+    if desk.quotas is None or not snapshot.quotas_kept or snapshot.quotas == Quotas():
+        return snapshot
+    return replace(snapshot, quotas=desk.quotas(), quotas_kept=False)
 
 
 def _profile_s(mode: str, profile: ResourceProfile | None, allowed_s: int) -> float:
@@ -121,6 +141,8 @@ def _checked(
 
 def static_verdict(findings: Sequence[Finding], reason: str, seconds: float) -> Verdict:
     """`fail` by the static stage; its category is the first that a finding with an error names."""
+    from slurmwrap.prerun.verdict import Outcome, Verdict
+
     wrong = [f for f in findings if f.severity is Severity.ERROR]
     return Verdict(
         outcome=Outcome.FAIL,
@@ -163,6 +185,8 @@ def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str
         return "wait", "--wait: the pre-run goes first, then the job"
     if mode not in ("auto", "gate"):
         return mode, "as asked"
+    if request.own.prerun is None and (option := next((o for o in _BATCH_CONTAINER if request.setting(o)), "")):
+        return "off", f"slurmwrap need not be in the container of --{option}; --prerun=auto tries it there"
     if request.shape.gpus < settings.min_gpus:
         return "off", f"fewer than {settings.min_gpus} GPUs"
     if desk.memory.passed(mark):

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from time import localtime, strftime
 
 from slurmwrap.errors import RefusedError
-from slurmwrap.retry.decision import BlockedInput
-from slurmwrap.submit.desk import Desk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.submit.desk import Desk
 
 _EVERYBODY = -1
 _TIMES = 2  # Philly retried blindly; two failures of the very same are proof enough

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from slurmwrap.errors import StoreError
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.record import profile_key_of, published_key_of
-from slurmwrap.submit.desk import Desk
+from slurmwrap.digest import sha256_hex
+from slurmwrap.profiling.key import profile_key_of, published_key_of
+from slurmwrap.records import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.profiling.profile import ResourceProfile
+    from slurmwrap.submit.desk import Desk
 
 
 def known_profile(key: str, desk: Desk) -> ResourceProfile | None:
@@ -24,11 +27,9 @@ def keep(write: Callable[[], None], desk: Desk) -> None:
     """What cannot be remembered (a full disk, no home) must not cost a job that Slurm already has."""
     try:
         write()
-    except (OSError, StoreError) as error:
+    except Exception as error:  # nor must a fault of ours
         desk.say(f"this is not remembered for `slurmwrap why`: {error}")
 
 
 def sha256_of(content: bytes) -> str:
-    from hashlib import sha256
-
-    return sha256(content).hexdigest()
+    return sha256_hex(content)

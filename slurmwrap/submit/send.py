@@ -3,45 +3,77 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from slurmwrap.config import Config
+from slurmwrap import stages
 from slurmwrap.edges import SbatchCall, SbatchResult
-from slurmwrap.errors import SlurmError, SlurmwrapError
-from slurmwrap.job.begin import later_begin
-from slurmwrap.job.render import render
+from slurmwrap.job.command_line import without_quiet
+from slurmwrap.job.getopt import names_with
+from slurmwrap.job.render import render, submitted_options
 from slurmwrap.job.request import BatchScript, JobRequest, Wish
 from slurmwrap.placement.plan import PLACING, PlacementPlan
 from slurmwrap.profiling.key import derive_variant
-from slurmwrap.retry.attempt import Submission
-from slurmwrap.store.inflight import Guest, submitted
-from slurmwrap.submit.attach import attach_or_claim, unclaim
+from slurmwrap.records import asdict, replace
 from slurmwrap.submit.count import counting
-from slurmwrap.submit.desk import Desk, MakeTrial, Prepared, Sent
-from slurmwrap.submit.release import start_action
+from slurmwrap.submit.desk import Desk, MakeTrial, Prepared, Sent, last_line
 from slurmwrap.submit.remember import keep, sha256_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.config import Config
+    from slurmwrap.retry.submission import Submission
+
+_Accepted = Callable[[BatchScript, SbatchResult], None]
+
 _LOUD = ("sbatch: error", "sbatch: fatal")
-_UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm still accepts it
 
 
-def send(prepared: Prepared, desk: Desk, make_trial: MakeTrial) -> Sent:
-    """Submits the real job, then its pre-run. An ambiguous or refused sbatch is returned as it is, never repeated."""
+def send(
+    prepared: Prepared,
+    desk: Desk,
+    make_trial: MakeTrial,
+    show: Callable[[SbatchResult], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> Sent:
+    """Submits the real job, then its pre-run. An ambiguous or refused sbatch is returned as it is, never repeated.
+
+    `show`: with --wait sbatch's words go there and the job is remembered as soon as Slurm has it; what is returned is
+    then the rest, when the job has ended. `meanwhile`: what may be done while sbatch is at work, twice at most.
+    """
     now = desk.clock.now()
     prepared = counting(prepared, desk)
     begin, release_at = _gate(prepared, desk.config, now)
     gate = () if begin is None else (begin,)
-    batch, result = _sbatch(prepared, (*prepared.added, *gate), desk)
-    shown = _as_quiet(result) if is_quiet(prepared.request) else result
-    if result.job_id is None:
-        return Sent(result=shown, batch=batch)
-    sent = Sent(result=shown, batch=batch)
+    early: list[Sent] = []
+
+    def accepted(batch: BatchScript, result: SbatchResult) -> None:
+        early.append(Sent(result=_shown(prepared, result), batch=batch))
+        if show is not None:
+            show(early[0].result)
+        _remember(prepared, early[0], desk, now)
+
+    waits = show is not None and prepared.request.setting("wait") is not None
+    batch, result = _sbatch(prepared, (*prepared.added, *gate), desk, accepted if waits else None, meanwhile)
+    sent = Sent(result=_shown(prepared, result), batch=batch)
+    if result.job_id is None or early:
+        return sent
     if begin is not None:
-        sent = _start_trial(prepared, sent, result.job_id, release_at, desk, make_trial)
-    submission = _submission(prepared, sent, result.job_id, desk, now)
-    keep(lambda: desk.memory.remember_submission(submission), desk)
+        from slurmwrap.submit.start_trial import start_trial  # only where one is due: most calls start none
+
+        sent = start_trial(prepared, sent, result.job_id, release_at, desk, make_trial)
+    _remember(prepared, sent, desk, now)
     return sent
+
+
+def _remember(prepared: Prepared, sent: Sent, desk: Desk, now: float) -> None:
+    if sent.result.job_id is not None:
+        job_id = sent.result.job_id
+        keep(lambda: desk.memory.remember_submission(_submission(prepared, sent, job_id, desk, now)), desk)
+
+
+def _shown(prepared: Prepared, result: SbatchResult) -> SbatchResult:
+    return _as_quiet(result) if is_quiet(prepared.request) else result
 
 
 def is_quiet(request: JobRequest) -> bool:
@@ -56,53 +88,61 @@ def _as_quiet(result: SbatchResult) -> SbatchResult:
     return replace(result, stdout="", stderr="".join(kept))
 
 
-def _sbatch(prepared: Prepared, added: tuple[Wish, ...], desk: Desk) -> tuple[BatchScript, SbatchResult]:
+def _sbatch(
+    prepared: Prepared,
+    added: tuple[Wish, ...],
+    desk: Desk,
+    accepted: _Accepted | None,
+    meanwhile: Callable[[], None] | None,
+) -> tuple[BatchScript, SbatchResult]:
     """Submits the planned job; one that Slurm clearly refuses goes once more as asked.
 
     A plan knows nothing of QOS and association limits, so it may ask for what the user may not have. An answer that
     leaves open whether the job was taken is never answered by submitting again.
     """
     request, lines = prepared.request, prepared.plan.lines
-    batch, as_asked = (
-        replace(one, environ={**one.environ, **prepared.job_environ})
-        for one in (render(request, lines, added=added), render(request, (), added=added))
-    )
-    try:
-        call = sbatch_call(request, batch, desk)
-    except OSError as error:
-        desk.say(f"the tuned script cannot be kept, so the job goes as you asked: {error}")
-        return as_asked, desk.slurm.sbatch(sbatch_call(request, as_asked, desk))
-    result = desk.slurm.sbatch(call)
+    batch = render(request, lines, added=added)
+
+    def called(one: BatchScript) -> SbatchResult:
+        call = replace(sbatch_call(request, one, desk, environ=prepared.job_environ), meanwhile=meanwhile)
+        stages.reached("render")
+        result = desk.slurm.sbatch(call if accepted is None else replace(call, accepted=partial(accepted, one)))
+        stages.reached("sbatch")
+        return result
+
+    result = called(batch)
     planned = any(line.value is not None for line in lines)
     if result.exit_code == 0 or result.job_id is not None or result.timed_out or not planned:
         return batch, result
-    second = desk.slurm.sbatch(sbatch_call(request, as_asked, desk))
+    as_asked = render(request, (), added=added)
+    second = called(as_asked)
     if second.job_id is not None:
-        desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {_last_line(result.stderr)}")
+        desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {last_line(result.stderr)}")
     return as_asked, second
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason given"])[-1].removeprefix("sbatch: error: ")
+def sbatch_call(
+    request: JobRequest,
+    batch: BatchScript,
+    desk: Desk,
+    extra: tuple[str, ...] = (),
+    environ: Mapping[str, str] | None = None,
+) -> SbatchCall:
+    """The call that submits `batch`: the user's own words, file and environment, and what is changed behind his words.
 
-
-def sbatch_call(request: JobRequest, batch: BatchScript, desk: Desk, extra: tuple[str, ...] = ()) -> SbatchCall:
-    """The call that submits `batch`: the user's own file while its bytes are untouched, else a copy of its name."""
+    `environ`: what the job is to find in its environment besides.
+    """
     script = request.script
-    path, stdin, args = script.path, None, batch.args
-    if request.value("wrap") is not None:
-        path, args = None, ()
-    elif path is None:
-        stdin = batch.content
-    elif batch.content != script.content:
-        path = desk.memory.keep_script(script.name, batch.content)
-    options = [option for option in batch.options if option != "--quiet" or not is_quiet(request)]
+    wrapped = request.value("wrap") is not None
+    path = None if wrapped else script.word or script.path
+    options = (*submitted_options(request, batch), *extra)
+    options = without_quiet(options, names_with(request.plugin_options)) if is_quiet(request) else options
     return SbatchCall(
-        options=(*options, *extra),
+        options=(*options, "--") if path and path.startswith("-") else options,
         script_path=path,
-        args=args,
-        stdin=stdin,
-        environ={**desk.environ, **batch.environ},
+        args=() if wrapped else batch.args,
+        stdin=script.content if path is None and not wrapped else None,
+        environ={**desk.environ, **(environ or {})},
         timeout_s=math.inf if request.setting("wait") else None,  # --wait lasts as long as the job
     )
 
@@ -111,49 +151,18 @@ def _gate(prepared: Prepared, config: Config, now: float) -> tuple[Wish | None, 
     """(--begin that lets the job wait for its pre-run or None, StartTime that ends the wait)."""
     if prepared.prerun not in ("auto", "gate", "profile"):
         return None, "now"
+    from slurmwrap.job.begin import later_begin
+
     grace = config.prerun.grace_s + math.ceil(prepared.profile_s)
-    begin, release_at = later_begin(
-        prepared.request.value("begin"), _UNBOUNDED_S if prepared.prerun == "gate" else grace, now
-    )
+    # a gate has this bound too at first: start_trial takes it away once there is a pre-run
+    begin, release_at = later_begin(prepared.request.value("begin"), grace, now)
     bound = "until its verdict" if prepared.prerun == "gate" else f"at most {math.ceil(grace / 60)} min"
     return Wish(option="begin", value=begin, reason=f"waits for its pre-run on one GPU, {bound}"), release_at
 
 
-def _start_trial(
-    prepared: Prepared, sent: Sent, job_id: int, release_at: str, desk: Desk, make_trial: MakeTrial
-) -> Sent:
-    """Attaches to a pre-run in flight, or submits one. If that fails in any way the real job is let go at once: it runs
-    as without us."""
-    directory = ""
-    try:
-        job = make_trial(prepared, job_id, release_at)
-        directory = job.directory
-        guest = Guest(job_id=job_id, release_at=release_at, trial_dir=directory)
-        if host := attach_or_claim(prepared, guest, desk):
-            return replace(sent, trial_dir=directory, attached_to=host.job_id or 0)
-        result = desk.slurm.sbatch(job.call)
-        why_not = "" if result.job_id is not None else _last_line(result.stderr)
-    except (OSError, SlurmwrapError, KeyboardInterrupt) as error:
-        why_not = str(error) or "interrupted"
-    if why_not or result.job_id is None:
-        desk.say(f"no pre-run: {why_not}; job {job_id} starts without")
-        unclaim(prepared, directory, desk)
-        _let_go(job_id, release_at, desk)
-        return sent
-    with suppress(OSError):
-        submitted(directory, result.job_id)
-    return replace(sent, trial=result, trial_dir=directory)
-
-
-def _let_go(job_id: int, release_at: str, desk: Desk) -> None:
-    action = start_action(str(job_id), release_at, "the pre-run could not be submitted")
-    try:
-        desk.slurm.apply(action)
-    except SlurmError as error:
-        desk.say(f"job {job_id} could not be released now ({error}); it starts by itself after the grace time")
-
-
 def _submission(prepared: Prepared, sent: Sent, job_id: int, desk: Desk, now: float) -> Submission:
+    from slurmwrap.retry.submission import Submission
+
     request, trial = prepared.request, sent.trial
     return Submission(
         cluster=desk.cluster,

@@ -11,10 +11,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
-from slurmwrap.retry.decision import BlockedInput, Ruled, Strike
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
+from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.decision import Ruled, Strike
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import from_plain
+from slurmwrap.store.from_plain import from_plain
 
 DAY = Path(__file__).parent.parent / "data" / "report" / "day.json"
 

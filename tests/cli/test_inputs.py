@@ -15,7 +15,7 @@ from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.prerun.inputs import digest
 from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.userstate import UserState

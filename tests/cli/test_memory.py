@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from slurmwrap.cli.memory import HomeMemory
 from slurmwrap.config import Config, Site
-from slurmwrap.retry.attempt import Submission
-from slurmwrap.store.userstate import UserState
+from slurmwrap.host import munge
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.userstate import SPOOL, UserState
 
 LONG_AGO = time.time() - 200 * 86400
 
@@ -54,3 +57,27 @@ def test_the_site_listens_where_its_spool_takes_files(tmp_path: Path) -> None:
         return HomeMemory(UserState(tmp_path), os.getuid(), Config(site=Site(spool=spool))).site_listens()
 
     assert [listens(""), listens(str(tmp_path / "none")), listens(str(tmp_path))] == [False, False, True]
+
+
+def test_each_thing_that_is_remembered_reaches_the_site_once_whether_it_was_expected_or_not(
+    tmp_path: Path, munge_socket: str
+) -> None:
+    site = Site(spool=str(tmp_path / "spool"), munge_socket=munge_socket)
+    (tmp_path / "spool").mkdir()
+    memory = HomeMemory(UserState(tmp_path / "state"), os.getuid(), Config(site=site))
+    memory.expect_submission()
+    for job_id in (7, 8):
+        memory.remember_submission(replace(submission(), job_id=job_id))
+    notes = [munge.open_sealed(path.read_bytes(), socket=munge_socket) for path in (tmp_path / "spool").iterdir()]
+    told = sorted((json.loads(note[0])["job_id"], note[1]) for note in notes if note)
+    assert told == [(7, os.geteuid()), (8, os.geteuid())]
+
+
+def test_a_site_without_munged_costs_no_record_of_the_user_s_own(tmp_path: Path) -> None:
+    site = Site(spool=str(tmp_path / "spool"), munge_socket=str(tmp_path / "none"))
+    (tmp_path / "spool").mkdir()
+    memory = HomeMemory(UserState(tmp_path / "state"), os.getuid(), Config(site=site))
+    memory.expect_submission()
+    memory.remember_submission(submission())
+    left = [len(list(place.iterdir())) for place in (tmp_path / "spool", tmp_path / "state" / SPOOL)]
+    assert left == [0, 1]

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.cluster.node import NodeHealth
-from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Observation
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.edges import Published
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.retry.attempt import AttemptRecord

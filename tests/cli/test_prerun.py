@@ -20,8 +20,9 @@ from slurmwrap.cli.verdicts import nothing_proven, print_alone, shown
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Citation
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.trial import TrialSpec, spec_to_json
-from slurmwrap.prerun.verdict import Finding, Outcome, Severity, Verdict, verdict_to_json
+from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.store.userstate import UserState
 from slurmwrap.submit import Desk, Trials
 

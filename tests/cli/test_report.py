@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from slurmwrap.errors import StoreError
 from slurmwrap.report.record import NightReport
-from slurmwrap.store.plain import from_plain
+from slurmwrap.store.from_plain import from_plain
 
 Run = Callable[..., Result]
 Fill = Callable[[Path, dict[str, Any], float], None]

@@ -22,7 +22,7 @@ from slurmwrap.sim.trace.sacct import COMMAND
 from slurmwrap.sim.whatif.record import Study
 from slurmwrap.sim.whatif.shape import site_of_dump
 from slurmwrap.sim.whatif.study import Asked, study_of
-from slurmwrap.store.plain import from_plain
+from slurmwrap.store.from_plain import from_plain
 
 Run = Callable[..., Result]
 DATA = Path(__file__).parent.parent / "data" / "sacct"

@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Observation
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.host import munge
 from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.leave import write_plain
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.published import FilePublisher
-from slurmwrap.store.spool import write_plain
 
 Run = Callable[..., Result]
 Fill = Callable[[Path, dict[str, Any], float], None]

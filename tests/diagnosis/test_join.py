@@ -9,7 +9,7 @@ import pytest
 from fakes import START, job
 
 from slurmwrap.cluster.job import JobRecord
-from slurmwrap.diagnosis.evidence import Attempt, Context, Evidence, KernelLine, LogTail, Observation
+from slurmwrap.diagnosis.evidence import Attempt, Evidence, KernelLine, LogTail
 from slurmwrap.diagnosis.join import (
     join,
     last_word,
@@ -20,6 +20,7 @@ from slurmwrap.diagnosis.join import (
     since,
     split_status,
 )
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.job.measurement import Measurement
 
 KEY = Attempt(cluster="lab", job_id=81, submit_time=START - 100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.host.clock import SystemClock
-from slurmwrap.host.command import CommandResult, run
+from slurmwrap.host.command import CommandResult, begin_unfed, run
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -98,6 +99,29 @@ def test_background_process_that_holds_the_pipes_is_not_waited_for(tmp_path: Pat
     assert (result.exit_code, result.timed_out, result.stdout) == (4, False, b"done\n")
 
 
+def test_what_a_command_says_just_before_it_ends_is_never_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine under load: it speaks and ends after we looked for output, and before we look whether it ended."""
+
+    poll = select.poll
+
+    class SeesNothing:
+        def __init__(self) -> None:
+            self.real = poll()
+            self.register, self.unregister = self.real.register, self.real.unregister
+
+        def poll(self, timeout: float) -> list[tuple[int, int]]:
+            events = self.real.poll(timeout)
+            if not events and (tmp_path / "pid").exists() and not (tmp_path / "go").exists():
+                (tmp_path / "go").touch()
+                os.waitid(os.P_PGID, int((tmp_path / "pid").read_text()), os.WEXITED | os.WNOWAIT)
+            return events
+
+    monkeypatch.setattr(select, "poll", SeesNothing)
+    program = "echo $$ >p; mv p pid; until [ -e go ]; do sleep 0.01; done; echo said; echo told >&2"
+    done = run(["sh", "-c", f"cd {tmp_path}; {program}"], timeout_s=30)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, b"said\n", b"told\n")
+
+
 def test_descendant_outside_the_group_cannot_hold_a_timed_out_call(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     started = time.monotonic()
@@ -141,3 +165,39 @@ def _gone(pid: int) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def test_input_may_come_after_the_program_has_started() -> None:
+    fed = begin_unfed(["sh", "-c", "echo begun; cat"], timeout_s=10)
+    result = fed(b"x" * 200_000)
+    assert (result.exit_code, result.stdout) == (0, b"begun\n" + b"x" * 200_000)
+
+
+def test_program_that_waits_for_an_input_which_is_empty_reads_its_end() -> None:
+    assert begin_unfed(["cat"], timeout_s=10)(b"") == CommandResult(argv=("cat",), exit_code=0, stdout=b"", stderr=b"")
+
+
+def test_time_out_of_an_unfed_program_counts_from_its_input() -> None:
+    fed = begin_unfed(["cat"], timeout_s=0.3)
+    time.sleep(0.5)
+    assert fed(b"late").stdout == b"late"
+    slow = begin_unfed(["sh", "-c", "echo here; exec sleep 60"], timeout_s=0.3)(b"")
+    assert (slow.timed_out, slow.exit_code, slow.stdout) == (True, None, b"here\n")
+
+
+def test_unfed_program_that_cannot_be_started_is_a_value_when_it_is_fed() -> None:
+    result = begin_unfed(["/nonexistent/program"], timeout_s=10)(b"words")
+    assert (result.missing, result.exit_code) == (True, None)
+
+
+def test_what_is_done_meanwhile_is_done_while_the_program_runs(tmp_path: Path) -> None:
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    os.mkfifo(theirs)
+    os.mkfifo(ours)  # each end waits for the other: neither could come first or last
+
+    def meanwhile() -> None:
+        assert theirs.read_text() == "runs\n"
+        ours.write_text("seen\n")
+
+    done = run(["sh", "-c", f"echo runs > {theirs}; cat {ours}"], timeout_s=10, meanwhile=meanwhile)
+    assert (done.exit_code, done.stdout) == (0, b"seen\n")

@@ -14,7 +14,7 @@ from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.node import Partition, Snapshot
 from slurmwrap.cluster.topology import Topology
 from slurmwrap.config import Config, Placement, Tuning
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, Wish
+from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, ResourceShape, Wish
 from slurmwrap.placement.place import plan
 from slurmwrap.placement.plan import Level, PlacementPlan
 from slurmwrap.profiling.profile import ResourceProfile
@@ -157,6 +157,14 @@ def test_no_node_is_excluded_that_the_job_cannot_do_without() -> None:
     assert (wish.option, wish.value) == ("exclude", None)
 
 
+@pytest.mark.parametrize(("tasks", "value"), [(14, "n3"), (15, None), (16, None)])
+def test_where_gpus_bring_the_cpus_tasks_need_many_nodes(tasks: int, value: str | None) -> None:
+    """sbatch --gres=gpu:1 --cpus-per-gpu=2: two tasks on each of eight nodes, and no more (22.05 puts all on one)."""
+    one_gpu = {"gpus": 1, "gpus_per_node": 1, "gpu_unit": GpuUnit.GRES}
+    shape = ResourceShape(**one_gpu, tasks=tasks, cpus=2, cpu_unit=CpuUnit.PER_GPU)
+    assert wishes(placed(request(shape), health=(suspect("n3"),)))["exclude"] == value
+
+
 def test_suspect_nodes_of_other_partitions_and_features_do_not_matter() -> None:
     other = node("x0", partitions=("cpu",))
     plain = node("n8", features=("v2",))
@@ -246,6 +254,14 @@ def tuned(asked: JobRequest, profile: ResourceProfile = NEEDY, snapshot: Snapsho
 )
 def test_tuning_speaks_the_users_own_unit(changes: dict[str, Any], wanted: dict[str, str]) -> None:
     assert tuned(request(replace(SHAPE, **changes))) == wanted
+
+
+@pytest.mark.parametrize(("cpus", "wanted"), [(1, "128000M"), (2, "128000M"), (3, "64000M")])
+def test_memory_per_cpu_fits_where_a_core_has_two_threads(cpus: int, wanted: str) -> None:
+    """Of such a core Slurm gives both, and each brings its memory: on a node of 256,000 MiB."""
+    hungry = ResourceProfile(key="k", mem_mib_per_gpu=300_000, runs=5)
+    shape = replace(SHAPE, nodes=2, max_nodes=2, tasks_per_node=1, cpus=cpus, mem_unit=MemUnit.PER_CPU, mem_mib=1000)
+    assert tuned(request(shape), hungry) == {"mem-per-cpu": wanted}
 
 
 def test_rounding_does_not_pass_the_share_of_the_node() -> None:

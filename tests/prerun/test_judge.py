@@ -11,10 +11,11 @@ import pytest
 
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.diagnosis.evidence import Citation, LogTail
+from slurmwrap.job.measurement import Measurement
 from slurmwrap.prerun.judge import judge
 from slurmwrap.prerun.result import TrialResult
 from slurmwrap.prerun.trial import TrialSpec
-from slurmwrap.prerun.verdict import Measurement, Outcome, Verdict
+from slurmwrap.prerun.verdict import Outcome, Verdict
 
 MANY = TrialSpec(trial_dir="/t", script="/t/s", script_name="train.sbatch", chdir="/w", gpus=16, nodes=2)
 ONE = replace(MANY, gpus=1, nodes=1)

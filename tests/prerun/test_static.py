@@ -12,7 +12,7 @@ import pytest
 from slurmwrap.host.command import run
 from slurmwrap.job.request import JobRequest, Script
 from slurmwrap.prerun import static
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 Check = Callable[..., tuple[Finding, ...]]
 

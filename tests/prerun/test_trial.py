@@ -9,6 +9,8 @@ import pytest
 
 from slurmwrap.cluster.node import Node
 from slurmwrap.errors import UsageError
+from slurmwrap.job.options import OPTIONAL, REQUIRED, Option
+from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, Own, ResourceShape, Script, Setting
 from slurmwrap.prerun import trial
 from slurmwrap.prerun.trial import TrialSpec
@@ -97,6 +99,15 @@ def test_account_place_and_container_are_kept() -> None:
     )
 
 
+def test_every_option_of_a_site_plugin_is_kept_in_its_order() -> None:
+    asked = parse_request(
+        ["--bind=/a", "--trace", "--bind", "/b c", "--gres=gpu:1", "a.sh"], environ={}, cwd="/home/a",
+        read_script=lambda _: b"#!/bin/sh\n#SBATCH --bind=/first --exclusive\n", read_stdin=lambda: b"",
+        extra=[Option("bind", "", REQUIRED), Option("trace", "", OPTIONAL)],
+    )  # fmt: skip
+    assert options(asked)[-4:] == ("--bind=/first", "--bind=/a", "--trace", "--bind=/b c")
+
+
 def test_the_sites_partition_replaces_the_jobs_own() -> None:
     assert "--partition=prerun" in options(request(partition="gpu"), "prerun")
     assert "--partition=gpu" in options(request(partition="gpu"), "")
@@ -130,6 +141,11 @@ def test_one_gpu_of_the_same_type_is_asked_for(gres: str, kind: str | None, expe
 )
 def test_the_wrappers_parameters_survive_export(asked: str, expected: list[str]) -> None:
     assert list(options(request(export=asked))[len(BASE) :]) == expected
+
+
+def test_with_an_exported_file_all_is_said_since_a_newer_sbatch_forgets_the_file_without() -> None:
+    said = [word for word in options(request(export_file="env0")) if word.startswith("--export")]
+    assert said == ["--export=ALL"]  # which file, that says who writes it
 
 
 def test_sbatchs_variables_do_not_bring_back_what_was_left_out() -> None:

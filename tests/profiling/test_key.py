@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from slurmwrap.job.options import REQUIRED
 from slurmwrap.job.request import JobRequest, Origin, Own, ResourceShape, Script, Setting
 from slurmwrap.profiling.key import derive_key, derive_variant, fingerprint
 
@@ -106,6 +107,21 @@ def test_trial_is_another_when_its_code_changes() -> None:
         len({fingerprint(ASKED, files) for files in ({}, FILES, {"train.py": b""}, {"eval.py": FILES["train.py"]})})
         == 4
     )
+
+
+def test_every_word_and_variable_of_a_site_plugin_counts() -> None:
+    def asked(*values: str) -> JobRequest:
+        given = [
+            Setting(option="bind", value=value, origin=Origin.COMMAND_LINE, where="command line") for value in values
+        ]
+        return replace(ASKED, settings=(*ASKED.settings, *given), plugin_options={"bind": REQUIRED})
+
+    variable = {"SLURM_SPANK__SLURM_SPANK_OPTION_site_image": "x"}
+    found = [
+        *(fingerprint(asked(*values), {}, {}) for values in (("/a", "/b"), ("/c", "/b"), ("/b",))),
+        *(fingerprint(asked("/b"), {}, environ) for environ in (variable, dict.fromkeys(variable, "y"))),
+    ]
+    assert len(set(found)) == 5
 
 
 def test_arguments_that_are_no_text_have_a_fingerprint_too() -> None:

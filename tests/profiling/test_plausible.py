@@ -12,7 +12,8 @@ from slurmwrap.job.measurement import CurvePoint, Measurement
 from slurmwrap.profiling.merge import as_of, merge
 from slurmwrap.profiling.plausible import plausible
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
 
 SOUND = Measurement(
     seconds=31.0,

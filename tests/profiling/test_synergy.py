@@ -11,7 +11,8 @@ from slurmwrap.profiling.merge import merge
 from slurmwrap.profiling.plausible import sound_surface
 from slurmwrap.profiling.profile import ResourceProfile, SpeedPoint
 from slurmwrap.profiling.synergy import parse_profiles
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
 
 SHIPPED = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord, Submission
-from slurmwrap.retry.decision import BlockedInput
-from slurmwrap.store.plain import from_plain
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
+from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.from_plain import from_plain
 
 DATA = Path(__file__).parent.parent / "data" / "report"
 KINDS: dict[str, type[Any]] = {

@@ -12,8 +12,9 @@ from slurmwrap.cluster.action import Verb
 from slurmwrap.diagnosis.evidence import Diagnosis
 from slurmwrap.report.agreement import agreement
 from slurmwrap.report.record import Agreement
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, StrikeRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, StrikeRecord
 from slurmwrap.retry.record import record_of
+from slurmwrap.retry.submission import Submission
 
 DAY = 86400
 

@@ -24,7 +24,8 @@ from slurmwrap.report.record import (
     SuspectNodes,
 )
 from slurmwrap.retry.attempt import AttemptRecord, Incident, PrerunRecord, StrikeRecord
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
 
 EMPTY = {"attempts": (), "preruns": (), "submissions": (), "actions": (), "strikes": (), "blocked": ()}
 

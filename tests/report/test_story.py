@@ -9,8 +9,9 @@ import pytest
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.report.story import Next, Story, last_failure, next_step, story_of
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord
 from slurmwrap.retry.policy import REQUEUED_ALREADY
+from slurmwrap.retry.submission import Submission
 
 ASKED = Submission(
     cluster="lab",

@@ -10,7 +10,8 @@ from typing import Any
 from slurmwrap.cli.terminal import paint
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.job.measurement import Measurement
-from slurmwrap.prerun.verdict import Finding, Outcome, Severity, Verdict
+from slurmwrap.prerun.finding import Finding, Severity
+from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.report.story import Story, story_of
 from slurmwrap.report.tell import MAX_LINES, tell
 from slurmwrap.report.words import width

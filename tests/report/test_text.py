@@ -12,7 +12,7 @@ from slurmwrap.report.build import build
 from slurmwrap.report.record import Blocked, Counted, Estimate
 from slurmwrap.report.text import render
 from slurmwrap.report.words import width
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.blocked import BlockedInput
 
 
 def test_the_composed_day_gives_the_golden_page(day: dict[str, Any], data: Path) -> None:

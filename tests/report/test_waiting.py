@@ -12,7 +12,8 @@ from slurmwrap.report.story import story_of
 from slurmwrap.report.tell import tell
 from slurmwrap.report.text import render
 from slurmwrap.report.waiting import queueing, waited_line
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay
+from slurmwrap.retry.submission import Submission
 
 KEY = Attempt(cluster="lab", job_id=81, submit_time=100)
 DELAY = QueueDelay(

@@ -10,7 +10,7 @@ import pytest
 from fakes import START
 
 from slurmwrap.config import Nodes
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.retry.attempt import StrikeRecord
 from slurmwrap.retry.history import (
     CLEARED,

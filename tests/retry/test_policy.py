@@ -14,15 +14,16 @@ from slurmwrap.config import RULES, Config, Retry
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.retry import incident as incident_module
-from slurmwrap.retry.attempt import Submission
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.case import InputFailure
-from slurmwrap.retry.decision import BlockedInput, RetryDecision, Strike
+from slurmwrap.retry.decision import RetryDecision, Strike
 from slurmwrap.retry.incident import Incident
 from slurmwrap.retry.inputs import published
 from slurmwrap.retry.ledger import Entry, Ledger
 from slurmwrap.retry.policy import Case, decide
 from slurmwrap.retry.record import record_of
 from slurmwrap.retry.strikes import Fleet
+from slurmwrap.retry.submission import Submission
 
 ACT = Config(rules=dict.fromkeys(RULES, "act"))
 CONSENT = Submission(

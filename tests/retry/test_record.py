@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from fakes import START, job
 
-from slurmwrap.diagnosis.evidence import Attempt, Context, Observation
-from slurmwrap.retry.attempt import AttemptRecord, Submission
+from slurmwrap.diagnosis.evidence import Attempt
+from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.record import record_of, remembered, run_of_hooks, speaks_for, submitted_id
+from slurmwrap.retry.submission import Submission
 
 
 def test_a_running_job_has_no_ending_yet() -> None:

@@ -96,6 +96,14 @@ def test_requests_that_sbatch_takes_are_taken_with_our_plan_too(limits: Lab, sna
     check(limits, by_features(snapshot), range(1000, 1090), 30)
 
 
+def test_they_are_taken_too_where_a_core_has_two_threads(lab_scratch: Path) -> None:
+    """Of a core Slurm gives all CPUs to one job, each with its --mem-per-cpu: more than was asked for."""
+    with started(lab_scratch / "threads", "--nodes", "10", "--threads", "2", "--no-hooks") as lab:
+        for partition in PARTITIONS:
+            _told(lab, "create", *partition.split())
+        check(lab, SlurmCommands({**os.environ, **lab.env}).snapshot(), range(250, 400), 30)
+
+
 @pytest.mark.slow
 def test_thousands_of_requests_that_sbatch_takes_are_taken_with_our_plan_too(limits: Lab, snapshot: Snapshot) -> None:
     check(limits, snapshot, range(2_000, 6_000), 1000)

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from realslurm import USERS, Lab, wait_for
 
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.host.lock import held
 from slurmwrap.lab.spec import gpu_bus_id
 from slurmwrap.prerun.inputs import digest
-from slurmwrap.retry.attempt import Submission
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.plain import to_plain
 
 pytestmark = pytest.mark.lab
@@ -32,9 +32,9 @@ XID_79 = f"NVRM: Xid (PCI:{gpu_bus_id(3).rpartition('.')[0]}): 79, pid=4711, nam
 SEAL = """
 import json, sys
 from pathlib import Path
-from slurmwrap.diagnosis.evidence import Observation
-from slurmwrap.store.plain import from_plain
-from slurmwrap.store.spool import write_sealed
+from slurmwrap.diagnosis.observation import Observation
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.leave import write_sealed
 write_sealed(Path(sys.argv[1]), from_plain(Observation, json.load(sys.stdin)), socket=sys.argv[2])
 """
 QUICK = ("--mem=200", "--gres=gpu:1", "--partition=gpu")

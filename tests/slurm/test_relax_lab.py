@@ -13,16 +13,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, started, wait_for
+from realslurm import USERS, Lab, need_accounting, started, wait_for
 from test_reconcile_lab import cluster_of, site, site_rows
 
 from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.diagnosis.evidence import Context, Observation
-from slurmwrap.errors import LabError
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
-from slurmwrap.lab import machine
 from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.retry.attempt import Submission
+from slurmwrap.retry.submission import Submission
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import to_plain
 
@@ -31,9 +29,9 @@ ALICE, BOB = USERS
 SEAL = """
 import json, sys
 from pathlib import Path
-from slurmwrap.diagnosis.evidence import Observation
-from slurmwrap.store.plain import from_plain
-from slurmwrap.store.spool import write_sealed
+from slurmwrap.diagnosis.observation import Observation
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.leave import write_sealed
 for note in json.load(sys.stdin):
     write_sealed(Path(sys.argv[1]), from_plain(Observation, note), socket=sys.argv[2])
 """
@@ -236,10 +234,7 @@ def test_a_reconciler_that_is_not_root_loosens_too(lab_as_slurm: Lab) -> None:
 
 @pytest.mark.slow
 def test_limits_hold_for_what_is_changed_in_the_owners_name_and_not_for_what_root_sets(lab_scratch: Path) -> None:
-    try:
-        machine.check_accounting()
-    except LabError as error:
-        pytest.skip(f"{error}: {error.hint}")
+    need_accounting()
     with started(lab_scratch / "relax-limits", "--accounting", "--no-hooks", "--nodes=2") as lab:
         told = lab.run(["sacctmgr", "-i", "modify", "user", ALICE, "set", "GrpTRES=mem=3000"])
         assert told.returncode == 0, told.stderr

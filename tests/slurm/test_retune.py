@@ -17,7 +17,8 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Script, Wish
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.placement.retune import retune, undo
-from slurmwrap.slurm.commands import SlurmCommands, argv_of
+from slurmwrap.slurm.actions import argv_of
+from slurmwrap.slurm.commands import SlurmCommands
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 ALICE = USERS[0]

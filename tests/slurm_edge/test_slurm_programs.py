@@ -15,7 +15,8 @@ import pytest
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.edges import SbatchCall
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.slurm.commands import SlurmCommands, argv_of
+from slurmwrap.slurm.actions import argv_of
+from slurmwrap.slurm.commands import SlurmCommands
 
 Slurm = Callable[..., SlurmCommands]
 

@@ -14,21 +14,19 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Context, Diagnosis, Observation
-from slurmwrap.edges import SetAside, Store
+from slurmwrap.diagnosis.collected import SetAside
+from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.edges import Store
 from slurmwrap.errors import StoreError
-from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.prerun.finding import Finding, Severity
+from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import (
-    ActionRecord,
-    AttemptRecord,
-    Incident,
-    PrerunRecord,
-    QueueDelay,
-    StrikeRecord,
-    Submission,
-)
-from slurmwrap.retry.decision import BlockedInput, RetryDecision, Ruled, Strike
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.decision import RetryDecision, Ruled, Strike
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
 from slurmwrap.store.schema import ATTEMPTS, TABLES, to_row

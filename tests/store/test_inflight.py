@@ -128,19 +128,16 @@ def aged(path: Path, days: float) -> None:
         os.utime(one, (time.time() - days * 86400,) * 2)
 
 
-def test_old_trials_and_scripts_go_and_those_in_flight_stay(tmp_path: Path) -> None:
+def test_old_trials_go_and_those_in_flight_stay(tmp_path: Path) -> None:
     flights = Flights(tmp_path)
     old, young, pointed, kept = (Path(trial(tmp_path, name)) for name in ("old", "young", "pointed", "kept"))
-    scripts = tmp_path / "scripts" / "0123"
-    scripts.mkdir(parents=True)
-    (scripts / "train.sh").write_text("#!/bin/sh\n")
     (old / "spec.json").write_text("{}")
     flights.claim("g", str(pointed))
-    for path in (old, pointed, kept, scripts):
+    for path in (old, pointed, kept):
         aged(path, 15)
-    assert flights.prune(14 * 86400, keep=frozenset({str(kept)})) == 2
+    assert flights.prune(14 * 86400, keep=frozenset({str(kept)})) == 1
     assert sorted(path.name for path in flights.trials()) == ["kept", "pointed", "young"]
-    assert young.is_dir() and not scripts.exists()
+    assert young.is_dir()
 
 
 def test_nothing_there_is_no_trial(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from fakes import START
 
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Context, Diagnosis, Observation
+from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import StoreError
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.decision import Strike

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Observation
-from slurmwrap.retry.attempt import AttemptRecord, Submission
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.leave import write_plain
 from slurmwrap.store.past import told_ends
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.published import FilePublisher
-from slurmwrap.store.spool import write_plain
 from slurmwrap.store.userstate import UserState
 
 UID = 1001

@@ -16,11 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.job.measurement import Measurement
 from slurmwrap.job.request import Change
 from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
+from slurmwrap.prerun.finding import Finding, Severity
+from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
 
 
 class Colour(Enum):

@@ -16,7 +16,7 @@ from slurmwrap.edges import Published, Publisher
 from slurmwrap.errors import StoreError
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.store.published import KEEP_S, FilePublisher, read_published, read_why, told
 
 PUBLISHED = Published(

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Context, Observation
-from slurmwrap.edges import Collected, SetAside
+from slurmwrap.diagnosis.collected import Collected, SetAside
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import StoreError
 from slurmwrap.host import munge
 from slurmwrap.store import spool as spool_module
-from slurmwrap.store.observation_json import new_nonce, serialize
-from slurmwrap.store.spool import PlainSpool, SealedSpool, write_plain, write_sealed
+from slurmwrap.store.leave import new_nonce, serialize, write_plain, write_sealed
+from slurmwrap.store.spool import PlainSpool, SealedSpool
 
 USER = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="seals as two users")
@@ -67,7 +67,7 @@ def items(spool: SealedSpool | PlainSpool) -> list[Observation | SetAside]:
 def test_what_root_seals_on_a_node_arrives_whole_and_is_gone_once_discarded(
     directory: Path, spool: SealedSpool, munge_socket: str
 ) -> None:
-    path = write_sealed(directory, NODE, socket=munge_socket)
+    path = Path(write_sealed(directory, NODE, socket=munge_socket))
     assert path.read_bytes().startswith(b"MUNGE:")
     found = list(spool.collect())
     assert found == [Collected(name=path.name, item=replace(NODE, uid=0))]
@@ -253,7 +253,8 @@ def test_of_a_flood_only_so_much_is_read_at_once(directory: Path, spool: SealedS
 def test_a_users_file_may_not_be_as_large_as_roots(directory: Path, spool: SealedSpool, munge_socket: str) -> None:
     large = replace(NODE, facts={"text": "x" * spool_module.USER_BYTES})
     whose = {
-        uid: write_sealed(directory, replace(large, nonce=f"{uid:032x}"), socket=munge_socket) for uid in (0, USER)
+        uid: Path(write_sealed(directory, replace(large, nonce=f"{uid:032x}"), socket=munge_socket))
+        for uid in (0, USER)
     }
     os.chown(whose[USER], USER, USER)
     assert {one.name: type(one.item) for one in spool.collect()} == {
@@ -300,8 +301,8 @@ def test_a_missing_spool_is_an_error_that_names_it(open_dir: Path, munge_socket:
 
 def test_a_plain_observation_arrives_from_a_private_directory(tmp_path: Path) -> None:
     directory = tmp_path / "a" / "spool"
-    path = write_plain(directory, NODE)
-    later = write_plain(directory, SUBMIT)
+    path = Path(write_plain(directory, NODE))
+    later = Path(write_plain(directory, SUBMIT))
     os.utime(path, (1, 1))
     assert (path.stat().st_mode & 0o777, directory.stat().st_mode & 0o777) == (0o600, 0o700)
     spool = PlainSpool(directory)

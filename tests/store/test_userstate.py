@@ -15,8 +15,9 @@ from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
 from slurmwrap.errors import StoreError
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.userstate import PastFailure, UserState

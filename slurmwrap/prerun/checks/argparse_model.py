@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from slurmwrap.prerun.checks.modules import Program, Reached, is_main_test
+from slurmwrap.records import dataclass, replace
 
 # Libraries that add options or parse in another way.
 _OTHERS = (

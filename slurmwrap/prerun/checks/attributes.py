@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from slurmwrap.prerun.checks.modules import Program, Reached
 from slurmwrap.prerun.checks.near import nearest
 from slurmwrap.prerun.checks.scope import bound_names
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 _PER_FILE = 5
 

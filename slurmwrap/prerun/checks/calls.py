@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from slurmwrap.prerun.checks.scope import bound_by
 from slurmwrap.prerun.checks.words import words
+from slurmwrap.records import dataclass
 
 # Bases that call __init__ with the arguments they are given.
 _PLAIN_BASES = words(

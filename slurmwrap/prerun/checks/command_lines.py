@@ -13,8 +13,8 @@ from slurmwrap.prerun.checks.modules import Program
 from slurmwrap.prerun.checks.near import nearest
 from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.entry import EntryPoint
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.shell import UNKNOWN, Guess
-from slurmwrap.prerun.verdict import Finding, Severity
 
 _CAP = 1 << 18  # bytes of a configuration file
 _ABSL = words(

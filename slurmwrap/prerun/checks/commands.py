@@ -16,8 +16,8 @@ from slurmwrap.prerun.checks.desk import Desk, head
 from slurmwrap.prerun.checks.near import is_slip, nearest
 from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.entry import Started
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.shell import UNKNOWN
-from slurmwrap.prerun.verdict import Finding, Severity
 
 _WELL_KNOWN = words(
     """python python3 pip pip3 conda mamba module source export torchrun accelerate deepspeed srun sbatch mpirun

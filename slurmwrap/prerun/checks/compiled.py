@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.checks.source import Source
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 # Reads a program from standard input and says what its own compile() does; runs nothing of it.
 _COMPILE = "import sys; compile(getattr(sys.stdin, 'buffer', sys.stdin).read(), 'program', 'exec', 0, True)"

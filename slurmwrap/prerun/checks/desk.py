@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from slurmwrap.prerun.entry import EntryPoint
-from slurmwrap.prerun.verdict import Severity
+from slurmwrap.prerun.finding import Severity
+from slurmwrap.records import dataclass, field
 
 if TYPE_CHECKING:
     from slurmwrap.prerun.checks.source import Source
+    from slurmwrap.prerun.entry import EntryPoint
 
 CODE_CAP = 4 << 20  # bytes; nobody wrote a longer file by hand
 

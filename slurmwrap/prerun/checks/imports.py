@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from slurmwrap.prerun.checks.desk import Desk
@@ -16,7 +15,8 @@ from slurmwrap.prerun.checks.modules import Import, Program, Reached
 from slurmwrap.prerun.checks.near import is_slip, nearest
 from slurmwrap.prerun.checks.scope import bound_names
 from slurmwrap.prerun.checks.words import words
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
+from slurmwrap.records import dataclass
 
 # Import name -> what pip calls it, where the two differ.
 DISTRIBUTIONS = {

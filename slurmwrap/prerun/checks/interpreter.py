@@ -10,13 +10,13 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.entry import EntryPoint
 from slurmwrap.prerun.setup import CONDA
 from slurmwrap.prerun.shell import UNKNOWN, Guess
+from slurmwrap.records import dataclass
 
 # A node has its own system Python, perhaps with other packages than the login node's.
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/opt/")

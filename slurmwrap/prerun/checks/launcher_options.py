@@ -15,9 +15,9 @@ from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.checks.near import nearest
 from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.entry import Started
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.launch import parse_srun
 from slurmwrap.prerun.shell import UNKNOWN
-from slurmwrap.prerun.verdict import Finding, Severity
 
 _SRUN_ONLY = words(
     """accel-bind bcast bcast-exclude compress cpu-bind cpu_bind disable-status epilog exact external interactive jobid

@@ -12,8 +12,8 @@ from slurmwrap.inject import slurmwrap_launch
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, ResourceShape
 from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.entry import EntryPoint, Started
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.launch import SrunCall, parse_srun
-from slurmwrap.prerun.verdict import Finding, Severity
 
 _WORKERS = re.compile(r"--?(num[-_]?workers|workers|dataloader[-_]num[-_]workers|n[-_]workers)(?:=(\d+))?$")
 # Any of these may bring the launcher to the other nodes.

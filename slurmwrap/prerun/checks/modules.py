@@ -9,7 +9,6 @@ import ast
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurmwrap.prerun.checks.desk import Desk
@@ -17,6 +16,7 @@ from slurmwrap.prerun.checks.source import Source
 from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.entry import EntryPoint
 from slurmwrap.prerun.shell import UNKNOWN
+from slurmwrap.records import dataclass, field
 
 _FILES = 150  # of one program that are followed
 _BYTES = 2 << 20  # of all of them together

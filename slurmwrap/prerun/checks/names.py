@@ -18,7 +18,7 @@ from slurmwrap.prerun.checks.near import is_slip, nearest
 from slurmwrap.prerun.checks.scope import bound_names
 from slurmwrap.prerun.checks.uses import uses
 from slurmwrap.prerun.checks.words import words
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 _BUILTINS = frozenset(dir(builtins)) | words(
     """WindowsError ExceptionGroup BaseExceptionGroup EncodingWarning PythonFinalizationError aiter anext exit quit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 _ENTRIES = 2000  # of a directory that are looked at
 
@@ -35,6 +34,8 @@ def is_slip(one: str, other: str) -> bool:
 
 def near_path(path: str) -> str:
     """`; did you mean ...?` when a file of nearly this name is in the same directory or one beside it."""
+    from pathlib import Path
+
     wanted, parent = Path(path), Path(path).parent
     try:
         beside = [p for p in (parent, parent.parent) if p.is_dir()]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from slurmwrap.prerun.checks.argparse_model import Option, Parser
 from slurmwrap.prerun.checks.near import nearest
 from slurmwrap.prerun.entry import EntryPoint
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.shell import UNKNOWN, Guess
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.records import dataclass, field
 
 _NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")  # argparse's own pattern; newer Pythons take -1e3 and -1_000 as well
 _LIKE_NUMBER = re.compile(r"^-\.?\d")

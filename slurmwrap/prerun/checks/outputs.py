@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurmwrap.job.request import JobRequest, Setting
 from slurmwrap.prerun.checks.desk import Desk
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 SPACE_FLOOR_MIB = 512  # less than this left is told
 _INODES = 500

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.checks.near import is_slip, near_path
 from slurmwrap.prerun.entry import EntryPoint
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.inputs import given_files, missing_paths
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.records import replace
 
 _LOOKED_AT = 40  # files whose first bytes are read
 # Nobody makes one of these empty on purpose.

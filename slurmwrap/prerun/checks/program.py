@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from slurmwrap.prerun.checks.argparse_model import read_parser
@@ -20,7 +19,8 @@ from slurmwrap.prerun.checks.near import near_path
 from slurmwrap.prerun.checks.options import misfitting
 from slurmwrap.prerun.checks.source import Source, read_source
 from slurmwrap.prerun.entry import EntryPoint
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
+from slurmwrap.records import replace
 
 _PARSER_S = 0.5 / (1 << 20)  # seconds that reading the options takes for each byte of the program, at most
 _ENOUGH_S = 0.15  # less time left than this: nothing more is begun

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil
 
-from slurmwrap.cluster.node import Node, Partition, Snapshot
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit
 from slurmwrap.prerun.checks.near import nearest
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node, Partition, Snapshot
 
 _GPU_OPTIONS = {
     GpuUnit.GRES: "gres",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from slurmwrap.prerun.checks.desk import Desk
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 

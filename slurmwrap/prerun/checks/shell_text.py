@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.checks.near import nearest
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.shell import RawCommand, commands
-from slurmwrap.prerun.verdict import Finding, Severity
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+-")
 _ALMOST = re.compile(r"\s*#([A-Za-z]{4,8}):?\s+--?[a-zA-Z]")

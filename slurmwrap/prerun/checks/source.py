@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import warnings
-from dataclasses import dataclass
 
 from slurmwrap.prerun.checks.desk import CODE_CAP
+from slurmwrap.records import dataclass
 
 # Bytes. Parsing and compiling takes two to three seconds a MiB and cannot be interrupted: longer ones are not read.
 _TREE_CAP = 400_000

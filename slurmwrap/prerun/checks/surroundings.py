@@ -14,8 +14,8 @@ from slurmwrap.prerun.checks.desk import Desk, mounted
 from slurmwrap.prerun.checks.near import near_path
 from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.entry import Started
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.shell import UNKNOWN, Guess
-from slurmwrap.prerun.verdict import Finding, Severity
 from slurmwrap.prerun.wrappers import CONDAS, HARMLESS
 
 # After any other command a directory may be there that was not before.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.prerun.checks.modules import ends_block, is_main_test
 from slurmwrap.prerun.checks.scope import bound_by
+from slurmwrap.records import dataclass
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LAZY = (ast.BoolOp, ast.IfExp)

@@ -15,12 +15,13 @@ from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import RULES, Config
 from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.retry.attempt import AttemptRecord, Submission
+from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.case import Case
 from slurmwrap.retry.decision import RetryDecision
 from slurmwrap.retry.ledger import ledger_of
 from slurmwrap.retry.policy import decide
 from slurmwrap.retry.strikes import Fleet
+from slurmwrap.retry.submission import Submission
 from slurmwrap.sim.job import SimJob
 
 EPOCH_S = 1_600_000_000  # Slurm's times are Unix seconds; nothing depends on it

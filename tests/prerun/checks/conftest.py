@@ -17,7 +17,7 @@ from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest, Script
 from slurmwrap.prerun import static
 from slurmwrap.prerun.checks.words import words
-from slurmwrap.prerun.verdict import Finding
+from slurmwrap.prerun.finding import Finding
 
 PACKAGES = words(
     """torch torchvision numpy transformers datasets accelerate deepspeed lightning pytorch_lightning hydra

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from casebook import Case, read_cases
 
-from slurmwrap.prerun.verdict import Finding
+from slurmwrap.prerun.finding import Finding
 
 HERE = Path(__file__).parent
 Check = Callable[..., tuple[Finding, ...]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.prerun.checks.outputs import quota_findings, space_findings
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 Check = Callable[..., tuple[Finding, ...]]
 

@@ -7,7 +7,7 @@ import pytest
 from slurmwrap.cluster.node import Node, Partition, Snapshot
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
 from slurmwrap.prerun.checks.requests import request_findings
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 NODES = tuple(
     Node(name=f"n{i}", state="IDLE", cpus=64, mem_mib=512_000, gpus=4, gpu_type="a100", partitions=("gpu",))

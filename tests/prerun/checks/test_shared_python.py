@@ -7,7 +7,7 @@ from pathlib import Path
 from slurmwrap.host.command import run
 from slurmwrap.job.request import JobRequest, Script
 from slurmwrap.prerun import static
-from slurmwrap.prerun.verdict import Finding, Severity
+from slurmwrap.prerun.finding import Finding, Severity
 
 
 def severities(folder: Path, environment: Path, **environ: str) -> list[Severity]:

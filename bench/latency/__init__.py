@@ -1,0 +1,1 @@
+"""What bench/submit_latency.py measures, and on what."""

@@ -1,0 +1,168 @@
+"""What one gsub loads: each module costs every submission of every user. Sets are compared, no time is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmwrap import stages
+from slurmwrap.cli import start
+
+# Of the standard library, beside what Python has loaded when a program begins; a name here is a package with all in it.
+STANDARD = {
+    *("__future__", "_collections", "_functools", "_json", "_operator", "_sha2", "_sha256", "_sre", "collections"),
+    *("contextlib", "copyreg", "enum", "errno", "functools", "gc", "itertools", "json", "keyword", "math", "operator"),
+    *("pwd", "re", "reprlib", "select", "signal", "types"),
+}
+# Of ours: all that a plan needs, and nothing that only some calls need.
+PLANNED = {
+    "": {"config", "digest", "edges", "errors", "plain_toml", "records", "stages"},
+    "cli": {"asking", "caller", "flow", "gsub", "handover", "memory", "notes", "voice"},
+    "cluster": {"action", "hostlist", "limits", "node", "topology"},
+    "diagnosis": {"observation"},
+    "host": {"background", "child", "clock", "command"},
+    "inject": {"slurmwrap_launch", "slurmwrap_step"},
+    "job": {
+        *("command_line", "getopt", "glance", "measurement", "options", "parse", "passthrough"),
+        *("render", "request", "script", "shape"),
+    },
+    "placement": {
+        *("asked", "avoid", "field", "levels", "locality", "need", "network", "outlook", "place"),
+        *("plan", "remarks", "score", "servers", "skew"),
+    },
+    "prerun": {
+        *("codetree", "entry", "environment", "finding", "inputs", "launch", "setup", "shell", "shell_reader"),
+        *("walk", "wrappers"),
+    },
+    "prerun.checks": {"near", "requests"},
+    "profiling": {"key", "profile"},
+    "retry": {"blocked", "submission"},
+    "slurm": {"commands", "kept", "limits", "network", "parse", "questions", "racks", "snapshot", "which"},
+    "store": {"inflight", "leave", "plain", "userstate"},
+    "submit": {"count", "desk", "incidents", "outlook", "prepare", "refuse", "remember", "send"},
+}
+# Of both, for a call that is plainly none of ours.
+A_PASS = {
+    *("__future__", "_collections", "_functools", "_operator", "collections", "collections.abc", "contextlib"),
+    *("enum", "functools", "gc", "itertools", "keyword", "operator", "reprlib", "signal", "slurmwrap"),
+    *("slurmwrap.cli", "slurmwrap.cli.caller", "slurmwrap.cli.handover", "slurmwrap.errors", "slurmwrap.job"),
+    *("slurmwrap.job.glance", "slurmwrap.slurm", "slurmwrap.slurm.which", "slurmwrap.stages", "types"),
+}
+
+CPU_JOB = "#!/bin/bash\n#SBATCH --mem=1G -c 2\nhostname\n"
+GPU_JOB = "#!/bin/bash\n#SBATCH -N2 --gres=gpu:8 --ntasks-per-node=1 --cpus-per-task=8 --mem=64000\npython train.py\n"
+SCONTROL = """#!/bin/sh
+if [ "$*" = "show node -d -o" ]; then
+    for i in 0 1 2 3; do
+        echo "NodeName=n$i CoresPerSocket=16 CPUAlloc=0 CPUTot=32 Gres=gpu:a100:8 GresUsed=gpu:a100:0(IDX:N/A)" \\
+            "RealMemory=256000 AllocMem=0 Sockets=2 Boards=1 State=IDLE ThreadsPerCore=1 Partitions=gpu"
+    done
+    exit
+fi
+cat > /dev/null
+echo "SwitchName=ib0 Level=0 Nodes=n[0-3]"
+echo "PartitionName=gpu Default=YES Nodes=n[0-3] State=UP MaxNodes=UNLIMITED"
+echo "Configuration data as of 5"
+echo "ClusterName = c"
+"""
+
+
+@pytest.fixture
+def loaded(tmp_path: Path):
+    """gsub as it is installed, in a home without a past: the modules that it loads until it ends or becomes sbatch."""
+    bin_, home, runtime = tmp_path / "bin", tmp_path / "home", tmp_path / "run"
+    for folder in (bin_, home, runtime):
+        folder.mkdir(mode=0o700)
+    for name, text in {"scontrol": SCONTROL, "sbatch": "#!/bin/sh\necho Submitted batch job 7\n"}.items():
+        (bin_ / name).write_text(text)
+        (bin_ / name).chmod(0o755)
+    for name in ("slurm.conf", "config.toml"):
+        (tmp_path / name).touch()
+    environ = {
+        "PATH": f"{bin_}:/usr/bin:/bin",
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "SLURM_CONF": str(tmp_path / "slurm.conf"),
+        "SLURMWRAP_CONFIG": str(tmp_path / "config.toml"),
+    }
+
+    def run(*words: str, script: str) -> set[str]:
+        (tmp_path / "job.sh").write_text(script)
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", start.__file__, *words, "job.sh"],
+            env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "Submitted batch job 7\n"), done.stderr
+        told = re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", done.stderr, re.MULTILINE)
+        rest = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+        assert rest == []
+        return set(told) - by_python_itself()
+
+    return run
+
+
+def by_python_itself() -> set[str]:
+    """What is loaded before any program's first line, which differs from one environment to the next."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "pass"], capture_output=True, text=True, check=True
+    )
+    return set(re.findall(r"\|\s+(\S+)$", done.stderr, re.MULTILINE))
+
+
+def is_probe(name: str) -> bool:
+    """Names that the standard library tries to import and does not find, as on other systems."""
+    return name in {"_winapi", "msvcrt", "nt", "winreg", "_scproxy", "org", "org.python", "org.python.core"}
+
+
+def test_a_job_that_asks_for_no_gpu_loads_next_to_nothing(loaded) -> None:
+    extra = {name for name in loaded(script=CPU_JOB) if not is_probe(name)} - A_PASS
+    assert extra == set(), f"a call that is none of ours now loads {', '.join(sorted(extra))}"
+
+
+@pytest.mark.parametrize("words", [("--prerun=off",), ("--prerun=off", "--hold"), ("--prerun=off", "--no-place")])
+def test_a_planned_job_loads_nothing_but_what_is_named_here(loaded, words) -> None:
+    names = {name for name in loaded(*words, script=GPU_JOB) if not is_probe(name)}
+    foreign = {name for name in names if name.partition(".")[0] not in STANDARD | {"slurmwrap"}}
+    assert foreign == set(), f"every submission now loads {', '.join(sorted(foreign))}"
+    ours = {name for name in names if name.startswith("slurmwrap.")}
+    assert unexpected(ours) == [], f"every submission now loads {', '.join(unexpected(ours))}"
+    assert "slurmwrap.placement.place" in ours  # the plan was made
+
+
+def test_what_seals_the_record_is_started_while_sbatch_is_at_work(loaded, tmp_path: Path) -> None:
+    """sbatch here waits for munge, which would come too late after it."""
+    met, spool = tmp_path / "met", tmp_path / "spool"
+    os.mkfifo(met)
+    spool.mkdir()
+    (tmp_path / "config.toml").write_text(f'[site]\nspool = "{spool}"\n')
+    sbatch = f'#!/bin/sh\ntest "$(timeout 20 cat {met})" = here && echo Submitted batch job 7\n'
+    munge = f"#!/bin/sh\necho here > {met}\ncat > {tmp_path}/sealed\necho MUNGE:sealed:\n"
+    for name, text in {"sbatch": sbatch, "munge": munge}.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    loaded("--prerun=off", script=GPU_JOB)
+    assert [path.read_text() for path in spool.iterdir()] == ["MUNGE:sealed:\n"]
+    assert json.loads((tmp_path / "sealed").read_bytes())["job_id"] == 7
+
+
+def unexpected(names: set[str]) -> list[str]:
+    return sorted(names - {f"slurmwrap.{name}" for name in listed()})
+
+
+def listed() -> set[str]:
+    """The modules of the list, and the packages that they are in."""
+    packages = {package for package in PLANNED if package}
+    return packages | {f"{package}.{name}".lstrip(".") for package, names in PLANNED.items() for name in names}
+
+
+def test_every_name_of_the_list_is_a_module_of_ours() -> None:
+    """A module that was renamed must not stay here and let its next namesake in."""
+    here = Path(stages.__file__).parent
+    paths = [here / name.replace(".", "/") for name in listed()]
+    assert [str(path) for path in paths if not (path.with_suffix(".py").exists() or path.is_dir())] == []

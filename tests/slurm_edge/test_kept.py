@@ -1,0 +1,280 @@
+"""Answers kept for a few seconds: who may have left them, how long they count, and what a snapshot does with them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cluster.limits import Limits, Qos, Quotas
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.host.background import in_background
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.kept import KeptAnswers
+
+ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    (tmp_path / "slurm.conf").touch()
+    return {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_CONF": str(tmp_path / "slurm.conf"),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "TMPDIR": str(tmp_path / "none"),
+    }
+
+
+def folder(environ: dict[str, str]) -> Path:
+    return Path(environ["XDG_RUNTIME_DIR"]) / "slurmwrap"
+
+
+def only_file(environ: dict[str, str]) -> Path:
+    (found,) = folder(environ).iterdir()
+    return found
+
+
+# --- the files
+
+
+@pytest.mark.parametrize("answer", [b"", b"NodeName=n0 State=IDLE\n", b"\xff\x00\n" * 200_000])
+def test_a_young_answer_comes_back_as_it_was(environ: dict[str, str], answer: bytes) -> None:
+    kept = KeptAnswers(environ, 60)
+    kept.leave("nodes", answer)
+    assert (kept.read("nodes"), kept.read("rest")) == (answer, None)
+    assert folder(environ).stat().st_mode & 0o7777 == 0o700
+    assert only_file(environ).stat().st_mode & 0o7777 == 0o600
+
+
+def aged(environ: dict[str, str], by_s: float) -> None:
+    """As if the answer had been left so much earlier."""
+    path = only_file(environ)
+    head, answer = path.read_bytes()[:256], path.read_bytes()[256:]
+    *mark, at, size = head.split()
+    path.write_bytes(b" ".join((*mark, repr(float(at) - by_s).encode(), size)).ljust(255) + b"\n" + answer)
+
+
+@pytest.mark.parametrize(("by_s", "times", "counts"), [(9, 1, True), (11, 1, False), (11, 3, True), (-5, 1, False)])
+def test_an_answer_counts_for_its_time_and_never_one_of_the_future(environ, by_s, times, counts) -> None:
+    kept = KeptAnswers(environ, 10)
+    kept.leave("nodes", b"x")
+    aged(environ, by_s)
+    assert kept.read("nodes", times) == (b"x" if counts else None)
+
+
+def test_0_reads_and_leaves_nothing(environ: dict[str, str]) -> None:
+    KeptAnswers(environ, 60).leave("nodes", b"x")
+    off = KeptAnswers(environ, 0)
+    assert off.read("nodes") is None
+    off.leave("rest", b"y")
+    assert len(list(folder(environ).iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["SLURM_CONF", "PATH", "LD_LIBRARY_PATH"])
+def test_an_answer_of_another_slurm_is_none(environ: dict[str, str], name: str) -> None:
+    KeptAnswers(environ, 60).leave("nodes", b"x")
+    assert KeptAnswers({**environ, name: "/other"}, 60).read("nodes") is None
+
+
+def test_two_clusters_by_turns_keep_both(environ: dict[str, str]) -> None:
+    here, there = KeptAnswers(environ, 60), KeptAnswers({**environ, "SLURM_CONF": "/other"}, 60)
+    here.leave("nodes", b"here")
+    there.leave("nodes", b"there")
+    assert (here.read("nodes"), there.read("nodes")) == (b"here", b"there")
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def of_another_version(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"slurmwrap-", b"slurmwrap-9", 1))
+
+
+def not_ours_to_read(path: Path) -> None:
+    path.write_bytes(b"something else")
+
+
+def readable_by_all(path: Path) -> None:
+    path.chmod(0o644)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_name("target"))
+    path.symlink_to("target")
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def a_folder_for_all(path: Path) -> None:
+    path.parent.chmod(0o755)
+
+
+def a_folder_elsewhere(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+    path.parent.symlink_to("elsewhere")
+
+
+def of_somebody_else(path: Path) -> None:
+    os.chown(path, 65534, 65534)
+
+
+def in_somebodys_folder(path: Path) -> None:
+    os.chown(path.parent, 65534, 65534)
+
+
+HARMS = [truncated, of_another_version, not_ours_to_read, readable_by_all, linked, a_pipe]
+HARMS += [a_folder_for_all, a_folder_elsewhere, *([of_somebody_else, in_somebodys_folder] if ROOT else [])]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_is_broken_or_not_ours_alone_is_none(environ: dict[str, str], harm: Callable[[Path], None]) -> None:
+    kept = KeptAnswers(environ, 60)
+    kept.leave("nodes", b"x" * 1000)
+    assert kept.read("nodes") == b"x" * 1000
+    harm(only_file(environ))
+    assert kept.read("nodes") is None
+
+
+@pytest.mark.parametrize("harm", [a_folder_for_all, a_folder_elsewhere, *([in_somebodys_folder] if ROOT else [])])
+def test_nothing_is_left_where_somebody_else_may_look_or_write(environ, harm) -> None:
+    kept = KeptAnswers(environ, 60)
+    kept.leave("nodes", b"x")
+    harm(only_file(environ))
+    kept.leave("rest", b"y")
+    assert [path.name.partition("-")[0] for path in folder(environ).iterdir()] == ["nodes"]
+
+
+def test_without_a_runtime_directory_of_ours_it_is_below_the_one_for_temporary_files(environ, tmp_path: Path) -> None:
+    (tmp_path / "run").chmod(0o755)
+    environ["TMPDIR"] = str(tmp_path)
+    KeptAnswers(environ, 60).leave("nodes", b"x")
+    assert KeptAnswers(environ, 60).read("nodes") == b"x"
+    assert (tmp_path / f"slurmwrap-{os.geteuid()}").is_dir()
+    assert not folder(environ).exists()
+
+
+def test_a_directory_that_cannot_be_made_costs_nothing(environ: dict[str, str]) -> None:
+    environ["XDG_RUNTIME_DIR"] = "/nowhere"
+    kept = KeptAnswers(environ, 60)
+    kept.leave("nodes", b"x")
+    assert kept.read("nodes") is None
+
+
+# --- a snapshot that lives on them
+
+
+SCONTROL = """#!/bin/sh
+echo "$*" >> {here}/calls
+if [ -e {here}/away ]; then echo "Unable to contact slurm controller (connect failure)" >&2; exit 1; fi
+if [ "$*" = "show node -d -o" ]; then echo "NodeName=n0 State=IDLE"; exit; fi
+cat > /dev/null
+echo "PartitionName=p Default=YES"
+echo "Configuration data as of 5"
+echo "ClusterName = c"
+"""
+
+
+def slurm(environ: dict[str, str], tmp_path: Path, seconds: float = 60) -> SlurmCommands:
+    (tmp_path / "scontrol").write_text(SCONTROL.format(here=tmp_path))
+    (tmp_path / "scontrol").chmod(0o755)
+    return SlurmCommands(environ, kept=KeptAnswers(environ, seconds))
+
+
+def calls(tmp_path: Path) -> list[str]:
+    return sorted((tmp_path / "calls").read_text().splitlines())
+
+
+def test_a_second_call_within_the_time_asks_nothing_and_says_that_its_nodes_were_kept(environ, tmp_path) -> None:
+    first, second = (slurm(environ, tmp_path).snapshot() for _ in range(2))
+    assert calls(tmp_path) == ["-o", "show node -d -o"]
+    assert (first.kept, second.kept) == (False, True)
+    assert (first.quotas_kept, second.quotas_kept) == (False, True)
+    assert replace(second, kept=False, quotas_kept=False, taken_at=first.taken_at) == first
+
+
+def test_when_the_nodes_are_too_old_they_alone_are_asked_for(environ, tmp_path) -> None:
+    whole = slurm(environ, tmp_path).snapshot()
+    for path in folder(environ).iterdir():
+        if path.name.startswith("nodes"):
+            path.unlink()
+    again = slurm(environ, tmp_path).snapshot()
+    assert calls(tmp_path) == ["-o", "show node -d -o", "show node -d -o"]
+    assert replace(again, taken_at=whole.taken_at) == replace(whole, quotas_kept=True)
+
+
+QUOTAS = """#!/bin/sh
+cat > {here}/asked
+echo "scontrol: QOS=normal(1) MaxTRESPJ=cpu=3 PreemptMode=OFF"
+"""
+
+
+def test_what_limits_leave_now_is_asked_by_one_request_whatever_is_kept(environ, tmp_path) -> None:
+    one = slurm(environ, tmp_path)
+    one.snapshot()
+    assert slurm(environ, tmp_path).snapshot().quotas_kept
+    (tmp_path / "scontrol").write_text(QUOTAS.format(here=tmp_path))
+    assert one.quotas() == Quotas(qos=(Qos(name="normal", limits=Limits(cpus_per_job=3)),))
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    assert (tmp_path / "asked").read_text() == f"show assoc_mgr users={user} flags=assoc,qos\n"
+
+
+def test_who_looks_a_second_time_sees_what_has_changed(environ, tmp_path) -> None:
+    one = slurm(environ, tmp_path)
+    assert [one.snapshot().kept for _ in range(3)] == [False] * 3
+    assert len(calls(tmp_path)) == 6
+
+
+def test_a_failure_is_not_kept(environ, tmp_path) -> None:
+    (tmp_path / "away").touch()
+    for _ in range(2):
+        with pytest.raises(SlurmUnreachable):
+            slurm(environ, tmp_path).snapshot()
+    assert not folder(environ).exists() or list(folder(environ).iterdir()) == []
+
+
+def test_a_snapshot_begun_early_is_the_same_and_reads_once(environ, tmp_path) -> None:
+    one = slurm(environ, tmp_path, 0)
+    one.begin_snapshot()
+    begun = one.snapshot()
+    later = slurm(environ, tmp_path, 0).snapshot()
+    assert replace(begun, taken_at=later.taken_at) == later
+    assert len(calls(tmp_path)) == 4
+
+
+def test_what_fails_behind_our_back_is_raised_when_it_is_asked_for(environ, tmp_path) -> None:
+    (tmp_path / "away").touch()
+    one = slurm(environ, tmp_path)
+    one.begin_snapshot()
+    with pytest.raises(SlurmUnreachable, match="Unable to contact"):
+        one.snapshot()
+
+
+def test_work_in_the_background_gives_its_value_or_its_error() -> None:
+    def fails() -> None:
+        raise SlurmError("no")
+
+    assert in_background(lambda: threading.current_thread() is threading.main_thread())() is False
+    with pytest.raises(SlurmError, match="no"):
+        in_background(fails)()
+
+
+def test_work_in_the_background_is_not_waited_for_by_who_does_not_ask() -> None:
+    began = time.monotonic()
+    release = threading.Event()
+    work = in_background(lambda: release.wait(60))
+    assert time.monotonic() - began < 30
+    release.set()
+    assert work() is True
