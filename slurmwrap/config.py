@@ -9,19 +9,26 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
-from typing import Any
 
+from slurmwrap import plain_toml
 from slurmwrap.errors import ConfigError
+from slurmwrap.records import dataclass, field, fields, is_dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
 
 RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune")
 MODES = ("observe", "advise", "act")
 OVERLAYS = ("auto", "off")
 POLICIES = ("graded", "tune", "proportional")
+ADAPTERS = ("auto", "commands", "pyslurm")
 PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
 # The least and the greatest that makes sense; beyond it gsub would ask Slurm for nonsense, or tuning would harm.
 _BOUNDS: Mapping[str, tuple[float, float]] = {
+    "submit.array_threshold": (0, 4_000_001),  # Slurm's own greatest MaxArraySize
+    "submit.snapshot_kept_s": (0, 60),
     "prerun.grace_s": (1, 30 * 86400),
     "prerun.time_limit_s": (1, 30 * 86400),
     "prerun.steps": (1, 1_000_000),
@@ -63,6 +70,22 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "nodes.relapse_factor": (1, 100),
     "slurm_timeout_s": (0.1, 600),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Which calls of gsub are for us (docs/dropin.md). Patterns are the shell's, compared with what the job names."""
+
+    enabled: bool = True  # False: every call goes to sbatch as it is
+    array_threshold: int = 1000  # tasks; larger arrays go to sbatch as they are; 0: none does for its size
+    pass_partitions: tuple[str, ...] = ()  # jobs for these go to sbatch as they are, interactive ones for example
+    pass_accounts: tuple[str, ...] = ()
+    pass_qos: tuple[str, ...] = ()
+    pass_users: tuple[str, ...] = ()
+    # How long a user's later calls live on what an earlier one read of the nodes; partitions, limits, topology and
+    # configuration last six times as long. A loop of gsub then costs the controller little more than one of sbatch.
+    # 0: every call reads.
+    snapshot_kept_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +165,13 @@ class Diagnosing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmAccess:
+    """How the reconciler talks to Slurm (docs/pyslurm.md); gsub always by the commands."""
+
+    adapter: str = "auto"  # one of ADAPTERS; auto: PySlurm where it is installed, fits and was tried, else the commands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
     """Mail to the owner of a job that failed for good. Without a server none is sent."""
 
@@ -182,11 +212,13 @@ class Nodes:
 class Config:
     """Everything that can be set; every field has a default that works without any file."""
 
+    submit: Submit = field(default_factory=Submit)
     prerun: Prerun = field(default_factory=Prerun)
     placement: Placement = field(default_factory=Placement)
     tuning: Tuning = field(default_factory=Tuning)
     retry: Retry = field(default_factory=Retry)
     site: Site = field(default_factory=Site)
+    slurm: SlurmAccess = field(default_factory=SlurmAccess)
     mail: Mail = field(default_factory=Mail)
     diagnosis: Diagnosing = field(default_factory=Diagnosing)
     incidents: Incidents = field(default_factory=Incidents)
@@ -201,26 +233,71 @@ class Config:
 
 def site_file(environ: Mapping[str, str]) -> Path:
     """The site's configuration file, which need not exist."""
-    return Path(environ.get("SLURMWRAP_CONFIG") or "/etc/slurmwrap/config.toml")
+    return _path(_site_file(environ))
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
     """The user's configuration file, which need not exist."""
-    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or "/nonexistent") / ".config")
-    return Path(home) / "slurmwrap" / "config.toml"
+    return _path(_user_file(environ))
 
 
 def user_state_dir(environ: Mapping[str, str]) -> Path:
-    """The user's own state: database, spool, rendered scripts ($XDG_STATE_HOME/slurmwrap)."""
-    home = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "/nonexistent") / ".local" / "state")
-    return Path(home) / "slurmwrap"
+    """The user's own state: database, pre-runs' files, step counts ($XDG_STATE_HOME/slurmwrap)."""
+    return _path(state_dir(environ))
+
+
+def state_dir(environ: Mapping[str, str]) -> str:
+    """The same for gsub, which does without pathlib: its import costs 4 ms."""
+    return os.path.join(_absolute(environ, "XDG_STATE_HOME") or f"{_home(environ)}/.local/state", "slurmwrap")
+
+
+def _site_file(environ: Mapping[str, str]) -> str:
+    return environ.get("SLURMWRAP_CONFIG") or "/etc/slurmwrap/config.toml"
+
+
+def _user_file(environ: Mapping[str, str]) -> str:
+    base = _absolute(environ, "XDG_CONFIG_HOME") or f"{_home(environ)}/.config"
+    return os.path.join(base, "slurmwrap", "config.toml")
+
+
+def _path(name: str) -> Path:
+    from pathlib import Path
+
+    return Path(name)
+
+
+def _absolute(environ: Mapping[str, str], name: str) -> str:
+    """ "" for what is not set, for a relative path, which would mean another place in each directory, and as root for
+    another user's directory (`sudo -E`): his files are not to be believed, and he could not write to ours there."""
+    value = environ.get(name, "")
+    return value if value.startswith("/") and (os.geteuid() or not _owner(value)) else ""
+
+
+def _owner(path: str) -> int:
+    """0 too for what is not there yet."""
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return 0
+
+
+def _home(environ: Mapping[str, str]) -> str:
+    """$HOME, else what the password database says: cron, systemd and Slurm's hooks set none."""
+    if home := _absolute(environ, "HOME"):
+        return home
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/nonexistent"
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in force. ConfigError names file and key."""
     config = Config()
-    for path in (site_file(environ), user_file(environ)):
-        config = merge(config, _read(path), str(path))
+    for path in (_site_file(environ), _user_file(environ)):
+        config = merge(config, _read(path), path)
     return merge(config, _from_environment(environ), "environment")
 
 
@@ -264,6 +341,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         raise ConfigError(f"{origin}: {name} must be one of {', '.join(PRERUN_MODES)}, not '{value}'")
     if name == "prerun.overlay" and value not in OVERLAYS:
         raise ConfigError(f"{origin}: {name} must be one of {', '.join(OVERLAYS)}, not '{value}'")
+    if name == "slurm.adapter" and value not in ADAPTERS:
+        raise ConfigError(f"{origin}: {name} must be one of {', '.join(ADAPTERS)}, not '{value}'")
     if name == "tuning.policy" and value not in POLICIES:
         raise ConfigError(f"{origin}: {name} must be one of {', '.join(POLICIES)}, not '{value}'")
     return value
@@ -284,24 +363,39 @@ def _convert(current: Any, value: Any, origin: str, name: str) -> Any:
     try:
         if kind is bool:
             return value if isinstance(value, bool) else _BOOLEANS[str(value).lower()]
+        if kind is tuple:
+            return _texts(value)
         if isinstance(value, bool | list | Mapping) or (kind is int and isinstance(value, float)):
             raise ValueError
         return kind(value)
     except (KeyError, ValueError, TypeError):
-        noun = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
+        nouns = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a list of texts"}
+        noun = nouns.get(kind, "text")
         raise ConfigError(f"{origin}: {name}: '{value}' is not {noun}") from None
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """A list of texts, or in a variable one text with commas. ValueError for anything else."""
+    found = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ValueError
+    return tuple(one for one in found if one)
 
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: str) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
+    plainly = plain_toml.read(text)
+    if plainly is not None:
+        return plainly
     import tomllib
 
     try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
 
-from slurmwrap.config import Config, Placement, Prerun, Site, load, user_state_dir
+from slurmwrap.config import Config, Placement, Prerun, Site, Submit, load, user_state_dir
 from slurmwrap.errors import ConfigError
 
 
@@ -40,6 +42,14 @@ def test_a_variable_can_switch_a_flag_off(tmp_path: Path) -> None:
     assert load(environ(tmp_path, SLURMWRAP_PLACEMENT_ENABLED="no")).placement == Placement(enabled=False)
 
 
+def test_a_list_is_one_in_a_file_and_commas_in_a_variable(tmp_path: Path) -> None:
+    site = '[submit]\npass_partitions = ["interactive*", "jupyter"]\n'
+    assert load(environ(tmp_path, site)).submit == Submit(pass_partitions=("interactive*", "jupyter"))
+    found = load(environ(tmp_path, site, SLURMWRAP_SUBMIT_PASS_PARTITIONS="a*, b ,")).submit
+    assert found == Submit(pass_partitions=("a*", "b"))
+    assert load(environ(tmp_path, site, SLURMWRAP_SUBMIT_PASS_PARTITIONS="")).submit == Submit()
+
+
 def test_rules_and_the_time_out_have_variables_too(tmp_path: Path) -> None:
     found = load(environ(tmp_path, SLURMWRAP_RULES_DRAIN="act", SLURMWRAP_SLURM_TIMEOUT_S="2.5"))
     assert found == Config(rules={"drain": "act"}, slurm_timeout_s=2.5)
@@ -71,6 +81,9 @@ def test_rules_are_advise_until_switched_on(tmp_path: Path) -> None:
         ("[tuning]\nmemory_margin = nan\n", "tuning.memory_margin must be from 1 to 100, not nan"),
         ("[placement]\nexclude_cap = 10\n", "placement.exclude_cap must be from 0 to 1, not 10"),
         ('[site]\nspool = ["/a"]\n', "site.spool: '['/a']' is not text"),
+        ("[submit]\npass_users = [1]\n", "submit.pass_users: '[1]' is not a list of texts"),
+        ("[submit]\npass_users = 1\n", "submit.pass_users: '1' is not a list of texts"),
+        ("[submit]\narray_threshold = -1\n", "submit.array_threshold must be from 0 to 4e+06, not -1"),
         ("slurm_timeout_s = 0\n", "slurm_timeout_s must be from 0.1 to 600, not 0"),
     ],
 )
@@ -85,3 +98,21 @@ def test_a_wrong_key_or_value_names_file_and_key(tmp_path: Path, text: str, mess
 def test_state_lies_where_xdg_says(tmp_path: Path) -> None:
     assert user_state_dir({"HOME": "/home/a"}) == Path("/home/a/.local/state/slurmwrap")
     assert user_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "/x"}) == Path("/x/slurmwrap")
+
+
+def test_a_relative_directory_of_the_caller_is_as_good_as_none() -> None:
+    assert user_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "x"}) == Path("/home/a/.local/state/slurmwrap")
+    assert user_state_dir({"HOME": "home"}) == user_state_dir({})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be led to another user's files")
+def test_root_keeps_nothing_in_another_users_home(tmp_path: Path) -> None:
+    assert user_state_dir({"HOME": str(tmp_path)}) == tmp_path / ".local/state/slurmwrap"
+    os.chown(tmp_path, 65534, 65534)
+    assert user_state_dir({"HOME": str(tmp_path)}) == user_state_dir({})
+    assert user_state_dir({"XDG_STATE_HOME": str(tmp_path)}) == user_state_dir({})
+
+
+def test_without_home_the_password_database_says_where_state_lies() -> None:
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    assert user_state_dir({}) == Path(home) / ".local/state/slurmwrap"

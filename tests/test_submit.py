@@ -5,34 +5,42 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.limits import Limits, Qos, Quotas
 from slurmwrap.cluster.node import Node, NodeLoad, Snapshot
 from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.config import Config, Placement, Prerun
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.edges import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
-from slurmwrap.job.measurement import CurvePoint
+from slurmwrap.job.measurement import CurvePoint, Measurement
+from slurmwrap.job.options import REQUIRED, Option
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.outlook import Outlook
-from slurmwrap.prerun.verdict import Finding, Measurement, Outcome, Severity, Verdict
+from slurmwrap.prerun.finding import Finding, Severity
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.profiling.key import profile_key_of, published_key_of
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import PrerunRecord, Submission
-from slurmwrap.retry.decision import BlockedInput
-from slurmwrap.retry.record import profile_key_of, published_key_of
+from slurmwrap.retry.attempt import PrerunRecord
+from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.inflight import Flights, guests
 from slurmwrap.store.inflight import submitted as submitted_trial
 from slurmwrap.submit import Desk, Sent, TrialJob, Trials, prepare, send
 from slurmwrap.submit.attach import sweep as look_after
 from slurmwrap.submit.conclude import Waiting, conclude
+from slurmwrap.submit.moved import given_times
 from slurmwrap.submit.outlook import outlook
+from slurmwrap.submit.same_job import Submitted
+from slurmwrap.submit.send import sbatch_call
 
 NOW = 1_800_000_000.0
 SCRIPT = b"""#!/bin/bash
@@ -115,7 +123,6 @@ class FakeMemory:
     past_failures: tuple[str, ...] = ()
     submissions: list[Submission] = field(default_factory=list)
     preruns: list[PrerunRecord] = field(default_factory=list)
-    scripts: dict[str, bytes] = field(default_factory=dict)
     listening: bool = True
     picked: float = 0.0
 
@@ -142,10 +149,6 @@ class FakeMemory:
 
     def remember_prerun(self, record: PrerunRecord) -> None:
         self.preruns.append(record)
-
-    def keep_script(self, name: str, content: bytes) -> str:
-        self.scripts[name] = content
-        return f"/kept/{name}"
 
     def trial_dir(self) -> str:
         return "/trial"
@@ -225,9 +228,19 @@ def test_without_a_pre_run_nothing_waits() -> None:
     assert memory.submissions[0].prerun_job_id is None
 
 
-def test_a_gate_waits_without_bound() -> None:
+def test_a_gate_waits_without_bound_as_soon_as_it_has_a_pre_run() -> None:
     slurm, _ = submitted("--prerun=gate")
-    assert f"--begin=now+{365 * 86400}" in slurm.calls[0].options
+    assert "--begin=now+600" in slurm.calls[0].options
+    assert [(a.target, a.key, a.value) for a in slurm.applied] == [("101", "StartTime", f"now+{365 * 86400}")]
+
+
+def test_a_gate_whose_pre_run_was_quicker_is_open(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    at = desk(slurm, FakeMemory())
+    (tmp_path / "verdict.json").write_text("{}")
+    done = replace(trial(None, 101, "now"), directory=str(tmp_path))
+    send(prepare(request("--prerun=gate"), at), at, lambda prepared, job_id, release_at: done)
+    assert [a.value for a in slurm.applied] == [f"now+{365 * 86400}", "now"]
 
 
 def test_the_users_own_begin_is_what_the_release_restores() -> None:
@@ -247,9 +260,27 @@ def test_a_one_gpu_job_that_can_start_now_is_its_own_pre_run() -> None:
     assert (prepared.prerun, prepared.prerun_reason) == ("off", "a 1-GPU job that can start now is its own pre-run")
 
 
+def test_what_would_run_in_a_container_is_pre_run_only_where_the_user_says_so() -> None:
+    at = desk(FakeSlurm(), FakeMemory())
+    why = "slurmwrap need not be in the container of --container; --prerun=auto tries it there"
+    plain = prepare(request("--container=/bundle"), at)
+    assert (plain.prerun, plain.prerun_reason) == ("off", why)
+    assert prepare(request("--container=/bundle", "--prerun=auto"), at).prerun == "auto"
+
+
+def test_quiet_is_found_beside_the_options_of_site_plugins() -> None:
+    asked = parse_request(
+        ["-Q", "--image", "a -Q", "--quiet", "train.sbatch"], environ={}, cwd="/home/alice",
+        read_script=lambda path: SCRIPT, read_stdin=lambda: b"", extra=[Option("image", "", REQUIRED)],
+    )  # fmt: skip
+    at = desk(FakeSlurm(), FakeMemory())
+    batch = prepare(asked, at).batch
+    assert sbatch_call(asked, replace(batch, changes=()), at).options == ("--image", "a -Q")
+
+
 def test_an_untouched_script_is_submitted_from_where_it_lies() -> None:
-    slurm, memory = submitted("--no-tune")
-    assert (slurm.calls[0].script_path, memory.scripts) == ("/home/alice/train.sbatch", {})
+    slurm, _ = submitted("--no-tune")
+    assert (slurm.calls[0].script_path, slurm.calls[0].stdin) == ("train.sbatch", None)
 
 
 REFUSAL = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: Invalid partition\n", job_id=None)
@@ -334,11 +365,6 @@ def test_a_waited_for_job_that_failed_is_remembered() -> None:
     assert (len(slurm.calls), [told.job_id for told in memory.submissions]) == (1, [55])
 
 
-class FullMemory(FakeMemory):
-    def keep_script(self, name: str, content: bytes) -> str:
-        raise OSError(28, "No space left on device")
-
-
 @pytest.mark.parametrize(("options", "tune"), [((), True), (("--no-tune",), False), (("--reservation=night",), False)])
 def test_the_reconciler_may_tune_what_waits_unless_its_user_forbids_it_or_it_has_a_reservation(
     options: tuple[str, ...], tune: bool
@@ -347,17 +373,16 @@ def test_the_reconciler_may_tune_what_waits_unless_its_user_forbids_it_or_it_has
     assert memory.submissions[0].tune is tune
 
 
-def test_a_tuned_script_that_cannot_be_kept_leaves_the_job_as_asked() -> None:
+def test_a_tuned_job_goes_as_the_users_own_script_with_the_changes_on_the_command_line() -> None:
     known = ResourceProfile(key="mine", gpus_per_node=8, cpus_per_gpu=4, source="runs", runs=5, measured_at=NOW)
     small = SCRIPT.replace(b"--cpus-per-task=2", b"--cpus-per-task=1")
-    said: list[str] = []
     slurm = FakeSlurm()
-    at = replace(desk(slurm, FullMemory(profiles={"mine": known})), say=said.append)
-    prepared = prepare(request("--prerun=off", "--resource-profile=mine", script=small), at)
-    assert prepared.batch.content != small
+    at = desk(slurm, FakeMemory(profiles={"mine": known}))
+    prepared = prepare(request("--prerun=off", "-Hc1", "--resource-profile=mine", script=small), at)
     send(prepared, at, trial)
-    assert [call.script_path for call in slurm.calls] == ["/home/alice/train.sbatch"]
-    assert said == ["the tuned script cannot be kept, so the job goes as you asked: [Errno 28] No space left on device"]
+    assert [call.script_path for call in slurm.calls] == ["train.sbatch"]
+    first, *changes = slurm.calls[0].options
+    assert (first, sorted(changes)) == ("-Hc1", ["--cpus-per-task=4", "--switches=1@1:15"])
 
 
 def test_ctrl_c_after_the_job_was_taken_lets_it_go_without_a_pre_run() -> None:
@@ -368,6 +393,24 @@ def test_ctrl_c_after_the_job_was_taken_lets_it_go_without_a_pre_run() -> None:
     at = desk(slurm, FakeMemory())
     sent = send(prepare(request("--prerun=gate"), at), at, interrupted)
     assert (sent.result.job_id, [(a.key, a.value) for a in slurm.applied]) == (101, [("StartTime", "now")])
+
+
+def test_a_fault_of_ours_after_the_job_was_taken_costs_its_pre_run_and_not_its_id() -> None:
+    def broken(prepared: object, job_id: int | None, release_at: str) -> TrialJob:
+        raise ZeroDivisionError("ours")
+
+    class Forgetful(FakeMemory):
+        def remember_submission(self, submission: Submission) -> None:
+            raise ZeroDivisionError("ours too")
+
+    slurm, said = FakeSlurm(), []
+    at = replace(desk(slurm, Forgetful()), say=said.append)
+    sent = send(prepare(request(), at), at, broken)
+    assert (sent.result.job_id, [(a.key, a.value) for a in slurm.applied]) == (101, [("StartTime", "now")])
+    assert said == [
+        "no pre-run: ZeroDivisionError: ours; job 101 starts without",
+        "this is not remembered for `slurmwrap why`: ours too",
+    ]
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -526,6 +569,31 @@ def test_a_job_whose_pre_run_found_nothing_is_let_go_last(outcome: Outcome) -> N
     assert (slurm.applied[-1].key, slurm.applied[-1].value, record.released) == ("StartTime", "now", True)
 
 
+@pytest.mark.parametrize(
+    ("begins_at", "let_go"),
+    [
+        (NOW + 600, True),  # behind its grace, as it was submitted
+        (NOW + 500, True),  # sbatch was slow
+        (NOW + 365 * 86400, True),  # a gate
+        (NOW - 5, True),  # its user said "now": it waits for something else, and once more does no harm
+        (None, True),
+        (NOW + 7200, False),
+        (NOW + 60, False),
+    ],
+)
+def test_a_start_that_its_user_moved_meanwhile_is_his(begins_at: int | None, let_go: bool) -> None:
+    slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), eligible_time=begins_at)})
+    at = desk(slurm, FakeMemory())
+    record = conclude(replace(waiting(at), given=given_times(None, 600, NOW)), PASSED, at)
+    assert ([a.key for a in slurm.applied][-1:] == ["StartTime"], record.released) == (let_go, let_go)
+
+
+def test_the_times_that_a_job_may_have_from_us_are_those_that_slurm_is_given() -> None:
+    assert given_times(None, 600, NOW) == (NOW + 600, NOW + 365 * 86400)
+    assert given_times("now+2hours", 600, NOW) == (NOW + 7200, NOW + 365 * 86400)
+    assert given_times("some day", 600, NOW) == ()
+
+
 def test_a_refused_update_is_recorded_and_the_job_still_let_go() -> None:
     measured = Measurement(seconds=5, steps=3, cpus_used=1.0, mem_peak_mib=300, gpus=1, mem_source="cgroup")
     slurm = FakeSlurm(
@@ -573,6 +641,47 @@ def test_nodes_are_not_picked_where_the_reconciler_does_not_hear_it_or_for_the_s
     assert concluded(pending(), FakeMemory(listening=False)) == [("StartTime", "now")]
     assert concluded(pending(), FakeMemory(picked=NOW - 59)) == [("StartTime", "now")]
     assert concluded(pending(), FakeMemory(picked=NOW - 60)) == [("ReqNodeList", "n[0-1]"), ("StartTime", "now")]
+
+
+@pytest.mark.parametrize(("kept", "picked"), [(False, "n[0-1]"), (True, None)])
+def test_nodes_are_not_picked_from_what_was_read_for_an_earlier_call(kept: bool, picked: str | None) -> None:
+    class Slurm(FakeSlurm):
+        def snapshot(self) -> Snapshot:
+            return replace(super().snapshot(), kept=kept)
+
+    at = replace(desk(Slurm(), FakeMemory()), **LOOSENING)  # type: ignore[arg-type]
+    plan = prepare(request("--prerun=off"), at).plan
+    assert next((line.value for line in plan.lines if line.option == "nodelist"), None) == picked
+
+
+def quotas(cpus: int) -> Quotas:
+    return Quotas(qos=(Qos(name="normal", limits=Limits(cpus_left=cpus)),))
+
+
+@pytest.mark.parametrize(
+    ("kept", "profiled", "questions", "given"),
+    [
+        (True, True, 1, "3"),  # of what was left an earlier call has taken some
+        (False, True, 0, "4"),
+        (True, False, 0, None),  # a job without a profile stays as it is, so nobody is asked
+    ],
+)
+def test_what_is_left_of_a_quota_is_asked_anew_before_a_job_is_raised(kept, profiled, questions, given) -> None:
+    class Slurm(FakeSlurm):
+        def snapshot(self) -> Snapshot:
+            return replace(super().snapshot(), kept=kept, quotas_kept=kept, quotas=quotas(64))
+
+    asked: list[int] = []
+
+    def now() -> Quotas:
+        asked.append(48)
+        return quotas(48)
+
+    hungry = {"hungry": ResourceProfile(key="hungry", cpus_per_gpu=4.0, runs=5)} if profiled else {}
+    at = desk(Slurm(), FakeMemory(profiles=hungry), quotas=now)
+    plan = prepare(request("--prerun=off", "--resource-profile=hungry"), at).plan  # 16 tasks with 2 CPUs each
+    cpus = next((line.value for line in plan.lines if line.option == "cpus-per-task"), None)
+    assert (len(asked), cpus) == (questions, given)
 
 
 def test_word_of_a_reconciler_that_no_longer_runs_is_not_believed() -> None:
@@ -739,6 +848,30 @@ def test_what_hinders_the_count_is_said_and_costs_no_job(option: str, memory: Fa
     assert memory.submissions[0].step_dir == ""
 
 
+SUBMITTED = Submitted(name="train.sbatch", prerun="train.sbatch.prerun", work_dir="/home/alice", before=NOW)
+
+
+@pytest.mark.parametrize(
+    ("seen", "other"),
+    [
+        ({"submit_time": int(NOW) - 1}, False),
+        ({"submit_time": int(NOW) + 50}, False),  # clocks
+        ({"submit_time": int(NOW) + 61}, True),
+        ({"submit_time": int(NOW), "name": "renamed", "work_dir": "/home/alice"}, False),
+        ({"submit_time": int(NOW), "name": "train.sbatch", "work_dir": "/scratch"}, False),
+        ({"submit_time": int(NOW), "name": "wrap", "work_dir": "/scratch"}, True),
+        ({"submit_time": int(NOW), "name": "", "work_dir": ""}, False),  # not told
+    ],
+)
+@pytest.mark.parametrize("verdict", [PASSED, FAILED])
+def test_a_job_that_has_the_id_since_is_left_alone(seen: dict[str, Any], other: bool, verdict: Verdict) -> None:
+    slurm, said = FakeSlurm(jobs_by_address={"101": replace(pending(), **seen)}), []
+    at = replace(desk(slurm, FakeMemory()), say=said.append)
+    record = conclude(replace(waiting(at), job=SUBMITTED), verdict, at)
+    left_alone = ["job 101 is left alone: Slurm gave the id to another job since"]
+    assert (bool(slurm.applied), record.changes == (), left_alone == said) == (not other, other, other)
+
+
 def array_task(job_id: int, task: int | None, state: str) -> JobRecord:
     return replace(pending(), job_id=job_id, array_job_id=101, array_task_id=task, state=state)
 
@@ -751,6 +884,16 @@ def test_an_array_of_which_a_task_has_begun_is_left_alone(other: str, cancelled:
     at = desk(slurm, FakeMemory())
     conclude(waiting(at), FAILED, at)
     assert [a.verb for a in slurm.applied] == ([Verb.UPDATE_JOB, Verb.CANCEL] if cancelled else [])
+
+
+@pytest.mark.parametrize(("begins_at", "let_go"), [(NOW + 600, True), (NOW + 7200, False)])
+def test_the_rest_of_an_array_of_which_the_user_let_one_task_go_follows(begins_at: int, let_go: bool) -> None:
+    rest = replace(array_task(101, None, "PENDING"), array_tasks="0,2-5", eligible_time=begins_at)
+    slurm = FakeSlurm(jobs_by_address={"101": rest, "103": array_task(103, 1, "RUNNING")})
+    at = desk(slurm, FakeMemory())
+    record = conclude(replace(waiting(at), given=given_times(None, 600, NOW)), PASSED, at)
+    applied = [(a.target, a.key, a.value) for a in slurm.applied]
+    assert (applied, record.released) == ([("101_[0,2-5]", "StartTime", "now")] if let_go else [], let_go)
 
 
 def test_a_borrowed_verdict_lets_a_job_go_and_teaches_nothing_about_its_arguments() -> None:
@@ -848,7 +991,61 @@ def test_jobs_of_a_gate_whose_pre_run_is_gone_are_let_go_once(tmp_path: Path) ->
     assert look_after(Flights(tmp_path), sweep.desk()) == ()
     sweep.knows(j102="CANCELLED")
     assert [look_after(Flights(tmp_path), sweep.desk()) for _ in range(2)] == [(101, 103), ()]
-    assert sweep.let_go() == [("101", "now"), ("103", "now")]
+    unbound = f"now+{365 * 86400}"
+    assert sweep.let_go() == [("101", unbound), ("103", unbound), ("101", "now"), ("103", "now")]
+
+
+def test_of_a_dead_pre_run_another_job_that_has_an_id_since_is_left_alone(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.submit("1")
+    submitted_trial(str(tmp_path / "prerun" / "101"), 102)
+    sweep.knows(j101="PENDING", j102="RUNNING")
+    sweep.submit("2")
+    for number in (101, 103):
+        path = tmp_path / "prerun" / str(number) / "waiting.json"
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": asdict(SUBMITTED)}))
+    sweep.knows(j103="PENDING", j102="CANCELLED")
+    sweep.slurm.jobs_by_address["101"] = replace(pending(), submit_time=int(NOW) + 3600)
+    assert look_after(Flights(tmp_path), sweep.desk()) == (103,)
+    assert sweep.let_go() == [("103", "now")]
+    assert sweep.said[-2:] == [
+        "job 101 is left alone: Slurm gave the id to another job since",
+        "job 103 was let go: its pre-run is gone",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "gone"),
+    [
+        ({"name": "train.sbatch.prerun", "submit_time": int(NOW) + 100}, False),
+        ({"name": "train.sbatch.prerun", "submit_time": int(NOW) + 181}, True),
+        ({"name": "mine", "submit_time": int(NOW) + 1}, True),
+    ],
+)
+def test_a_job_that_has_a_pre_runs_id_since_is_no_pre_run(tmp_path: Path, seen: dict[str, Any], gone: bool) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.submit("1")
+    submitted_trial(str(tmp_path / "prerun" / "101"), 102)
+    path = tmp_path / "prerun" / "101" / "waiting.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": asdict(SUBMITTED)}))
+    sweep.knows(j101="PENDING")
+    sweep.slurm.jobs_by_address["102"] = replace(pending(), job_id=102, **seen)
+    assert look_after(Flights(tmp_path), sweep.desk()) == ((101,) if gone else ())
+    assert sweep.submit("2").attached_to == (None if gone else 102)
+
+
+def test_of_a_dead_pre_run_only_those_are_let_go_whose_start_is_still_ours(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.submit("1")
+    submitted_trial(str(tmp_path / "prerun" / "101"), 102)
+    sweep.knows(j101="PENDING", j102="PENDING")
+    sweep.submit("2")
+    sweep.knows(j103="PENDING", j102="CANCELLED")
+    for name, at in (("101", NOW + 7200), ("103", NOW + 600)):
+        kept = tmp_path / "prerun" / name / "waiting.json"
+        kept.write_text(json.dumps({"release_at": "now", "given": given_times(None, 600, NOW)}))
+        sweep.slurm.jobs_by_address[name] = replace(sweep.slurm.jobs_by_address[name], eligible_time=int(at))
+    assert look_after(Flights(tmp_path), sweep.desk()) == (103,)
 
 
 def test_a_pre_run_of_another_cluster_with_the_same_home_is_not_looked_after(tmp_path: Path) -> None:
@@ -916,5 +1113,5 @@ def test_a_heterogeneous_job_goes_as_it_was_asked_for_behind_its_gate() -> None:
     words = ["-N1", "--gres=gpu:2", ":", "-N1", "--mem=10", "train.sbatch", "x"]
     asked = parse_request(words, environ={}, cwd="/home/alice", read_script=lambda path: SCRIPT, read_stdin=lambda: b"")
     send(prepare(asked, at), at, trial)
-    assert slurm.calls[0].options == ("--nodes=1", "--gres=gpu:2", "--begin=now+600", ":", "-N1", "--mem=10")
-    assert (slurm.calls[0].script_path, slurm.calls[0].args) == ("/home/alice/train.sbatch", ("x",))
+    assert slurm.calls[0].options == ("-N1", "--gres=gpu:2", "--begin=now+600", ":", "-N1", "--mem=10")
+    assert (slurm.calls[0].script_path, slurm.calls[0].args) == ("train.sbatch", ("x",))

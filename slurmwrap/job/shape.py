@@ -1,4 +1,4 @@
-"""Settings → ResourceShape: nodes, GPUs, CPUs, memory and time in numbers; and whether a call is for us. Pure.
+"""Settings → ResourceShape: nodes, GPUs, CPUs, memory and time in numbers. Pure.
 
 Numbers are read as sbatch 22.05 reads them (measured: `--mem=3gb`, `--nodes=' 3 '`, `--mem=+3G` count, `--time=' 3'`
 does not); what it refuses is a UsageError in its words with the place and the value. Where Slurm computes a number
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from slurmwrap.errors import UsageError
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, Own, ResourceShape, Setting
-from slurmwrap.job.script import has_foreign_directives
+from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, Origin, ResourceShape, Setting
+from slurmwrap.records import dataclass
 
 _MEM = re.compile(r"\s*\+?(\d+)(?:([kKmMgGtT])[bB]?)?")
 _MEM_SCALE = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
 _COUNT_SCALE = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _NODES = re.compile(r"\s*\+?(\d+)([kK]?)([mM]?)\s*")
-_TIME = re.compile(r"(?:(?P<days>\d+)-(?P<clock>\d+(?::\d+){0,2})?|(?P<plain>\d+(?::\d+){0,2}))")
+_TIME = r"(?:(?P<days>\d+)-(?P<clock>\d+(?::\d+){0,2})?|(?P<plain>\d+(?::\d+){0,2}))"
 _GRES = re.compile(r"(?:gres[:/])?(?P<name>[^:=/,]+)(?:[:=](?P<one>[^:=,]+))?(?:[:=](?P<two>[^:=,]+))?")
 _NO_LIMIT = frozenset({"-1", "infinite", "unlimited"})
 
@@ -65,39 +64,6 @@ def shape_of(settings: Sequence[Setting]) -> ResourceShape:
     )
 
 
-def passthrough_reason(request: JobRequest, own: Own | None = None) -> str | None:
-    """Why the call is not for us and goes to sbatch as it is, in one sentence; None when we take it.
-
-    The caller still owes the user what `own` (by default the request's) asks for: --dry-run and --prerun=only must
-    never end in a submission, whatever the reason.
-    """
-    own = own or request.own
-    for option in ("help", "usage", "version", "autocomplete"):
-        if request.setting(option):
-            return f"--{option} is answered by sbatch."
-    if request.hetjob and (own.prerun == "off" or own.dry_run or request.shape.gpus == 0):
-        return "Heterogeneous jobs are not rewritten."
-    if request.setting("test-only"):
-        return "--test-only submits nothing."
-    if request.environ.get("SLURM_JOB_ID"):
-        return f"This call comes from inside job {request.environ['SLURM_JOB_ID']}."
-    if request.setting("clusters"):
-        return "--clusters may send the job to a cluster we do not see."
-    if request.setting("uid") or request.setting("gid"):
-        return "The job is for another user or group (--uid, --gid)."
-    if request.setting("external"):
-        return "An external job runs no script."
-    if not request.setting("ignore-pbs") and has_foreign_directives(request.script.content):
-        return "sbatch lets the script's #PBS or #BSUB lines override its #SBATCH lines."
-    if (request.value("export-file") or "").isdigit():
-        return "--export-file names an open file of the caller's."
-    if request.shape.gpus == 0:
-        return "The job asks for no GPU."
-    if own.prerun == "off" and own.retry is False and not (own.tune or own.place):
-        return "--prerun=off, --no-tune, --no-place and --no-retry leave nothing to do."
-    return None
-
-
 # --- memory, time, counts -----------------------------------------------------------------------------------------
 
 
@@ -124,7 +90,7 @@ def parse_time_limit(text: str) -> int | None:
     """
     if text.lower() in _NO_LIMIT:
         return None
-    found = _TIME.fullmatch(text)
+    found = re.fullmatch(_TIME, text)
     if found is None:
         raise ValueError(text)
     if found["plain"]:

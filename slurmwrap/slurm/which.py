@@ -2,7 +2,7 @@
 
 An `sbatch` on PATH that is a script and names gsub or slurmwrap leads back to us and is passed over. A site's wrapper
 that does not say so (it calls another wrapper, say) is caught when it comes back: what is started from here and is no
-binary carries a mark in its environment, which holds for this process and its child alone.
+binary carries a mark in its environment, which holds for this process and what it starts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _LOOKED_AT = 4096
 
 def slurms_own(environ: Mapping[str, str]) -> str:
     """Path of the sbatch to start. SlurmwrapError (127) where there is none, or none that does not lead back here."""
-    if named := environ.get(NAMED):
-        return named
     found = False
     passed = _came_from(environ)
+    named = environ.get(NAMED)
+    if named and named not in passed and not _is_ours(named):  # one that leads back here would do so for ever
+        return named
     for path in _candidates(environ.get("PATH") or os.defpath):
         found = True
         if path not in passed and not _is_ours(path):
@@ -51,7 +52,17 @@ def started_with(path: str, environ: Mapping[str, str]) -> dict[str, str]:
 def _came_from(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The wrappers that led to this very process."""
     pid, _, paths = environ.get(_MARK, "").partition(":")
-    return tuple(paths.split(":")) if pid in (str(os.getpid()), str(os.getppid())) else ()
+    return tuple(paths.split(":")) if pid and pid in _lineage() else ()
+
+
+def _lineage() -> Iterator[str]:
+    """This process, its parent and so on, as far as /proc shows them: a wrapper may call a shell that calls us."""
+    yield str(os.getpid())
+    pid = os.getppid()
+    while pid > 1:
+        yield str(pid)
+        told = _beginning(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        pid = int(told[1]) if len(told) > 1 else 0
 
 
 def _candidates(search: str) -> Iterator[str]:

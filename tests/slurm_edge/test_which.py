@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,6 +47,25 @@ def test_a_sites_own_wrapper_is_used_once(tmp_path: Path) -> None:
         **{name: "1:/x" for name in back if name not in environ},
     }  # a job's inherited mark says nothing
     assert slurms_own(elsewhere) == wrapper
+
+
+def test_a_wrapper_that_comes_back_by_way_of_a_shell_is_known_too(tmp_path: Path) -> None:
+    wrapper = _program(tmp_path / "site", b'#!/bin/sh\n/opt/other "$@"\n')
+    own = _program(tmp_path / "bin", b"\x7fELF")
+    environ = _environ(tmp_path / "site", tmp_path / "bin")
+    look = "import os; from slurmwrap.slurm.which import slurms_own; print(slurms_own(os.environ))"
+    inner, outer = '"$0" -c "$1"; true', '/bin/sh -c "$2" "$0" "$1"; true'  # not the last command: no shell execs it
+    call = ["/bin/sh", "-c", outer, sys.executable, look, inner]
+    for named in ({}, {"GSUB_SBATCH": wrapper}):
+        back = started_with(wrapper, {**environ, **named})
+        found = subprocess.run(call, env=back, capture_output=True, text=True, timeout=60, check=True)
+        assert (found.stdout, found.stderr) == (f"{own}\n", "")
+
+
+def test_a_name_that_leads_back_to_gsub_is_passed_over(tmp_path: Path) -> None:
+    link = _program(tmp_path / "a", f"#!{sys.executable}\nfrom slurmwrap.cli.gsub import main\n".encode())
+    own = _program(tmp_path / "b", b"\x7fELF")
+    assert slurms_own(_environ(tmp_path / "a", tmp_path / "b", GSUB_SBATCH=link)) == own
 
 
 def test_without_one_the_error_names_the_way_out(tmp_path: Path) -> None:

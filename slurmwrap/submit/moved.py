@@ -1,0 +1,29 @@
+"""Whether a job waits for the time that we gave it, or for one that its user chose meanwhile. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from slurmwrap.job.begin import begin_time, later_begin
+
+if TYPE_CHECKING:
+    from slurmwrap.cluster.job import JobRecord
+
+UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm still accepts it
+_SLACK_S = 180.0  # sbatch may try for two minutes before the controller takes the job
+
+
+def given_times(own_begin: str | None, grace_s: int, now: float) -> tuple[float, ...]:
+    """The begin times that the job may have from us, in Unix seconds: behind its grace, and as a gate.
+
+    () where the user's own --begin is not understood: then nothing is known.
+    """
+    times = (begin_time(later_begin(own_begin, bound, now)[0], now) for bound in (grace_s, UNBOUNDED_S))
+    return tuple(time for time in times if time is not None)
+
+
+def moved_by_its_user(record: JobRecord, given: Sequence[float], now: float) -> bool:
+    """Somebody set another start that is still to come (`scontrol update StartTime=`): no verdict shortens that."""
+    at = record.eligible_time
+    return bool(given) and at is not None and at > now and all(abs(at - time) > _SLACK_S for time in given)

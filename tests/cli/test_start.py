@@ -1,0 +1,92 @@
+"""The installed program and what its caller gave it, with a stand-in for sbatch that tells what reached it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cli import start
+
+TELLS = """#!/bin/sh
+for descriptor in 0 1 2; do [ -e /proc/$$/fd/$descriptor ] && open="$open $descriptor"; done
+{ echo "args=$*"; echo "open=$open"; echo "ignored=$(sed -n 's/SigIgn:.//p' /proc/$$/status)"; env; } > "$TOLD"
+exit 7
+"""
+WRONG = "raise SystemExit('not ours')\n"
+NAMES = ("enum", "types", "typing", "re", "signal", "dataclasses", "slurmwrap")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with modules that must not be taken for ours, and the stand-in."""
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(WRONG)
+    (tmp_path / "stand-in").write_text(TELLS)
+    (tmp_path / "stand-in").chmod(0o755)
+    return tmp_path
+
+
+def told(place: Path, *, redirect: str = "", **variables: str) -> dict[str, str]:
+    """What the stand-in found, when gsub was called with `--hold x` from `place`."""
+    environ = {"PATH": "/usr/bin:/bin", "GSUB_SBATCH": str(place / "stand-in"), "TOLD": str(place / "told")}
+    argv = f'exec "$0" "$@" {redirect}'
+    done = subprocess.run(
+        ["bash", "-c", argv, sys.executable, start.__file__, "--hold", "x"],
+        cwd=place, env={**environ, **variables}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+    lines = (place / "told").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONPATH": ":/nowhere"},
+        {"PYTHONPATH": "."},
+        {"PYTHONWARNINGS": "error"},
+        {"PYTHONINSPECT": "1"},
+        {"PYTHONIOENCODING": "utf-16", "PYTHONOPTIMIZE": "2"},
+        {"LC_CTYPE": "C.UTF-8"},
+        {"LC_CTYPE": "C"},
+    ],
+)
+def test_the_callers_variables_reach_sbatch_and_nothing_of_them_us(place: Path, variables: dict[str, str]) -> None:
+    found = told(place, **variables)
+    assert found["args"] == "--hold x"
+    assert {name: found.get(name) for name in variables} == variables
+
+
+def test_python_leaves_no_mark_in_an_empty_environment_or_on_the_signals(place: Path) -> None:
+    found = told(place)
+    assert "LC_CTYPE" not in found
+    assert int(found["ignored"], 16) & (1 << 12) == 0  # SIGPIPE
+
+
+@pytest.mark.parametrize(("redirect", "left"), [("<&-", "1 2"), (">&-", "0 2"), ("2>&-", "0 1"), ("<&- >&- 2>&-", "")])
+def test_what_the_caller_closed_sbatch_finds_closed(place: Path, redirect: str, left: str) -> None:
+    assert told(place, redirect=redirect)["open"].strip() == left
+
+
+def test_a_slurmwrap_that_is_only_on_pythonpath_is_found(tmp_path: Path) -> None:
+    package = Path(start.__file__).parents[2]
+    environ = {**os.environ, "PYTHONPATH": str(package), "GSUB_SBATCH": "/bin/echo"}
+    done = subprocess.run(
+        [sys.executable, "-S", start.__file__, "--hold", "x"], env=environ, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "--hold x\n", "")
+
+
+@pytest.mark.parametrize(
+    ("named", "said", "code"), [("nowhere", "No such file or directory", 127), ("a", "Permission denied", 126)]
+)
+def test_an_sbatch_that_cannot_be_started_is_named(tmp_path: Path, named: str, said: str, code: int) -> None:
+    (tmp_path / "a").write_text("#!/bin/sh\n")
+    environ = {"PATH": "/usr/bin:/bin", "GSUB_SBATCH": str(tmp_path / named)}
+    argv = [sys.executable, start.__file__, "--hold", "x"]
+    done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"gsub: error: {tmp_path / named}: {said}\n")

@@ -1,0 +1,221 @@
+"""Callers as a drop-in meets them: cron and hooks with hardly an environment, closed descriptors, odd locales, Python
+variables that are meant for the job. What sbatch answers, and the job that Slurm then has, are the measure."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab
+
+ALICE = USERS[0]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+# The standard library's names as old backports and careless scripts have them, and our own.
+HOSTILE = "dataclasses enum fcntl json os pathlib pwd random re select selectors signal slurmwrap types typing"
+WRONG = "import sys; sys.stderr.write('hostile'); raise SystemExit(9)"
+CPU, GPU = "--hold --mem=10", "--hold --mem=10 --gres=gpu:1"
+
+# `%s` is the program with its options. `CLEAN`: only what Slurm needs.
+CLEAN = 'env -i PATH="$PATH" SLURM_CONF="$SLURM_CONF" SLURMWRAP_CONFIG="$SLURMWRAP_CONFIG" '
+CALLERS = {
+    "a usual one": "%s a.sh one --two",
+    "a Prolog or cron: no HOME, USER, LANG": CLEAN + "%s a.sh",
+    "no environment but PATH, script on stdin": CLEAN + "%s < a.sh",
+    "the C locale": CLEAN + "LC_ALL=C %s a.sh",
+    "LC_CTYPE=C": CLEAN + "LC_CTYPE=C %s a.sh",
+    "LC_CTYPE as Python would set it": CLEAN + "LC_CTYPE=C.UTF-8 %s a.sh",
+    "a locale that is not installed": CLEAN + "LANG=xx_YY.ISO-8859-1 LC_ALL=xx_YY.ISO-8859-1 %s a.sh",
+    "arguments that are no UTF-8": r"%s --job-name=$'caf\xe9' --comment=$'\xff\xfe' a.sh $'\xe9\n' ''",
+    "the same in the C locale": CLEAN + r"LC_ALL=C %s --job-name=$'caf\xe9' a.sh $'\xe9'",
+    "a script whose name is no UTF-8": r"%s $'./caf\xe9.sh'",
+    "variables that are no UTF-8": r"export X=$'\xff' Y=$'a\nb' Z=; f() { echo 1; }; export -f f; %s a.sh",
+    "umask 077": "umask 077; %s a.sh",
+    "stdin closed": "%s a.sh <&-",
+    "stdin closed, and the script should come from there": "%s <&-",
+    "stdout closed": "%s a.sh >&-",
+    "stderr closed": "%s a.sh 2>&-",
+    "all closed": "%s a.sh <&- >&- 2>&-",
+    "all closed, and refused": "%s --nodes=none a.sh <&- >&- 2>&-",
+    "stdout full": "%s a.sh > /dev/full",
+    "a directory that is gone": "mkdir gone; cd gone; rmdir ../gone; %s ../a.sh",
+    "a directory that cannot be read": "mkdir -p shut; chmod 700 shut; cd shut; chmod 111 .; %s ../a.sh",
+    "a directory that cannot be passed": "mkdir -p shut; chmod 700 shut; cd shut; chmod 0 .; %s ../a.sh",
+    "no home": "HOME=/nonexistent %s a.sh",
+    "a home that cannot be written": "HOME=/proc %s a.sh",
+    "no account's home": "unset HOME; %s a.sh",
+    "few descriptors": "ulimit -n 20; %s a.sh",
+    "little memory": "ulimit -v 400000; %s a.sh",
+    "a large environment": "for i in {1..14}; do export BIG$i=$(head -c 100000 /dev/zero | tr '\\0' x); done; %s a.sh",
+    "a PYTHONPATH with modules of Python's names": 'PYTHONPATH="$PWD/hostile" %s a.sh',
+    "an empty entry in PYTHONPATH, called in such a directory": "cd hostile; PYTHONPATH=:/nowhere %s ../a.sh",
+    "called in such a directory": "cd hostile; %s ../a.sh",
+    "PYTHONWARNINGS": "PYTHONWARNINGS=error %s a.sh",
+    "PYTHONINSPECT": "PYTHONINSPECT=1 %s a.sh",
+    "PYTHONINSPECT, script on stdin": "PYTHONINSPECT=1 %s < a.sh",
+    "PYTHONSTARTUP": 'PYTHONSTARTUP="$PWD/hostile/re.py" %s a.sh',
+    "PYTHONOPTIMIZE": "PYTHONOPTIMIZE=2 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 %s a.sh",
+    "PYTHONIOENCODING": "PYTHONIOENCODING=utf-16 %s a.sh",
+    "Python without UTF-8": CLEAN + r"PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 LC_ALL=C %s $'./caf\xe9.sh'",
+    "PYTHONDEVMODE": "PYTHONDEVMODE=1 PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1 %s a.sh",
+    "another Python first on PATH": 'PATH="$PWD/conda:$PATH" CONDA_PREFIX="$PWD" VIRTUAL_ENV="$PWD" %s a.sh',
+    "a named pipe": "rm -f p; mkfifo p; timeout 60 cat a.sh > p & timeout 60 %s p; code=$?; wait; exit $code",
+    "a relative home": "HOME=home XDG_STATE_HOME=state %s a.sh; code=$?; ls -d home state; exit $code",
+    "a name for sbatch that leads back": 'GSUB_SBATCH="$(command -v gsub)" timeout 60 %s a.sh',
+    "inside a job": "SLURM_JOB_ID=7 SLURM_JOBID=7 SLURM_NNODES=3 %s a.sh",
+    "a broken configuration": 'SLURMWRAP_CONFIG="$PWD/broken.toml" %s a.sh',
+    "an odd switch of ours": "GSUB_PASS=1 GSUB_RETRY=perhaps %s a.sh",
+}  # fmt: skip
+
+REFUSED = (  # by sbatch too
+    "stdin closed, and the script should come from there",
+    "all closed, and refused",
+    "a directory that cannot be passed",
+    "a directory that is gone",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call came to. `jobs`: (environment, script) of every job that Slurm has of it."""
+
+    code: int
+    stdout: str
+    stderr: str
+    jobs: list[tuple[list[bytes], bytes]]
+
+
+@pytest.fixture(scope="module")
+def place(lab: Lab) -> Path:
+    """A directory of alice's with what the callers need."""
+    home = Path(pwd.getpwnam(ALICE).pw_dir) / f"strange{time.monotonic_ns()}"
+    make = (
+        f"mkdir -p {home}/hostile/slurmwrap {home}/conda && cd {home} || exit; umask 022\n"
+        r"printf '#!/bin/sh\n#SBATCH --output=/dev/null\nenv\n' | tee a.sh > $'caf\xe9.sh'" + "\n"
+        "printf '[submit\\n' > broken.toml\n"
+        f'for name in {HOSTILE}; do echo "{WRONG}" > hostile/$name.py; done\n'
+        "cp hostile/re.py hostile/slurmwrap/__init__.py\n"
+        "printf '#!/bin/sh\\nexit 9\\n' > conda/python3; cp conda/python3 conda/python; chmod 755 conda/*\n"
+    )
+    done = lab.run(["bash", "-c", make], user=ALICE)
+    assert (done.returncode, done.stderr) == (0, "")
+    return home
+
+
+def call(lab: Lab, place: Path, caller: str, program: str) -> Answer:
+    """One call in alice's name; its jobs are read from the controller's own files, and removed."""
+    done = lab.run(["bash", "-c", caller.replace("%s", program)], user=ALICE, cwd=place)
+    found = lab.run(["squeue", "-h", "-t", "PD", "-o", "%i", f"--user={ALICE}"]).stdout.split()
+    jobs = [_job(lab, job) for job in found]
+    lab.run(["scancel", f"--user={ALICE}"])
+    return Answer(done.returncode, re.sub(r"\d+", "N", done.stdout), done.stderr, jobs)
+
+
+def _job(lab: Lab, job: str) -> tuple[list[bytes], bytes]:
+    directory = next((lab.dir / "slurmctld" / "state").glob(f"hash.*/job.{job}"))
+    # after a count; the shell that called tells the program's path in `_`
+    environment = (directory / "environment").read_bytes()[4:].split(b"\0")
+    kept = sorted(entry for entry in environment if not entry.startswith(b"_=") and len(entry) < 1000)
+    return kept, (directory / "script").read_bytes()
+
+
+@pytest.mark.parametrize("name", CALLERS)
+def test_a_call_that_passes_is_sbatchs_to_the_byte(lab: Lab, place: Path, name: str) -> None:
+    theirs = call(lab, place, CALLERS[name], f"sbatch {CPU}")
+    assert len(theirs.jobs) == (0 if name in REFUSED else 1), theirs
+    assert call(lab, place, CALLERS[name], f"gsub {CPU}") == theirs
+
+
+# Refused with our own words.
+@pytest.mark.parametrize("name", sorted(CALLERS.keys() - {"an odd switch of ours"}))
+def test_a_call_that_is_planned_gives_the_same_job(lab: Lab, place: Path, name: str) -> None:
+    theirs = call(lab, place, CALLERS[name], f"sbatch {GPU}")
+    ours = call(lab, place, CALLERS[name], f"gsub --prerun=off {GPU}")
+    assert (ours.code, ours.stdout, ours.jobs) == (theirs.code, theirs.stdout, theirs.jobs)
+    assert "hostile" not in ours.stderr and "Traceback" not in ours.stderr
+
+
+def test_a_broken_configuration_is_named_where_it_is_needed_and_nowhere_else(lab: Lab, place: Path) -> None:
+    caller = CALLERS["a broken configuration"]
+    assert call(lab, place, caller, f"gsub {CPU}").stderr == ""
+    said = call(lab, place, caller, f"gsub {GPU}").stderr.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["gsub", "gsub"]
+    assert "broken.toml" in said[0] and said[1] == "gsub: the job is submitted unchanged"
+
+
+@pytest.mark.parametrize("words", ["--usage", "--hold --gres=gpu:1 --mem=10 a.sh"])
+def test_a_reader_that_is_gone_ends_the_call_as_it_ends_sbatch(lab: Lab, place: Path, words: str) -> None:
+    run = (
+        "import os, subprocess, sys\n"
+        "r, w = os.pipe(); os.close(r)\n"
+        "print(subprocess.run(sys.argv[1:], stdout=w).returncode)"
+    )
+    codes = [
+        lab.run(["python3", "-c", run, program, *words.split()], user=ALICE, cwd=place).stdout
+        for program in ("sbatch", "gsub")
+    ]
+    lab.run(["scancel", f"--user={ALICE}"])
+    assert codes == ["-13\n", "-13\n"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "reason"),
+    [
+        ({"GSUB_PASS": "1"}, ["--gres=gpu:1"], "GSUB_PASS is set."),
+        ({}, ["--mem=10"], "The job asks for no GPU."),
+        ({"SLURM_JOB_ID": "7"}, ["--gres=gpu:1"], "This call comes from inside job 7."),
+        ({"SLURMWRAP_SUBMIT_ENABLED": "no"}, ["--gres=gpu:1"], "gsub is switched off (submit.enabled)."),
+        (
+            {"SLURMWRAP_SUBMIT_ARRAY_THRESHOLD": "8"},
+            ["--gres=gpu:1", "--array=0-8"],
+            "The array has 9 tasks, more than 8 (submit.array_threshold).",
+        ),
+        (
+            {"SLURMWRAP_SUBMIT_PASS_PARTITIONS": "inter*,gp?"},
+            ["--gres=gpu:1", "-pgpu"],
+            "Jobs for partition gpu are passed on (submit.pass_partitions).",
+        ),
+        (
+            {"SLURMWRAP_SUBMIT_PASS_USERS": ALICE},
+            ["--gres=gpu:1"],
+            f"Jobs of user {ALICE} are passed on (submit.pass_users).",
+        ),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",  # the same in every worker: not ALICE's name
+)
+def test_a_pass_is_silent_and_explained_when_asked(
+    lab: Lab, place: Path, variables: dict[str, str], words: list[str], reason: str
+) -> None:
+    def gsub(*more: str) -> subprocess.CompletedProcess[str]:
+        return lab.run(["gsub", *more, "--hold", *words, "a.sh"], user=ALICE, cwd=place, env=variables)
+
+    silent, explained, shown = gsub(), gsub("--explain"), gsub("--dry-run")
+    lab.run(["scancel", f"--user={ALICE}"])
+    assert (silent.returncode, silent.stderr) == (0, "")
+    assert re.fullmatch(r"Submitted batch job \d+\n", silent.stdout)
+    assert (explained.returncode, explained.stderr) == (0, f"gsub: {reason} Submitted unchanged.\n")
+    assert shown.stderr == f"gsub: {reason} Nothing is changed, nothing submitted.\n"
+    assert shown.stdout == (place / "a.sh").read_text()
+
+
+def test_a_wrapper_in_sbatchs_place_keeps_from_us_even_what_python_cannot_start_with(lab: Lab, place: Path) -> None:
+    """docs/dropin.md names it: -I, and the variables reach the job all the same."""
+    python, gsub = sys.executable, Path(sys.executable).parent / "gsub"
+    make = (
+        f"mkdir -p front; printf '#!/bin/sh\\nexec {python} -I {gsub} \"$@\"\\n' > front/sbatch; chmod 755 front/sbatch"
+    )
+    assert lab.run(["bash", "-c", make], user=ALICE, cwd=place).returncode == 0
+    variables = "PYTHONHOME=/nowhere PYTHONHASHSEED=odd PYTHONIOENCODING=none PYTHONPATH=$PWD/hostile "
+    path = 'PATH="$PWD/front:$PATH" '
+    theirs = call(
+        lab, place, f"{path}{variables}%s a.sh", f"{shutil.which('sbatch', path='/usr/local/bin:/usr/bin:/bin')} {CPU}"
+    )
+    assert len(theirs.jobs) == 1
+    assert call(lab, place, f"{path}{variables}%s a.sh", f"sbatch {CPU}") == theirs
