@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from slurmwrap.errors import UsageError
+from slurmwrap.errors import UnknownOption, UsageError
 from slurmwrap.job.getopt import BadOption, Given, Names, names_for, scan
 from slurmwrap.job.options import ANSWERED_AT_ONCE
+from slurmwrap.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,22 @@ class CommandLine:
 
     @property
     def first_component(self) -> tuple[str, ...]:
-        """The words that concern the first component alone: its options, the script, the script's arguments."""
+        """The words that concern the first component alone: its options, the script, the script's arguments.
+
+        --wrap is the whole job's script, whichever component it stands in.
+        """
         first = self.argv.index(":") if self.hetjob else len(self.argv)
         end = len(self.argv) - len(self.args) - (self.script is not None)
-        return (*self.argv[: min(first, end)], *self.argv[end:])
+        wraps = [f"--wrap={one.value}" for one in self.given if one.option == "wrap" and one.word >= first]
+        return (*self.argv[: min(first, end)], *wraps, *self.argv[end:])
+
+    @property
+    def option_words(self) -> tuple[str, ...]:
+        """sbatch's options as they were typed, without ours and without the `--` behind them. Not with `:` before
+        the script: then ask for the first component."""
+        end = max((max(one.word, one.value_word) + 1 for one in self.given), default=0)
+        own = {at for one in self.given if one.own for at in (one.word, one.value_word)}
+        return tuple(word for at, word in enumerate(self.argv[:end]) if at not in own)
 
     @property
     def other_components(self) -> tuple[str, ...]:
@@ -37,6 +49,42 @@ class CommandLine:
     def has(self, *options: str) -> bool:
         """Whether one of sbatch's options is given."""
         return any(one.option in options and not one.own for one in self.given)
+
+
+def without_quiet(words: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
+    """Option words less every --quiet, also in a bundle (`-HQ`, where flags stand in front of a letter's value)."""
+    kept = [at for at, word in enumerate(words) if word != ":"]
+    quiet = [kept[one.word] for one in split_command_line(words, names).given if one.option == "quiet"]
+    left = {at: "-" if words[at].startswith("--") else words[at].replace("Q", "", quiet.count(at)) for at in quiet}
+    return tuple(left.get(at, word) for at, word in enumerate(words) if left.get(at) != "-")
+
+
+def words_for_sbatch(argv: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
+    """The call without our own options, also one that sbatch refuses or that has a site plugin's option."""
+    own = {at for one in own_options(argv, names) for at in (one.word, one.value_word)}
+    return tuple(word for index, word in enumerate(argv) if index not in own)
+
+
+def own_options(argv: Sequence[str], names: Names | None = None) -> tuple[Given, ...]:
+    """Our own options in a call that may not be readable to its end; they count words of `argv`.
+
+    Behind an option that we do not know our own are looked for as long as only options follow: the next other word
+    may be its value or the script, whose arguments are nobody's but its own.
+    """
+    words = [word for word in argv if word != ":"]
+    kept = [at for at, word in enumerate(argv) if word != ":"]
+    own: list[Given] = []
+    at = 0
+    while at < len(words):
+        try:
+            found, after = scan(words[at:], names or names_for(), ANSWERED_AT_ONCE).given, len(words)
+        except BadOption as bad:
+            found, after = bad.before, at + bad.word + 1
+        own += [
+            replace(one, word=kept[at + one.word], value_word=kept[at + one.value_word]) for one in found if one.own
+        ]
+        at = after
+    return tuple(own)
 
 
 def split_command_line(argv: Sequence[str], names: Names | None = None) -> CommandLine:
@@ -52,7 +100,7 @@ def split_command_line(argv: Sequence[str], names: Names | None = None) -> Comma
     try:
         found = scan(words, names or names_for(), ANSWERED_AT_ONCE)
     except BadOption as bad:
-        raise UsageError(str(bad), hint=bad.hint) from None
+        raise (UnknownOption if bad.unknown else UsageError)(str(bad), hint=bad.hint) from None
     script_at = kept[found.rest] if found.rest < len(kept) else len(argv)
     drop = {kept[i] for one in found.given if one.own for i in (one.word, one.value_word)}
     return CommandLine(

@@ -7,7 +7,6 @@ errors is getopt_long's, which sbatch prints (checked against sbatch 22.05.8).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from slurmwrap.job.options import (
     BASE,
@@ -16,20 +15,25 @@ from slurmwrap.job.options import (
     OPTIONAL,
     OWN_BY_NAME,
     SBATCH,
+    Argument,
     Option,
     OwnOption,
     Release,
     canonical,
 )
+from slurmwrap.records import dataclass, replace
 
 
 class BadOption(Exception):
-    """A word that getopt_long would refuse. `word` is its index; `hint` may name what was meant."""
+    """A word that getopt_long would refuse. `word` is its index; `hint` may name what was meant; `before` is what was
+    read up to there."""
 
-    def __init__(self, message: str, word: int, hint: str = "") -> None:
+    def __init__(self, message: str, word: int, hint: str = "", *, unknown: bool = False) -> None:
         super().__init__(message)
         self.word = word
         self.hint = hint
+        self.unknown = unknown  # no option's name begins so: a site plugin's may
+        self.before: tuple[Given, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +72,18 @@ class Names:
 
 def names_for(release: Release | None = None, extra: Sequence[Option] = ()) -> Names:
     """The names on a command line of sbatch `release` with the options `extra` of site plugins."""
-    known = {option.name: option for option in (*SBATCH, *extra) if option.known_to(release)}
+    known = {option.name: _as_in(option, release) for option in (*SBATCH, *extra) if option.known_to(release)}
     return Names(sbatch=known, letters=BY_LETTER, own=OWN_BY_NAME, release=release)
+
+
+def names_with(plugins: Mapping[str, Argument]) -> Names:
+    """The names of a call that was read with these options of site plugins."""
+    return names_for(extra=[Option(name, "", argument) for name, argument in plugins.items()])
+
+
+def _as_in(option: Option, release: Release | None) -> Option:
+    argument = option.argument_in(release)
+    return option if argument is option.argument else replace(option, argument=argument)
 
 
 def directive_names(names: Names) -> Names:
@@ -89,7 +103,11 @@ def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset
         if words[at] == "--":
             at += 1
             break
-        found = [_long(words, at, names)] if words[at].startswith("--") else _letters(words, at, names)
+        try:
+            found = [_long(words, at, names)] if words[at].startswith("--") else _letters(words, at, names)
+        except BadOption as bad:
+            bad.before = tuple(given)
+            raise
         given += found
         at = max(found[-1].word, found[-1].value_word) + 1
         if any(one.option in stop_at for one in found):
@@ -153,7 +171,7 @@ def _resolve(word: str, name: str, names: Names, at: int) -> Option | OwnOption:
     if possible:
         listed = " ".join(f"'--{option.name}'" for option in possible)
         raise BadOption(f"option '{word}' is ambiguous; possibilities: {listed}", at)
-    raise BadOption(f"unrecognized option '{word}'", at, _suggestion(name, names))
+    raise BadOption(f"unrecognized option '{word}'", at, _suggestion(name, names), unknown=True)
 
 
 def _beginning_with(prefix: str, names: Names) -> list[Option]:

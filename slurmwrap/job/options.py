@@ -2,14 +2,15 @@
 
 Names, letters, arguments and order are those of sbatch 22.05.8 (`sbatch --=x` names all of them in order, which
 tests/slurm compares with this table); later ones and the variables follow Slurm's sources and manual pages up to
-26.05. The order matters twice: getopt_long lists the possibilities of an ambiguous prefix in it, and of two
-variables for one option sbatch reads the later one last.
+26.05 (src/common/slurm_opt.c and src/sbatch/opt.c of every release between). The order matters twice: getopt_long
+lists the possibilities of an ambiguous prefix in it, and of two variables for one option sbatch reads the later last.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from slurmwrap.records import dataclass
 
 Release = tuple[int, int]  # (22, 5) is Slurm 22.05
 BASE: Release = (22, 5)
@@ -36,15 +37,29 @@ class Option:
     variables: tuple[str, ...] = ()  # SBATCH_* (and two SLURM_*) that set it, the strongest last
     since: Release = BASE
     until: Release | None = None
+    missing: tuple[Release, ...] = ()  # releases in between that lacked it
+    changed: tuple[Release, Argument] | None = None  # another kind of argument, from that release on
+    variables_since: Release | None = None  # where its variables came later than the option
 
     @property
     def is_flag(self) -> bool:
-        """Its variable is read as yes or no. requeue learnt a value in 25.11; its variable did not need one."""
-        return self.argument is NONE or self.name == "requeue"
+        """Its variable is read as yes or no."""
+        return self.argument is NONE
 
     def known_to(self, release: Release | None) -> bool:
         """Whether sbatch of that release has it; None stands for any release."""
-        return release is None or (self.since <= release and (self.until is None or release < self.until))
+        if release is None:
+            return True
+        return self.since <= release and (self.until is None or release < self.until) and release not in self.missing
+
+    def argument_in(self, release: Release | None) -> Argument:
+        """What it takes there; None stands for any release: the most that one of them takes."""
+        if self.changed is None:
+            return self.argument
+        at, later = self.changed
+        if release is None:
+            return OPTIONAL if OPTIONAL in (self.argument, later) else later
+        return self.argument if release < at else later
 
 
 def _(
@@ -54,8 +69,11 @@ def _(
     *variables: str,
     since: Release = BASE,
     until: Release | None = None,
+    missing: tuple[Release, ...] = (),
+    changed: tuple[Release, Argument] | None = None,
+    variables_since: Release | None = None,
 ) -> Option:
-    return Option(name, short, argument, variables, since, until)
+    return Option(name, short, argument, variables, since, until, missing, changed, variables_since)
 
 
 SBATCH: tuple[Option, ...] = (
@@ -92,11 +110,11 @@ SBATCH: tuple[Option, ...] = (
     _("exclude", "x", REQUIRED),
     _("exclusive", "", OPTIONAL, "SBATCH_EXCLUSIVE"),
     _("export", "", REQUIRED, "SBATCH_EXPORT"),
-    _("export-file", "", REQUIRED),
+    _("export-file", "", REQUIRED, missing=((23, 11),)),
     _("external", "", NONE, since=(25, 5)),
     _("extra", "", REQUIRED, since=(23, 2)),
     _("extra-node-info", "B", REQUIRED),
-    _("get-user-env", "", OPTIONAL, "SBATCH_GET_USER_ENV"),
+    _("get-user-env", "", OPTIONAL, "SBATCH_GET_USER_ENV", changed=((25, 5), NONE)),
     _("gid", "", REQUIRED),
     _("gpu-bind", "", REQUIRED, "SBATCH_GPU_BIND"),
     _("gpu-freq", "", REQUIRED, "SBATCH_GPU_FREQ"),
@@ -151,11 +169,11 @@ SBATCH: tuple[Option, ...] = (
     _("qos", "q", REQUIRED, "SBATCH_QOS"),
     _("quiet", "Q", NONE),
     _("reboot", "", NONE),
-    _("requeue", "", OPTIONAL, "SBATCH_REQUEUE"),
+    _("requeue", "", NONE, "SBATCH_REQUEUE", changed=((25, 11), OPTIONAL)),
     _("resources", "", REQUIRED, since=(25, 11)),
     _("reservation", "", REQUIRED, "SBATCH_RESERVATION"),
     _("resv-ports", "", OPTIONAL, since=(24, 5)),
-    _("segment", "", REQUIRED, "SBATCH_SEGMENT_SIZE", since=(24, 5)),
+    _("segment", "", REQUIRED, "SBATCH_SEGMENT_SIZE", since=(24, 5), variables_since=(25, 5)),
     _("signal", "", REQUIRED, "SBATCH_SIGNAL"),
     _("sockets-per-node", "", REQUIRED),
     _("spread-job", "", NONE, "SBATCH_SPREAD_JOB"),
@@ -184,6 +202,10 @@ SBATCH: tuple[Option, ...] = (
 
 # Read from the environment only: how long to wait for SBATCH_REQ_SWITCH (or --switches without @time).
 WAIT4SWITCH = Option("wait4switch", "", REQUIRED, ("SBATCH_WAIT4SWITCH",))
+
+# A file with the job's nodes, where neither --nodelist nor --nodefile names them: read as --nodelist=./FILE with
+# --distribution=arbitrary (sbatch(1); src/sbatch/opt.c in 22.05, src/common/slurm_opt.c from 23.11 on).
+HOSTFILE = "SLURM_HOSTFILE"
 
 # The same option under a second name (sbatch 22.05.8: --tasks-per-node sets ntasks-per-node, --cluster clusters).
 ALIASES: dict[str, str] = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}

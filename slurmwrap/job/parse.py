@@ -7,15 +7,14 @@ rank the same way: `#GSUB` < `GSUB_*` < flags.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
 
-from slurmwrap.errors import ScriptError, UsageError
+from slurmwrap.errors import ScriptError, UnknownOption, UsageError
 from slurmwrap.job.command_line import CommandLine, split_command_line
 from slurmwrap.job.getopt import OWN_NAMES, BadOption, Given, Names, directive_names, names_for, scan
 from slurmwrap.job.options import (
     ANSWERED_AT_ONCE,
     COMMAND_LINE_ONLY,
+    HOSTFILE,
     OPPOSITES,
     OWN,
     OWN_BY_NAME,
@@ -29,6 +28,13 @@ from slurmwrap.job.options import (
 from slurmwrap.job.request import JobRequest, Origin, Own, Script, Setting
 from slurmwrap.job.script import BadLine, Directive, Word, parse_directives
 from slurmwrap.job.shape import shape_of
+from slurmwrap.records import fields, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _OwnValue = tuple[str, Any]  # a field of Own and its value
 
 ReadScript = Callable[[str], bytes]
 
@@ -50,11 +56,11 @@ def parse_request(
     """Everything that the call asks for. `argv` is what follows the program's name.
 
     `read_script` raises OSError as `open` and `read` do. `release` is sbatch's, where it is known (it decides what
-    an abbreviation means); `extra` are options of site plugins. The script is not read (`content` b"") where sbatch
-    would not read it either. Of a heterogeneous job all is about its first component.
+    an abbreviation means, and a space after a backslash); `extra` are options of site plugins. The script is not read
+    (`content` b"") where sbatch would not read it either. Of a heterogeneous job all is about its first component.
 
     Raises UsageError and ScriptError with sbatch's words and exit codes. A UsageError without a hint is sbatch's own
-    to make (or not to make, about an option of a site plugin that we do not know); one with a hint is ours.
+    to make; one with a hint is ours. UnknownOption: it may be of a site plugin that is not in `extra`.
     """
     names = names_for(release, extra)
     command = split_command_line(argv, names)
@@ -67,10 +73,11 @@ def parse_request(
         own = _own((kept, _own_on(command)))
         return replace(first, own=own, hetjob=True, components=command.other_components)
     script = _script(command, environ, cwd, read_script, read_stdin)
-    sbatch_words, own_words, hetjob = _words_of(script)
+    sbatch_words, own_words, hetjob = _words_of(script, release)
     settings = _settings(
         _from_script(sbatch_words, script, names), _from_environment(environ), _from_command_line(command)
     )
+    settings = (*_from_hostfile(environ, settings), *settings)
     own = _own((_own_in_script(own_words, script), _own_in_environment(environ), _own_on(command)))
     chdir = next((s.value for s in reversed(settings) if s.option == "chdir" and s.value), cwd)
     return JobRequest(
@@ -82,6 +89,8 @@ def parse_request(
         chdir=chdir if chdir.startswith("/") else f"{cwd.rstrip('/')}/{chdir}",
         environ={name: value for name, value in environ.items() if name.startswith(_SEEN_BY_SBATCH)},
         hetjob=hetjob or command.hetjob,
+        words=None if command.hetjob else command.option_words,
+        plugin_options={option.name: option.argument for option in extra},
     )
 
 
@@ -106,7 +115,9 @@ def _script(
         return Script(path=None, name="sbatch", content=_checked(read_stdin(), "stdin"), from_stdin=True)
     chdir = next((one.value for one in reversed(command.given) if one.option == "chdir"), None)
     path, content = _find(command.script, chdir, environ.get("PATH", ""), cwd, read_script)
-    return Script(path=path, name=path.rpartition("/")[2], content=_checked(content, command.script))
+    return Script(
+        path=path, name=path.rpartition("/")[2], content=_checked(content, command.script), word=command.script
+    )
 
 
 def wrap_script(command: str) -> bytes:
@@ -178,10 +189,10 @@ def _checked(content: bytes, name: str) -> bytes:
 _Located = tuple[Directive, Word]
 
 
-def _words_of(script: Script) -> tuple[list[_Located], list[_Located], bool]:
+def _words_of(script: Script, release: Release | None) -> tuple[list[_Located], list[_Located], bool]:
     """The words of `#SBATCH` lines up to a second component, those of `#GSUB` lines, and whether there is one."""
     try:
-        directives = parse_directives(script.content)
+        directives = parse_directives(script.content, release)
     except BadLine as bad:
         hint = "It is a #GSUB line, which sbatch would not read." if bad.own else ""
         raise UsageError(f"{_shown(script)}: {bad}", hint=hint, exit_code=1) from None
@@ -205,7 +216,8 @@ def _scan_lines(located: Sequence[_Located], script: Script, names: Names) -> tu
         hint = "gsub's own options go on a #GSUB line." if ours else bad.hint
         if line.magic == "#GSUB":
             hint = hint or f"#GSUB lines take {', '.join('--' + own.name for own in OWN)}."
-        raise UsageError(f"{_shown(script)}:{line.line}: {bad}", hint=hint) from None
+        unknown = bad.unknown and line.magic == "#SBATCH"
+        raise (UnknownOption if unknown else UsageError)(f"{_shown(script)}:{line.line}: {bad}", hint=hint) from None
     if found.rest < len(located):
         line, word = located[found.rest]
         hint = "" if line.magic == "#SBATCH" else "#GSUB lines take options alone."
@@ -244,6 +256,14 @@ def _from_environment(environ: Mapping[str, str]) -> Iterable[tuple[Setting, boo
                 yield one, not option.is_flag or switches_on(value)
 
 
+def _from_hostfile(environ: Mapping[str, str], settings: Sequence[Setting]) -> Iterable[Setting]:
+    """The weakest of all: it names the nodes where nothing else does."""
+    path = environ.get(HOSTFILE)
+    if path is not None and not any(setting.option in ("nodelist", "nodefile") for setting in settings):
+        value = path if "/" in path else f"./{path}"
+        yield Setting(option="nodelist", value=value, origin=Origin.ENVIRONMENT, where=HOSTFILE)
+
+
 def switches_on(value: str) -> bool:
     """How sbatch reads the variable of a flag (22.05.8: SBATCH_WAIT=0 clears, SBATCH_NO_REQUEUE=1 sets)."""
     text = value.strip()
@@ -270,8 +290,6 @@ def _settings(
 
 
 # --- gsub's options -----------------------------------------------------------------------------------------------
-
-_OwnValue = tuple[str, Any]  # a field of Own and its value
 
 
 def _own(layers: Iterable[Iterable[_OwnValue]]) -> Own:

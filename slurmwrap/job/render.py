@@ -1,18 +1,19 @@
-"""JobRequest + Wishes → BatchScript: each value is changed where the user set it, what we add goes on the command line.
+"""JobRequest + Wishes → BatchScript, the rewritten job as people are shown it; and the words that are submitted. Pure.
 
-Pure. The script keeps its lines, and every byte outside of changed `#SBATCH` words. How a rewrite is shown to people
-is in `show`.
+In the rewrite each value is changed where the user set it, and what we add goes on the command line; the script keeps
+its lines, and every byte outside of changed `#SBATCH` words (`show` prints it). `submitted_options` asks for the same
+with the user's script and variables as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from slurmwrap.job.options import BY_NAME, EXCLUSIVE_GROUPS, NONE, OPPOSITES, OPTIONAL
+from slurmwrap.job.options import BY_NAME, EXCLUSIVE_GROUPS, NONE, OPPOSITES, OPTIONAL, REQUIRED
 from slurmwrap.job.request import BatchScript, Change, JobRequest, Origin, Setting, Wish
 from slurmwrap.job.script import quote_word, replace_spans
 from slurmwrap.job.shape import memory_in_force
+from slurmwrap.records import replace
 
 ADDED = "added"  # Change.where of what the user had not set
 KEPT = "kept"  # Change.where of a wish that only explains why something unset stays unset
@@ -43,9 +44,21 @@ def conflict(request: JobRequest, option: str) -> str | None:
     return _conflict(request.settings, option)
 
 
-def sbatch_argv(batch: BatchScript, script_path: str | None) -> tuple[str, ...]:
-    """The command: `sbatch OPTIONS SCRIPT ARGS`. `script_path` None: the script is piped in, or --wrap is an option."""
-    return ("sbatch", *batch.options, *(() if script_path is None else (script_path, *batch.args)))
+def submitted_options(request: JobRequest, batch: BatchScript) -> tuple[str, ...]:
+    """The options of the call that really submits: the user's own words, then each change, which wins there.
+
+    His script and his variables go as they are. Otherwise Command= would name a copy of ours, where many a script looks
+    for its own directory, and the job would see other SBATCH_* variables than he set.
+    """
+    if request.words is None:
+        return batch.options
+    changed = [change for change in batch.changes if change.new is not None and change.new != change.old]
+    return (*request.words, *(_spelt(change) for change in changed), *request.components)
+
+
+def _spelt(change: Change) -> str:
+    flag = not change.new and BY_NAME[change.option].argument is not REQUIRED
+    return spell(change.option, None if flag else change.new)
 
 
 def spell(option: str, value: str | None) -> str:

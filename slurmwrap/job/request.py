@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+from slurmwrap.job.options import Argument
+from slurmwrap.records import dataclass, field
 
 
 class Origin(Enum):
@@ -36,6 +38,7 @@ class Script:
     name: str  # what sbatch would make the job's name: base name, "sbatch" (stdin) or "wrap"
     content: bytes  # b"" where it was not read: --help and the like, and heterogeneous jobs with `:`
     from_stdin: bool = False  # standard input was read to its end: whoever calls sbatch must hand `content` on
+    word: str | None = None  # what the command line calls it; sbatch makes Command= of that by its own rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,8 @@ class JobRequest:
     environ: Mapping[str, str] = field(default_factory=dict)  # SBATCH_*, SLURM_CONF and the like that sbatch will see
     hetjob: bool = False  # everything above is about the first component
     components: tuple[str, ...] = ()  # `: OPTIONS` of the other ones, where the command line names them
+    words: tuple[str, ...] | None = None  # the command line's options (of sbatch) as they were typed; None: not known
+    plugin_options: Mapping[str, Argument] = field(default_factory=dict)  # of site plugins; none unless one is used
 
     def setting(self, option: str) -> Setting | None:
         """The setting in force for `option` (canonical long name), or None."""
@@ -131,6 +136,11 @@ class JobRequest:
     def job_name(self) -> str:
         """As sbatch would name the job."""
         return self.value("job-name") or self.script.name
+
+    @property
+    def prerun_name(self) -> str:
+        """The name of its pre-run's job."""
+        return f"{self.job_name}.prerun"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +168,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScript:
-    """The rewritten job, ready for sbatch: `sbatch *options SCRIPT *args` with `environ` laid over the environment."""
+    """The rewritten job as it is shown: `sbatch *options SCRIPT *args` with `environ` laid over the environment.
+
+    What is really called is render.submitted_options: the user's own words, script and environment, with `changes` on
+    the command line.
+    """
 
     content: bytes  # the script: the user's own but for directive lines
     options: tuple[str, ...]  # the user's command line, changed in place, then what we add; spelled --name=value

@@ -5,7 +5,7 @@ The rules are sbatch's own. Measured on 22.05.8 (`sbatch -v --test-only` prints 
 - lines end with the first line that is neither blank nor a comment;
 - the words of all lines are one argument list: an option may take its value from the next line;
 - `#` outside quotes ends a line, also inside a word (`--comment=a#b` is `a`); a backslash keeps the next character,
-  in and out of quotes, but unquoted white space after it still ends the word (24.11 keeps a space there);
+  in and out of quotes, but unquoted white space after it still ends the word (since 24.05 a space does not);
 - an empty word (`""`) ends its line; unmatched quotes and a word that starts with `:` are fatal (exit code 1);
 - `hetjob` (or `packjob`) as first word begins the next component of a heterogeneous job; as any word it ends its line.
 """
@@ -13,12 +13,15 @@ The rules are sbatch's own. Measured on 22.05.8 (`sbatch -v --test-only` prints 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from slurmwrap.job.options import Release
+from slurmwrap.records import dataclass
 
 MAGIC_WORDS = (b"#SBATCH", b"#SLURM", b"#GSUB")
 _BLANK = b" \t\n\v\f\r"  # isspace() in the C locale
 _SEPARATORS = (b"hetjob", b"packjob")
 _NEEDS_QUOTES = b"\"'\\# \t\v\f\r"
+_KEEPS_SPACE_SINCE = (24, 5)  # `\ ` outside quotes
 
 
 class BadLine(Exception):
@@ -51,10 +54,12 @@ class Directive:
     hetjob: bool = False  # the line begins another component of a heterogeneous job
 
 
-def parse_directives(content: bytes) -> tuple[Directive, ...]:
-    """All directive lines of a script, in order. Raises BadLine where sbatch would give up."""
+def parse_directives(content: bytes, release: Release | None = None) -> tuple[Directive, ...]:
+    """All directive lines of a script, in order, as sbatch `release` reads them. Raises BadLine where it would give up,
+    and, of a release that is not known (None), where releases differ: then it is sbatch's to read."""
+    keeps_space = None if release is None else release >= _KEEPS_SPACE_SINCE
     return tuple(
-        _directive(content, number, start, stop, magic)
+        _directive(content, number, start, stop, magic, True if magic == b"#GSUB" else keeps_space)
         for number, start, stop, magic in _lines_before_program(content)
         if magic
     )
@@ -99,10 +104,10 @@ def _lines_before_program(content: bytes) -> Iterator[tuple[int, int, int, bytes
         start, number = stop + 1, number + 1
 
 
-def _directive(content: bytes, number: int, start: int, stop: int, magic: bytes) -> Directive:
+def _directive(content: bytes, number: int, start: int, stop: int, magic: bytes, keeps_space: bool | None) -> Directive:
     after = _skip_blanks(content, start + len(magic), stop)
     try:
-        words = tuple(_words(content, after, stop, number))
+        words = tuple(_words(content, after, stop, number, keeps_space))
     except BadLine as bad:
         raise BadLine(str(bad), number, own=magic == b"#GSUB") from None
     return Directive(
@@ -115,7 +120,7 @@ def _directive(content: bytes, number: int, start: int, stop: int, magic: bytes)
     )
 
 
-def _words(content: bytes, at: int, stop: int, number: int) -> Iterator[Word]:
+def _words(content: bytes, at: int, stop: int, number: int, keeps_space: bool | None) -> Iterator[Word]:
     """Words up to the first empty one, which is also what sbatch sees in place of a `hetjob`."""
     while True:
         start = _skip_blanks(content, at, stop)
@@ -123,7 +128,9 @@ def _words(content: bytes, at: int, stop: int, number: int) -> Iterator[Word]:
             return
         if start < stop and content[start : start + 1] == b":":
             raise BadLine(f"line {number}: Unexpected `:` in [{_shown(content, at, stop)}]", number)
-        text, end = _word(content, start, stop)
+        text, end = _word(content, start, stop, bool(keeps_space))
+        if keeps_space is None and (text, end) != _word(content, start, stop, True):
+            raise BadLine(f"line {number}: a space after a backslash ends the word before Slurm 24.05 only", number)
         if end < 0:
             raise BadLine(f"line {number}: Unmatched `{text.decode()}` in [{_shown(content, at, stop)}]", number)
         if not text:
@@ -132,11 +139,11 @@ def _words(content: bytes, at: int, stop: int, number: int) -> Iterator[Word]:
         at = end
 
 
-def _word(content: bytes, at: int, stop: int) -> tuple[bytes, int]:
+def _word(content: bytes, at: int, stop: int, keeps_space: bool) -> tuple[bytes, int]:
     """The word at `at` without its quotes, and where it ends; -1 when a quote (then the text) stays open."""
     text = bytearray()
     quote, escaped = b"", False
-    while at < stop and (quote or content[at] not in _BLANK):
+    while at < stop and (quote or content[at] not in _BLANK or (escaped and keeps_space and content[at] == 32)):
         byte = content[at : at + 1]
         at += 1
         if escaped:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from slurmwrap.cluster.node import Node
 from slurmwrap.errors import UsageError
+from slurmwrap.job.options import HOSTFILE
+from slurmwrap.job.render import spell
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit
+from slurmwrap.records import asdict, dataclass, field, fields
+
+if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Node
 
 CPU_FLOOR = 4  # one process with its loader workers; never more than the user asked for on a node
 MEM_FLOOR_MIB = 16 * 1024  # a process loads the whole model even where eight would share the node's memory
@@ -102,7 +106,7 @@ def trial_options(
     `partition` None or "": the job's own. `cpus`, `mem_mib` None: Slurm's default. Submit with `trial_environ()`,
     since SBATCH_* variables of the user would bring back what is left out here.
     """
-    options = [f"--job-name={request.job_name}.prerun", f"--chdir={request.chdir}"]
+    options = [f"--job-name={request.prerun_name}", f"--chdir={request.chdir}"]
     options += ["--nodes=1", f"--ntasks={tasks}", f"--ntasks-per-node={tasks}", f"--gres={_gres(request, gpus)}"]
     options += [f"--cpus-per-task={math.ceil(cpus / tasks)}"] if cpus else []
     options += [f"--mem={mem_mib}M"] if mem_mib else []
@@ -113,8 +117,9 @@ def trial_options(
 
 
 def trial_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for submitting the trial: the user's without SBATCH_*, which options already hold."""
-    return {name: value for name, value in environ.items() if not name.startswith("SBATCH_")}
+    """The environment for submitting the trial: the user's without SBATCH_*, which options already hold, and without
+    the file of the real job's nodes, which would make the trial as large."""
+    return {name: value for name, value in environ.items() if not name.startswith("SBATCH_") and name != HOSTFILE}
 
 
 def exported_file(content: bytes, environ: Mapping[str, str]) -> bytes:
@@ -215,20 +220,22 @@ def _gres(request: JobRequest, gpus: int) -> str:
 
 
 def _kept(request: JobRequest) -> list[str]:
-    names = {s.option for s in request.settings}
+    names = {s.option for s in request.settings} - request.plugin_options.keys()
     chosen = [n for n in _KEPT if n in names] + sorted(n for n in names if n.startswith("container"))
     options = []
     for name in chosen:
         value = request.value(name)
         if name in ("constraint", "prefer") and value and set("*[") & set(value):
             continue  # node counts ("[rack1|rack2]", "a*2") ask for more than one node
-        options.append(f"--{name}" if value is None else f"--{name}={value}")
-    return options
+        options.append(spell(name, value))
+    # a plugin is told of each one, in sbatch's order: what it makes of two of a name is its own business
+    return options + [spell(s.option, s.value) for s in request.settings if s.option in request.plugin_options]
 
 
 def _export(request: JobRequest) -> list[str]:
     # The wrapper's parameters travel in the environment, and only ALL takes them along (sbatch(1), --export).
-    value = request.value("export")
+    # With a file it means that file alone, as if nothing were said; but where nothing is said 26.05 forgets the file.
+    value = request.value("export") or ("ALL" if request.value("export-file") else None)
     if value is None or "ALL" in value.split(","):
         return [] if value is None else [f"--export={value}"]
     ours = ",".join(_OURS)

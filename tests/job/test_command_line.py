@@ -29,6 +29,12 @@ def test_a_double_dash_ends_the_options() -> None:
     assert split_command_line(["--hold", "--", "--odd.sh"]).script == "--odd.sh"
 
 
+def test_wrap_is_the_first_components_too_wherever_it_stands() -> None:
+    command = split_command_line(["-t2", "-N1", ":", "-N2", "--wrap", "a  b"])
+    assert command.first_component == ("-t2", "-N1", "--wrap=a  b")
+    assert split_command_line(["--wrap=a", ":", "-N2"]).first_component == ("--wrap=a",)
+
+
 def test_a_colon_between_options_makes_a_heterogeneous_job() -> None:
     command = split_command_line(["-N1", ":", "-N2", "--explain", "a.sh"])
     assert (command.hetjob, command.script) == (True, "a.sh")

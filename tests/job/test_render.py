@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.job.parse import parse_request
-from slurmwrap.job.render import conflict, render, sbatch_argv
+from slurmwrap.job.render import conflict, render
 from slurmwrap.job.request import BatchScript, Change, JobRequest, Wish
 
 SCRIPT = b"""#!/bin/bash
@@ -154,10 +154,3 @@ def test_a_memory_unit_that_does_not_count_is_no_hindrance() -> None:
     request = ask("a.sh", environ={"SBATCH_MEM_PER_GPU": "64G"})  # the script's --mem beats it
     assert conflict(request, "mem") is None
     assert conflict(request, "mem-per-gpu") is not None
-
-
-def test_the_command_names_script_and_arguments_or_leaves_both_out() -> None:
-    batch = render(ask("-p", "gpu", "a.sh", "--lr", "3"), [])
-    assert sbatch_argv(batch, "/x/a.sh") == ("sbatch", "--partition=gpu", "/x/a.sh", "--lr", "3")
-    wrapped = render(ask("-p", "gpu", "--wrap", "echo hi"), [wish("exclude", "n1")])
-    assert sbatch_argv(wrapped, None) == ("sbatch", "--partition=gpu", "--wrap=echo hi", "--exclude=n1")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurmwrap.job.options import BY_NAME, COMMAND_LINE_ONLY, NONE
 from slurmwrap.job.parse import parse_request
-from slurmwrap.job.render import conflict, render, sbatch_argv, spell
+from slurmwrap.job.render import conflict, render, spell
 from slurmwrap.job.request import JobRequest, Origin, Wish
 from slurmwrap.job.script import quote_word
 from slurmwrap.job.show import equivalent_script, explain
@@ -112,7 +112,7 @@ def test_a_rewritten_job_is_read_back_with_every_wish_and_nothing_else_changed(c
     request = parsed(argv, environ, script)
     wishes = granted(request, pairs)
     batch = render(request, wishes)
-    again = parsed(list(sbatch_argv(batch, "a.sh"))[1:], {**environ, **batch.environ}, batch.content)
+    again = parsed([*batch.options, "a.sh", *batch.args], {**environ, **batch.environ}, batch.content)
     expected = in_force(request) | {wish.option: wish.value for wish in wishes}
     for wish in wishes:
         expected.pop({"requeue": "no-requeue", "no-requeue": "requeue"}.get(wish.option, ""), None)
@@ -142,7 +142,7 @@ def test_the_equivalent_script_alone_asks_for_the_same(call, pairs) -> None:
     said = {(s.origin, s.option) for s in request.settings if s.option in ("mem", "mem-per-cpu", "mem-per-gpu")}
     assume(len({origin for origin, _ in said}) == len(said))
     batch = render(request, granted(request, pairs))
-    whole = parsed(list(sbatch_argv(batch, "a.sh"))[1:], {**environ, **batch.environ}, batch.content)
+    whole = parsed([*batch.options, "a.sh", *batch.args], {**environ, **batch.environ}, batch.content)
     alone = parsed(["a.sh"], {}, equivalent_script(request, batch))
     cleared = {o for o in BY_NAME.values() if o.is_flag and any(environ.get(v, "yes") != "yes" for v in o.variables)}
     ignored = COMMAND_LINE_ONLY | {option.name for option in cleared}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from slurmwrap.job.script import BadLine, has_foreign_directives, parse_directives, quote_word, replace_spans
 
 
-def words(*lines: str) -> list[list[str]]:
+def words(*lines: str, release: tuple[int, int] | None = (22, 5)) -> list[list[str]]:
     content = "\n".join(("#!/bin/sh", *lines, "echo", "")).encode()
-    return [[word.text for word in directive.words] for directive in parse_directives(content)]
+    return [[word.text for word in directive.words] for directive in parse_directives(content, release)]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,33 @@ def words(*lines: str) -> list[list[str]]:
 )
 def test_a_line_is_split_as_sbatch_splits_it(line: str, expected: list[str]) -> None:
     assert words(line) == [expected]
+
+
+SPACED = [
+    (r"#SBATCH -J a\ b", ["-J", "a b"]),
+    (r"#SBATCH --comment \ x -n4", ["--comment", " x", "-n4"]),
+    (r"#SBATCH --comment=\ -n4", ["--comment= -n4"]),
+    (r"#SBATCH -J a\\ b", ["-J", "a\\", "b"]),
+    ("#SBATCH -J a\\\tb", ["-J", "a", "b"]),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), SPACED)
+def test_since_24_05_a_backslash_keeps_a_space(line: str, expected: list[str]) -> None:
+    assert words(line, release=(24, 5)) == [expected]
+
+
+@pytest.mark.parametrize("line", [line for line, _ in SPACED[:3]])
+def test_what_releases_read_differently_is_left_to_an_sbatch_whose_release_is_unknown(line: str) -> None:
+    with pytest.raises(BadLine, match="line 2: a space after a backslash") as raised:
+        words(line, release=None)
+    assert not raised.value.own
+    assert words(line.replace("#SBATCH", "#GSUB"), release=None) == words(line, release=(24, 5))
+
+
+@pytest.mark.parametrize(("line", "expected"), SPACED[3:])
+def test_what_they_read_alike_is_read_without_knowing_which(line: str, expected: list[str]) -> None:
+    assert words(line, release=None) == [expected]
 
 
 @pytest.mark.parametrize("line", [" #SBATCH -N2", "##SBATCH -N2", "#sbatch -N2", "# SBATCH -N2", "#GSU --x", ""])

@@ -7,7 +7,7 @@ import pytest
 from slurmwrap.errors import UsageError
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
-from slurmwrap.job.shape import parse_time_limit, passthrough_reason
+from slurmwrap.job.shape import parse_time_limit
 
 
 def ask(*argv: str, script: bytes = b"#!/bin/sh\n", environ: dict[str, str] | None = None) -> JobRequest:
@@ -160,29 +160,3 @@ def test_a_node_list_in_a_file_tells_no_number() -> None:
 )
 def test_exclusive_means_the_job_has_its_nodes_alone(argv: list[str], alone: bool) -> None:
     assert shape(*argv).exclusive is alone
-
-
-@pytest.mark.parametrize(
-    ("argv", "more", "said"),
-    [
-        (["-G1"], {}, None),
-        (["-N1"], {}, "no GPU"),
-        (["--help"], {}, "--help"),
-        (["-V"], {}, "--version"),
-        (["-G1", "--test-only"], {}, "--test-only"),
-        (["-G1", ":", "-G1"], {}, None),
-        (["-N1", ":", "-G1"], {}, "Heterogeneous"),
-        (["-G1", "--prerun=off", ":", "-G1"], {}, "Heterogeneous"),
-        (["-G1", "--dry-run"], {"script": b"#!/bin/sh\n#SBATCH hetjob\n"}, "Heterogeneous"),
-        (["-G1"], {"script": b"#!/bin/sh\n#PBS -N x\n"}, "#PBS"),
-        (["-G1", "--ignore-pbs"], {"script": b"#!/bin/sh\n#PBS -N x\n"}, None),
-        (["-G1"], {"environ": {"SLURM_JOB_ID": "77"}}, "inside job 77"),
-        (["-G1", "-Mother"], {}, "--clusters"),
-        (["-G1", "--uid=1000"], {}, "another user"),
-        (["-G1", "--prerun=off", "--no-tune", "--no-place", "--no-retry"], {}, "nothing to do"),
-        (["-G1", "--prerun=off", "--no-tune", "--no-place"], {}, None),
-    ],
-)
-def test_calls_that_are_not_for_us_go_through_with_a_reason(argv, more, said: str | None) -> None:
-    reason = passthrough_reason(ask(*argv, **more))
-    assert reason is None if said is None else reason is not None and said in reason

@@ -1,0 +1,82 @@
+"""Edge: the options that the site's plugins (SPANK) add to sbatch, told by sbatch itself.
+
+`sbatch --help` names them under a title of its own, alike in 22.05, 24.11 and 26.05 (src/common/spank.c). What is shown
+behind a name is the plugin's prose and need not say whether the option takes an argument. So of the options that a
+call writes apart from what follows them sbatch is asked just that: `sbatch --name --help` shows the help unless --help
+is the argument of --name. None of these questions can submit: the script is read from an empty standard input.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.host.command import run
+from slurmwrap.job.options import OPTIONAL, OWN_BY_NAME, REQUIRED, Option
+from slurmwrap.job.script import MAGIC_WORDS
+from slurmwrap.slurm.which import slurms_own, started_with
+
+_TITLE = "\nOptions provided by plugins:\n"
+_NEXT_TITLE = re.compile(r"^\S", re.MULTILINE)
+_NAME = re.compile(r"^ {6}--([^\s=]+)", re.MULTILINE)
+_TIMEOUT_S = 5.0  # sbatch takes 6 ms
+_WIDTH = "COLUMNS"  # the caller's may cut the names short; unset means 80
+
+
+class PluginOptions:
+    """The plugins' options as sbatch in `environ` takes them; each question is asked once.
+
+    There are none where sbatch cannot be asked or does not answer: then the call is sbatch's own to judge.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._takes_next = cache(self._asked_for_next)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """In sbatch's order."""
+        return names_in(self._help())
+
+    def used_in(self, words: Sequence[str]) -> tuple[Option, ...]:
+        """All of them, for reading `words`. One that is nowhere written apart need not be known to take an argument:
+        sbatch refuses `--flag=value` itself."""
+        apart = written_apart(words, self.names)
+        return tuple(
+            Option(name, "", REQUIRED if name in apart and self._takes_next(name) else OPTIONAL) for name in self.names
+        )
+
+    def _asked_for_next(self, name: str) -> bool:
+        return not self._help(f"--{name}")
+
+    def _help(self, *before: str) -> str:
+        """What `sbatch BEFORE --help` shows, "" where that is none."""
+        try:
+            program = slurms_own(self._environ)
+        except SlurmwrapError:
+            return ""
+        environ = {name: value for name, value in started_with(program, self._environ).items() if name != _WIDTH}
+        done = run(["sbatch", *before, "--help"], program=program, timeout_s=_TIMEOUT_S, environ=environ)
+        return os.fsdecode(done.stdout) if done.ok else ""
+
+
+def names_in(help_text: str) -> tuple[str, ...]:
+    """The names under the title. Of two owners of one name it is gsub's own."""
+    told = _NEXT_TITLE.split(help_text.partition(_TITLE)[2], maxsplit=1)[0]
+    return tuple(name for name in dict.fromkeys(_NAME.findall(told)) if name not in OWN_BY_NAME)
+
+
+def written_apart(words: Sequence[str], names: Sequence[str]) -> frozenset[str]:
+    """Those of `names` that a word without `=` may stand for."""
+    said = {word[2:] for word in words if len(word) > 2 and word.startswith("--") and "=" not in word}
+    return frozenset(name for name in names if any(name.startswith(one) for one in said))
+
+
+def directive_words(script: bytes) -> tuple[str, ...]:
+    """What may be a word of a directive line; one too many costs one question."""
+    lines = (line for line in script.split(b"\n") if line.startswith(MAGIC_WORDS))
+    found = (word for line in lines for word in line.decode(errors="surrogateescape").split())
+    return tuple(word[word.find("--") :].strip("\"'") for word in found if "--" in word)

@@ -1,0 +1,155 @@
+"""Options of a site's plugins (SPANK), with a real plugin that Slurm has loaded: gsub beside sbatch."""
+
+from __future__ import annotations
+
+import json
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, started
+
+from slurmwrap.lab.layout import Layout
+
+ALICE = USERS[0]
+GSUB = str(Path(sys.executable).parent / "gsub")
+ALONE = (GSUB, "--prerun=off", "--no-tune", "--no-place")
+SHOWS = "#!/bin/sh\n#SBATCH --gres=gpu:2 -N2 --mem=100\n{}env | grep ^SITE_ | sort\n"
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def site(lab_scratch: Path) -> Iterator[Lab]:
+    """A lab whose site has a plugin: site_plugin.c, beside this file."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler (apt-get install gcc libc6-dev)")
+    with started(lab_scratch / "plugins", "--nodes", "2", "--switches", "1", "--no-hooks") as lab:
+        etc = Layout(lab.dir).etc
+        library = etc / "site.so"
+        source = Path(__file__).with_name("site_plugin.c")
+        argv = ["cc", "-shared", "-fPIC", f"-DVERSION={_version(lab)}", "-o", library, source]
+        subprocess.run(argv, check=True, timeout=60)
+        (etc / "plugstack.conf").write_text(f"required {library}\n")
+        done = lab.run(["scontrol", "reconfigure"])
+        assert done.returncode == 0, done.stderr
+        assert "Options provided by plugins:" in lab.run(["sbatch", "--help"]).stdout
+        yield lab
+
+
+def _version(lab: Lab) -> int:
+    """As Slurm counts its releases."""
+    told = lab.run(["sbatch", "--version"]).stdout
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", told)
+    assert found, told
+    major, minor, micro = map(int, found.groups())
+    return (major << 16) + (minor << 8) + micro
+
+
+@pytest.fixture
+def home(lab_scratch: Path) -> Path:
+    """A directory of alice's."""
+    path = lab_scratch / f"plugins-{time.monotonic_ns()}"
+    path.mkdir()
+    shutil.chown(path, ALICE)
+    return path
+
+
+def script(home: Path, directives: str = "") -> str:
+    (home / "a.sh").write_text(SHOWS.format(directives))
+    return "a.sh"
+
+
+def submitted(lab: Lab, home: Path, *words: str, **environ: str) -> int:
+    done = lab.run(words, user=ALICE, cwd=home, env=environ)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+def found_by(lab: Lab, home: Path, job: int) -> str:
+    """What the job printed."""
+    lab.wait_job(job, {"COMPLETED"}, timeout=120)
+    return (home / f"slurm-{job}.out").read_text()
+
+
+def trial_of(job: int) -> Path:
+    """The directory of the job's pre-run."""
+    trials = (Path(pwd.getpwnam(ALICE).pw_dir) / ".local/state/slurmwrap/prerun").glob("*/spec.json")
+    (found,) = (path.parent for path in trials if json.loads(path.read_bytes())["real_job"] == str(job))
+    return found
+
+
+HOW = {
+    "on the command line": (["--site-image=a b:1", "--site-trace"], "", {}),
+    "apart": (["--site-image", "a b:1", "--site-trace"], "", {}),
+    "abbreviated": (["--site-im", "a b:1", "--site-t"], "", {}),
+    "in the script": ([], '#SBATCH --site-image="a b:1" --site-trace\n', {}),
+    "apart in the script": ([], '#SBATCH --site-im\n#SBATCH "a b:1" --site-trace\n', {}),
+    "said again": (["--site-image=a b:1"], "#SBATCH --site-image=other --site-trace\n", {}),
+    "in the environment": (["--site-trace"], "", {"SLURM_SPANK__SLURM_SPANK_OPTION_site_site_image": "a b:1"}),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_job_and_its_pre_run_both_get_them(site: Lab, home: Path, how: str) -> None:
+    words, directives, environ = HOW[how]
+    job = submitted(site, home, GSUB, *words, script(home, directives), f"for {how}", **environ)
+    expected = "SITE_IMAGE=<a b:1>\nSITE_LEVEL=none\nSITE_TRACE=yes\n"
+    assert found_by(site, home, job) == expected
+    assert (trial_of(job) / "output").read_text() == expected
+
+
+@pytest.mark.parametrize("words", [["--site-level", "7", "--quiet"], ["-Q", "--site-l=7"], ["-HQ", "--site-level=7"]])
+def test_sbatch_knows_which_takes_an_argument_where_its_help_does_not_show_it(
+    site: Lab, home: Path, words: list[str]
+) -> None:
+    done = site.run([*ALONE, *words, script(home)], user=ALICE, cwd=home)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (job,) = site.run(["squeue", "-h", "-t", "all", "-u", ALICE, "-S", "-i", "-o", "%i"]).stdout.split()[:1]
+    site.run(["scontrol", "release", job])
+    assert "SITE_LEVEL=7\n" in found_by(site, home, int(job))
+
+
+@pytest.mark.parametrize("words", [["--site-image", "a"], ["--site-level", "7"], ["--site-trace"]])
+def test_such_a_call_is_planned(site: Lab, home: Path, words: list[str]) -> None:
+    done = site.run([GSUB, "--dry-run", *words, script(home)], user=ALICE, cwd=home)
+    assert (done.returncode, done.stderr.partition("(")[0]) == (0, "gsub: nothing submitted; pre-run: auto ")
+
+
+def test_one_that_is_passed_on_comes_without_our_options(site: Lab, home: Path) -> None:
+    (home / "cpu.sh").write_text("#!/bin/sh\nenv | grep ^SITE_ | sort\n")
+    job = submitted(site, home, GSUB, "--site-image", "a", "--no-tune", "--site-level", "7", "--no-place", "cpu.sh")
+    assert found_by(site, home, job) == "SITE_IMAGE=<a>\nSITE_LEVEL=7\nSITE_TRACE=no\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nosuch", "a.sh"],
+        ["--nosuch=1", "--site-trace", "a.sh"],
+        ["--site-image=a", "--nosuch", "a.sh"],
+        ["--site-", "a.sh"],
+        ["--site-trace=1", "a.sh"],
+        ["a.sh", "--site-image"],
+        ["--site-image"],
+        ["--site-image=a", "nosuch.sh"],
+    ],
+)
+@pytest.mark.parametrize("directives", ["", "#SBATCH --site-nosuch\n"])
+def test_what_sbatch_refuses_is_refused_in_its_words(site: Lab, home: Path, words: list[str], directives: str) -> None:
+    script(home, directives)
+    theirs, ours = (site.run([*program, "-H", *words], user=ALICE, cwd=home) for program in (["sbatch"], ALONE))
+    anonymous = [re.sub(r"job \d+", "job N", done.stdout) for done in (theirs, ours)]
+    assert (ours.returncode, anonymous[1], ours.stderr) == (theirs.returncode, anonymous[0], theirs.stderr)
+    site.run(["scancel", "-u", ALICE])
+
+
+def test_the_help_names_them_as_sbatchs_does(site: Lab, home: Path) -> None:
+    theirs, ours = (site.run([program, "--help"], user=ALICE, cwd=home) for program in ("sbatch", GSUB))
+    assert "--site-image=NAME[:TAG]" in theirs.stdout
+    assert ours.stdout.startswith(theirs.stdout)

@@ -1,0 +1,87 @@
+"""The options of site plugins, out of what sbatch says of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.job.options import OPTIONAL, REQUIRED, Option
+from slurmwrap.slurm.plugin_options import PluginOptions, directive_words, names_in, written_apart
+
+# As src/common/spank.c lays it out: an option too long for its column has a line of its own behind an empty one.
+HELP = """\
+Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
+
+Parallel run options:
+      --gres=list             required generic resources
+
+Options provided by plugins:
+
+      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH
+                              [pyxis] the image to use for the container
+                              filesystem, see --container-save
+
+      --container-mounts=SRC:DST[:FLAGS][,SRC:DST...]
+                              [pyxis] bind mount[s] inside the container.
+      --container-writable    [pyxis] make the container filesystem writable
+      --retry                 a name that gsub has too
+
+GPU scheduling options:
+      --cpus-per-gpu=n        number of CPUs required per allocated GPU
+"""
+NAMES = ("container-image", "container-mounts", "container-writable")
+SBATCH = """\
+#!/bin/sh
+echo "$*" >> {asked}
+[ -z "$COLUMNS" ] || exit 9
+case "$1" in
+--container-image | --container-mounts) cat; echo "sbatch: error: Batch script is empty!" >&2; exit 1 ;;
+esac
+cat {help}
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An sbatch that takes notes."""
+    (tmp_path / "help").write_text(HELP)
+    (tmp_path / "sbatch").write_text(SBATCH.format(asked=tmp_path / "asked", help=tmp_path / "help"))
+    (tmp_path / "sbatch").chmod(0o755)
+    return {"PATH": f"{tmp_path}:/usr/bin:/bin", "COLUMNS": "40"}
+
+
+def test_names_are_those_under_their_title_and_not_gsubs() -> None:
+    assert names_in(HELP) == NAMES
+    assert names_in(HELP.replace("provided by plugins", "of ours")) == ()
+
+
+def test_only_what_is_written_apart_is_asked_about_and_that_once(environ: dict[str, str], tmp_path: Path) -> None:
+    plugins = PluginOptions(environ)
+    image, mounts, writable = (Option(name, "", REQUIRED) for name in NAMES)
+    writable = Option("container-writable", "", OPTIONAL)
+    words = ["--container-image", "a#b", "--container-mounts=/a:/b", "--container-w", "a.sh"]
+    loose = Option("container-mounts", "", OPTIONAL)
+    assert plugins.used_in(words) == plugins.used_in(words) == (image, loose, writable)
+    assert (tmp_path / "asked").read_text() == "--help\n--container-image --help\n--container-writable --help\n"
+    assert plugins.used_in(["--container-mounts", "/a:/b"]) == (Option(image.name, "", OPTIONAL), mounts, writable)
+
+
+@pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho 'Usage: sbatch'\n", None])
+def test_without_an_answer_there_are_none(environ: dict[str, str], tmp_path: Path, program: str | None) -> None:
+    (tmp_path / "sbatch").unlink()
+    if program is not None:
+        (tmp_path / "sbatch").write_text(program)
+        (tmp_path / "sbatch").chmod(0o755)
+    plugins = PluginOptions({**environ, "PATH": str(tmp_path)})
+    assert (plugins.names, plugins.used_in(["--container-image", "x"])) == ((), ())
+
+
+def test_words_that_may_stand_for_an_option() -> None:
+    assert written_apart(["--container-im", "--", "-N", "--container-mounts=x"], NAMES) == {"container-image"}
+    assert written_apart(["--container"], NAMES) == set(NAMES)
+
+
+def test_words_of_directive_lines() -> None:
+    script = b"#!/bin/sh\n#SBATCH--a=1 '--b' 2 -N1\n#GSUB --explain\n# --c\necho --d\n"
+    assert directive_words(script) == ("--a=1", "--b", "--explain")
