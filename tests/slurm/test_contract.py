@@ -1,0 +1,557 @@
+"""What every adapter of edges.Slurm must give, on a real Slurm: the commands, and PySlurm where it fits.
+
+`make test` runs it with the commands; `make test-pyslurm PYTHON=…` with a Python that has PySlurm for this Slurm.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, wait_for
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.node import Node
+from slurmwrap.edges import SbatchCall, SbatchResult, Slurm
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.host.command import run
+from slurmwrap.slurm.adapter import choose
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.parse import as_release
+from slurmwrap.slurm.pyslurm.edge import SlurmByPySlurm
+from slurmwrap.slurm.pyslurm.gate import installed
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+ALICE, BOB = USERS
+SLEEP = "#!/bin/sh\nsleep 300\n"
+_OF_ONE_JOB = re.compile(  # what differs between two jobs that were asked for alike
+    r"^(JobId|Priority|Time|\w+Time|LastSchedEval|Scheduler|StdOut|StdErr|AllocNode:Sid|NodeList|BatchHost)$"
+)
+Make = Callable[[Mapping[str, str], float], Slurm]
+
+
+def _why_not() -> str:
+    """Without importing it, and before there is a lab: the commands want a slurm.conf to tell their release."""
+    if not installed():
+        return "PySlurm is not installed"
+    slurms = run(["slurmctld", "-V"], timeout_s=5).stdout.decode().split()[-1:]
+    fits = slurms and as_release(slurms[0]) == as_release(installed())
+    return "" if fits else f"PySlurm {installed()}, Slurm {slurms}"
+
+
+WHY_NOT = _why_not()
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=f"{WHY_NOT}: the contract is shown for the commands alone")
+def test_pyslurm_is_under_this_contract_too(lab: Lab) -> None:
+    environ = {**os.environ, **lab.env}
+    choice = choose("pyslurm", SlurmCommands(environ), environ, timeout_s=10)
+    assert (choice.name, choice.reason) == ("pyslurm", f"PySlurm {installed()} fits this Slurm")
+    assert isinstance(choice.slurm, SlurmByPySlurm)
+    choice.slurm.close()
+
+
+@pytest.fixture(params=["commands"] if WHY_NOT else ["commands", "pyslurm"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Makes the adapter of this run for an environment and a time-out in seconds."""
+    made: list[SlurmByPySlurm] = []
+
+    def adapter(environ: Mapping[str, str], timeout_s: float = 10.0) -> Slurm:
+        commands = SlurmCommands(environ, timeout_s=timeout_s)
+        choice = choose(request.param, commands, environ, timeout_s=timeout_s)
+        assert choice.name == request.param, choice.reason
+        made.extend(one for one in [choice.slurm] if isinstance(one, SlurmByPySlurm))
+        return choice.slurm
+
+    yield adapter
+    for one in made:
+        one.close()
+        # nothing that PySlurm was to do went to a command instead, but for arrays, which only Slurm can tell
+        assert [line for line in one.unfit if "is an array" not in line] == []
+
+
+@pytest.fixture
+def environ(lab: Lab) -> dict[str, str]:
+    return {**os.environ, **lab.env}
+
+
+@pytest.fixture
+def slurm(make: Make, environ: dict[str, str]) -> Slurm:
+    return make(environ, 10.0)
+
+
+@pytest.fixture
+def commands(environ: dict[str, str]) -> SlurmCommands:
+    """What the adapter is compared with."""
+    return SlurmCommands(environ)
+
+
+@pytest.fixture
+def held(lab: Lab) -> Iterator[str]:
+    """A job of alice's that only waits, with a name that forges fields and lines."""
+    name = "x JobState=RUNNING\n7|RUNNING\x1f"
+    job_id = lab.submit("--hold", "--mem=100", f"--job-name={name}", "--comment=c Reason=x", user=ALICE, script=SLEEP)
+    yield job_id
+    lab.run(["scancel", job_id])
+
+
+@pytest.fixture
+def running(lab: Lab) -> Iterator[str]:
+    job_id = lab.submit("--mem=100", "--requeue", user=ALICE, script=SLEEP)
+    lab.wait_job(job_id, ("RUNNING",))
+    yield job_id
+    lab.run(["scancel", job_id])
+
+
+def job(slurm: Slurm, address: str) -> JobRecord:
+    record = slurm.job(address)
+    assert record is not None
+    return record
+
+
+def ended(slurm: Slurm, address: str) -> JobRecord:
+    return wait_for(lambda: job(slurm, address), lambda record: record.ended, timeout=30)
+
+
+def shown(lab: Lab, job_id: str) -> dict[str, str]:
+    """All that scontrol tells of a job, but for what differs between any two."""
+    text = lab.run(["scontrol", "show", "job", job_id]).stdout
+    pairs = (piece.partition("=") for line in text.splitlines() for piece in re.split(r"\s+(?=[A-Za-z:/]+=)", line))
+    return {key.strip(): value for key, _, value in pairs if key.strip() and not _OF_ONE_JOB.match(key.strip())}
+
+
+# --- snapshot -----------------------------------------------------------------------------------------------------
+
+
+def differing(one: object, other: object) -> list[str]:
+    names = [field.name for field in fields(one)]  # type: ignore[arg-type]
+    return [f"{n}: {getattr(one, n)!r} / {getattr(other, n)!r}" for n in names if getattr(one, n) != getattr(other, n)]
+
+
+def test_a_snapshot_of_an_idle_cluster_is_the_commands_in_every_field(slurm: Slurm, commands: SlurmCommands) -> None:
+    ours, theirs = slurm.snapshot(), commands.snapshot()
+    assert differing(ours, replace(theirs, taken_at=ours.taken_at)) == []
+    assert abs(ours.taken_at - time.time()) < 10
+    assert {(n.gpus, n.gpu_type, n.usable, n.address) for n in ours.nodes} == {(8, "a100", True, "127.0.0.1")}
+    assert [len(leaf.nodes) for leaf in ours.topology.leaves] == [4, 4]
+
+
+def test_a_snapshot_of_a_busy_cluster_is_the_commands_in_every_field(
+    lab: Lab, slurm: Slurm, commands: SlurmCommands
+) -> None:
+    full = lab.submit("-wn0", "--exclusive", "--gres=gpu:8", "--mem=100", user=ALICE, script=SLEEP)
+    part = lab.submit("-wn1", "--gres=gpu:3", "--mem=100", user=ALICE, script=SLEEP)
+    lab.run(["scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=bad cable, State=IDLE (x)"])
+    lab.run(["scontrol", "update", "NodeName=n3", "Features=ib,rack1", "ActiveFeatures=ib", "Weight=7"])
+    lab.run(["scontrol", "create", "PartitionName=tight", "Nodes=n[0-3]", "MaxNodes=2", "MaxTime=90", "MinNodes=2",
+             "MaxMemPerNode=90000", "OverSubscribe=EXCLUSIVE", "State=DRAIN"])  # fmt: skip
+    lab.run(["scontrol", "create", "reservation", "Nodes=n7", "StartTime=now+60", "Duration=10", "Users=root",
+             "ReservationName=soon", "Flags=MAINT"])  # fmt: skip
+    try:
+        lab.wait_job(full, ("RUNNING",))
+        lab.wait_job(part, ("RUNNING",))
+        ours, theirs = slurm.snapshot(), commands.snapshot()
+    finally:
+        lab.run(["scancel", full, part])
+        lab.run(["scontrol", "delete", "reservation", "soon"])
+        lab.run(["scontrol", "delete", "PartitionName=tight"])
+        lab.run(["scontrol", "update", "NodeName=n3", "Features=", "Weight=1"])
+        lab.run(["scontrol", "update", "NodeName=n2", "State=RESUME"])
+    assert differing(ours, replace(theirs, taken_at=ours.taken_at)) == []
+    nodes = {node.name: node for node in ours.nodes}
+    assert (nodes["n0"].state, nodes["n0"].gpus_free) == ("ALLOCATED", 0)
+    assert (nodes["n1"].state, nodes["n1"].gpus_used_at, nodes["n1"].mem_alloc_mib) == ("MIXED", (0, 1, 2), 100)
+    assert ("DRAIN" in nodes["n2"].flags, nodes["n2"].reason.partition(" [")[0]) == (
+        True,
+        "bad cable, State=IDLE (x)",
+    )
+    assert (nodes["n3"].features, nodes["n3"].weight) == (("ib",), 7)
+    assert [p.name for p in ours.partitions if p.exclusive] == ["tight"]
+    assert [r.name for r in ours.reservations] == ["soon"]
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------------
+
+
+def test_forged_name_stays_text_and_makes_no_second_job(slurm: Slurm, held: str) -> None:
+    record = job(slurm, held)
+    assert (record.state, record.name, record.comment) == ("PENDING", "x JobState=RUNNING\n7|RUNNING\x1f", "c Reason=x")
+    assert [r.job_id for r in slurm.jobs(ALICE) if r.pending and r.name == record.name] == [int(held)]
+
+
+def test_a_name_that_is_no_utf8_costs_no_job_its_record(lab: Lab, slurm: Slurm) -> None:
+    bad = b"#!/bin/sh\n#SBATCH --hold --mem=10 --job-name=\xff\xfe\nsleep 1\n".decode("latin-1")
+    script = Path(f"/var/tmp/{ALICE}/bad.sh")
+    script.write_bytes(bad.encode("latin-1"))
+    script.chmod(0o644)
+    job_id = lab.submit(script, user=ALICE)
+    try:
+        assert job(slurm, job_id).name == "��"
+        assert int(job_id) in {record.job_id for record in slurm.jobs()}
+    finally:
+        lab.run(["scancel", job_id])
+
+
+def test_job_of_nobody_is_none_and_jobs_are_by_user(slurm: Slurm, held: str) -> None:
+    assert slurm.job("999999") is None
+    assert int(held) in {record.job_id for record in slurm.jobs()}
+    assert int(held) not in {record.job_id for record in slurm.jobs(BOB)}
+
+
+def test_ended_job_tells_codes_times_and_its_file(lab: Lab, slurm: Slurm) -> None:
+    job_id = lab.submit(
+        "--mem=100", "--time=2", "--output=o-%j-%x", user=ALICE, script="#!/bin/sh\nsrun false\nexit 3\n"
+    )
+    record = ended(slurm, job_id)
+    assert (record.state, record.reason, record.exit_code, record.derived_exit_code) == (
+        "FAILED",
+        "NonZeroExitCode",
+        3,
+        1,
+    )
+    assert (record.user, record.time_limit_s, record.mem_mib_per_node, record.num_nodes) == (ALICE, 120, 100, 1)
+    assert record.std_out == record.std_err == f"{record.work_dir}/o-{job_id}-sbatch"
+    assert record.start_time is not None and record.end_time is not None
+    assert record.submit_time <= record.start_time <= record.end_time <= time.time() + 1
+
+
+def test_array_tasks_have_addresses_and_their_own_files(lab: Lab, slurm: Slurm) -> None:
+    array = lab.submit("--mem=100", "--array=0-1", user=ALICE, script="#!/bin/sh\nexit $SLURM_ARRAY_TASK_ID\n")
+    lab.wait_job(array, ("COMPLETED", "FAILED"))
+    tasks = [ended(slurm, f"{array}_{i}") for i in (0, 1)]
+    assert [(t.address, t.state, t.exit_code) for t in tasks] == [
+        (f"{array}_0", "COMPLETED", 0),
+        (f"{array}_1", "FAILED", 1),
+    ]
+    assert [t.std_out for t in tasks] == [f"{t.work_dir}/slurm-{t.address}.out" for t in tasks]
+    assert job(slurm, str(tasks[0].job_id)).address == f"{array}_0"
+
+
+# --- submission ---------------------------------------------------------------------------------------------------
+
+# With --nodes and --ntasks PySlurm submits, without them sbatch does, whatever the adapter.
+PLACES = ("--nodes=1", "--ntasks=1", "--mem=10", "--time=5")
+
+
+def sent(slurm: Slurm, environ: dict[str, str], *options: str, script: str = SLEEP, **given: object) -> SbatchResult:
+    call = SbatchCall(options=options, script_path=None, stdin=script.encode(), environ=environ, cwd="/tmp", **given)  # type: ignore[arg-type]
+    return slurm.sbatch(call)
+
+
+@pytest.mark.parametrize("options", [PLACES, ("--mem=10",)], ids=["plain", "by-default"])
+def test_a_submission_says_its_number(
+    lab: Lab, slurm: Slurm, environ: dict[str, str], options: tuple[str, ...]
+) -> None:
+    result = sent(slurm, environ, "--hold", *options)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"Submitted batch job {result.job_id}\n", "")
+    parsable = sent(slurm, environ, "--hold", "--parsable", *options)
+    assert (parsable.exit_code, parsable.stdout, parsable.stderr) == (0, f"{parsable.job_id}\n", "")
+    assert [job(slurm, str(one.job_id)).state for one in (result, parsable)] == ["PENDING", "PENDING"]
+    lab.run(["scancel", str(result.job_id), str(parsable.job_id)])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--partition=nopart", "--mem=10"),
+        ("--partition=nopart", *PLACES),
+        ("--mem=1000000000", "--nodes=1", "--ntasks=1"),
+        ("--nodelist=nowhere", *PLACES),
+        ("--gres=gpu:99", *PLACES),
+        ("--time=nonsense",),
+    ],
+    ids=["partition-sbatch", "partition", "memory", "nodes", "gpus", "no-time"],
+)
+def test_a_refusal_is_in_sbatchs_words(
+    slurm: Slurm, commands: SlurmCommands, environ: dict[str, str], options: tuple[str, ...]
+) -> None:
+    ours, theirs = sent(slurm, environ, *options), sent(commands, environ, *options)
+    assert ours == theirs
+    assert (ours.job_id, ours.timed_out, ours.exit_code) == (None, False, theirs.exit_code)
+    assert "error: " in ours.stderr
+
+
+def test_the_job_that_slurm_makes_is_the_one_that_sbatch_makes(
+    lab: Lab, slurm: Slurm, commands: SlurmCommands, environ: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text('#!/bin/sh\n#SBATCH --nodes=2 --ntasks=4\n#SBATCH --gres=gpu:a100:2\necho "é $1"\n')
+    options = (
+        *("--hold", "--mem=100M", "--cpus-per-task=3", "--time=1:30:00", "--exclude=n[6-7]", "--comment=a b=c; $(id)"),
+        *("--output=o-%j", "--error=e-%j", "--partition=gpu", "--no-requeue", "--dependency=singleton"),
+    )
+    call = SbatchCall(options=options, script_path=str(script), args=("x y", "-n9"), environ=environ, cwd="/tmp")
+    ours, theirs = slurm.sbatch(call), commands.sbatch(call)
+    jobs, scripts = [str(one.job_id) for one in (ours, theirs)], []
+    try:
+        assert shown(lab, jobs[0]) == shown(lab, jobs[1])
+        assert "--gres=gpu:a100:2" not in shown(lab, jobs[0])["Command"]
+        for one in jobs:
+            copy = tmp_path / one
+            lab.run(["scontrol", "write", "batch_script", one, copy])
+            scripts.append(copy.read_text())
+        assert scripts == [script.read_text()] * 2
+    finally:
+        lab.run(["scancel", *jobs])
+
+
+def test_the_environment_of_the_call_reaches_the_job_and_no_other(
+    lab: Lab, slurm: Slurm, commands: SlurmCommands, environ: dict[str, str], tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o777)
+    script = '#!/bin/sh\nenv -0 > "$OUT.tmp" && mv "$OUT.tmp" "$OUT"\n'
+    seen = []
+    for name, adapter in (("ours", slurm), ("theirs", commands)):
+        out = tmp_path / name
+        given = {**environ, "OUT": str(out), "TEXT": "a b\n$(id)=\x7f"}
+        os.environ["SECRET_OF_THE_PROCESS"] = "1"
+        try:
+            result = sent(adapter, given, *PLACES, "--output=/dev/null", "--partition=gpu", script=script)
+        finally:
+            del os.environ["SECRET_OF_THE_PROCESS"]
+        assert result.job_id is not None, result.stderr
+        lab.wait_job(str(result.job_id))
+        found = dict(pair.split("=", 1) for pair in out.read_text().split("\0") if "=" in pair)
+        own = {"OUT", "SLURM_JOBID", "SLURM_JOB_ID", "SLURM_TASK_PID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "_"}
+        own |= {"SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR", "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"}
+        own |= {"SLURM_JOB_SLUID"}  # 26.05
+        seen.append({key: value for key, value in found.items() if key not in own})
+    assert seen[0] == seen[1]
+    assert (seen[0]["TEXT"], "SECRET_OF_THE_PROCESS" in seen[0]) == ("a b\n$(id)=\x7f", False)
+
+
+def test_a_script_with_dos_lines_is_refused(slurm: Slurm, environ: dict[str, str]) -> None:
+    result = sent(slurm, environ, *PLACES, script="#!/bin/sh\r\ntrue\r\n")
+    assert (result.job_id, result.exit_code) == (None, 1)
+    assert "DOS line breaks" in result.stderr
+
+
+# --- actions ------------------------------------------------------------------------------------------------------
+
+
+def act(slurm: Slurm, target: str, verb: Verb, key: str = "", value: str = "") -> None:
+    slurm.apply(SlurmAction(verb=verb, target=target, key=key, value=value))
+
+
+def refused(slurm: Slurm, target: str, verb: Verb, key: str = "", value: str = "") -> str:
+    """Slurm's words; "" where it did it. scontrol says for which job, libslurm does not."""
+    try:
+        act(slurm, target, verb, key, value)
+    except SlurmUnreachable:
+        raise
+    except SlurmError as error:
+        return re.sub(r"\s+for job \d+$", "", str(error))
+    return ""
+
+
+UPDATES = {
+    "Comment": ["two\nlines; $(id) 'x' \"y\" é State=IDLE", ""],
+    "ExcNodeList": ["n1,n2", ""],
+    "ReqNodeList": ["n[4-5]", ""],
+    "MinMemoryNode": ["4000"],
+    "TimeLimit": ["17", "1-02:03:00", "90:00"],
+    "MinCPUsNode": ["3"],
+    "NumNodes": ["2"],
+    "StartTime": ["now+3600"],
+    "Switches": ["1@10:00", "0"],
+}
+
+
+@pytest.mark.parametrize("key", UPDATES)
+def test_an_update_changes_what_it_names_and_nothing_else(
+    lab: Lab, slurm: Slurm, commands: SlurmCommands, key: str
+) -> None:
+    """Twins: one is changed by the adapter, one by the commands; nothing that scontrol shows may tell them apart."""
+    options = ("--hold", "--mem=100", "--mail-type=END", "--job-name=twin", "--nice=5", "--exclusive", "--time=9")
+    twins = [lab.submit(*options, user=ALICE, script=SLEEP) for _ in range(2)]
+    try:
+        before = shown(lab, twins[0])
+        assert before == shown(lab, twins[1])
+        for value in UPDATES[key]:
+            said = [
+                refused(adapter, twin, Verb.UPDATE_JOB, key, value)
+                for twin, adapter in zip(twins, (slurm, commands), strict=True)
+            ]
+            assert said == ["", ""]
+            assert shown(lab, twins[0]) == shown(lab, twins[1])
+    finally:
+        lab.run(["scancel", *twins])
+
+
+def test_a_list_of_nodes_is_set_and_cleared(slurm: Slurm, held: str) -> None:
+    act(slurm, held, Verb.UPDATE_JOB, "ExcNodeList", "n1,n2")
+    assert job(slurm, held).exc_nodes == "n[1-2]"
+    act(slurm, held, Verb.UPDATE_JOB, "ExcNodeList", "")
+    assert job(slurm, held).exc_nodes == ""
+
+
+def test_a_hostile_comment_stays_one_line_of_text(slurm: Slurm, held: str) -> None:
+    act(slurm, held, Verb.UPDATE_JOB, "Comment", "two\nlines; $(id) JobState=RUNNING\x1f")
+    assert job(slurm, held).comment == "two lines; $(id) JobState=RUNNING "
+    assert job(slurm, held).state == "PENDING"
+
+
+def test_several_updates_go_together(slurm: Slurm, held: str) -> None:
+    updates = [("MinMemoryNode", "300"), ("TimeLimit", "11"), ("ExcNodeList", "n3")]
+    first, *also = (SlurmAction(verb=Verb.UPDATE_JOB, target=held, key=k, value=v) for k, v in updates)
+    slurm.apply(first, also=also)
+    record = job(slurm, held)
+    assert (record.mem_mib_per_node, record.time_limit_s, record.exc_nodes) == (300, 660, "n3")
+
+
+def test_a_job_is_let_go_held_and_cancelled(lab: Lab, slurm: Slurm, held: str) -> None:
+    assert job(slurm, held).priority == 0
+    act(slurm, held, Verb.RELEASE)
+    lab.wait_job(held, ("RUNNING",))
+    other = lab.submit("--begin=now+1hour", "--mem=100", user=ALICE, script=SLEEP)
+    assert job(slurm, other).priority > 0
+    act(slurm, other, Verb.HOLD)
+    assert (job(slurm, other).priority, job(slurm, other).reason) == (0, "JobHeldAdmin")
+    for one in (held, other):
+        act(slurm, one, Verb.CANCEL)
+        assert ended(slurm, one).state == "CANCELLED"
+
+
+@pytest.mark.parametrize("verb", [Verb.REQUEUE, Verb.REQUEUEHOLD])
+def test_a_running_job_is_requeued(slurm: Slurm, running: str, verb: Verb) -> None:
+    act(slurm, running, verb)
+    again = wait_for(lambda: job(slurm, running), lambda record: record.pending, timeout=30)
+    assert (again.restarts, again.requeue, again.priority == 0) == (1, True, verb is Verb.REQUEUEHOLD)
+
+
+def test_an_array_is_meant_whole_and_a_task_alone(lab: Lab, slurm: Slurm) -> None:
+    array = lab.submit("--begin=now+1hour", "--mem=100", "--array=0-2", user=ALICE, script=SLEEP)
+    try:
+        act(slurm, f"{array}_1", Verb.HOLD)
+        assert [job(slurm, f"{array}_{i}").priority == 0 for i in range(3)] == [False, True, False]
+        act(slurm, array, Verb.HOLD)
+        assert [job(slurm, f"{array}_{i}").priority == 0 for i in range(3)] == [True, True, True]
+    finally:
+        lab.run(["scancel", array])
+
+
+@pytest.mark.parametrize(
+    ("verb", "key", "value"),
+    [
+        (Verb.REQUEUE, "", ""),  # it waits
+        (Verb.UPDATE_JOB, "MinMemoryNode", "2G"),
+        (Verb.UPDATE_JOB, "Partition", "nopart"),
+        (Verb.UPDATE_JOB, "ReqNodeList", "nowhere"),
+        (Verb.UPDATE_JOB, "NoSuchKey", "1"),
+    ],
+    ids=lambda value: str(getattr(value, "value", value)),
+)
+def test_what_slurm_refuses_is_refused_in_its_words(
+    slurm: Slurm, commands: SlurmCommands, held: str, verb: Verb, key: str, value: str
+) -> None:
+    ours, theirs = (refused(adapter, held, verb, key, value) for adapter in (slurm, commands))
+    assert ours and ours == theirs
+
+
+@pytest.mark.parametrize("verb", [Verb.REQUEUE, Verb.HOLD, Verb.RELEASE, Verb.UPDATE_JOB])
+def test_a_job_that_is_not_there_is_refused(slurm: Slurm, verb: Verb) -> None:
+    with pytest.raises(SlurmError, match="Invalid job id specified"):
+        act(slurm, "999999", verb, *(("Comment", "x") if verb is Verb.UPDATE_JOB else ()))
+
+
+@pytest.mark.parametrize("target", ["7; rm", "", "-1", "7 8"])
+def test_what_is_no_job_is_not_asked_of_slurm(slurm: Slurm, target: str) -> None:
+    for verb in (Verb.REQUEUE, Verb.HOLD, Verb.UPDATE_JOB):
+        with pytest.raises(SlurmError, match="is not a job id"):
+            act(slurm, target, verb, "Comment" if verb is Verb.UPDATE_JOB else "", "x")
+
+
+def test_drain_of_ours_is_set_and_lifted_and_of_others_kept(lab: Lab, slurm: Slurm, commands: SlurmCommands) -> None:
+    def n7() -> Node:
+        # a node may fall silent, or be heard again, between the two questions
+        pairs = wait_for(
+            lambda: [adapter.snapshot().nodes[7] for adapter in (slurm, commands)], lambda two: two[0] == two[1], 10
+        )
+        assert pairs[0] == pairs[1]
+        return pairs[0]
+
+    act(slurm, "n7", Verb.DRAIN, value="slurmwrap: Xid 79; $(id) é")
+    assert ("DRAIN" in n7().flags, n7().reason.partition(" [")[0]) == (True, "slurmwrap: Xid 79; $(id) é")
+    act(slurm, "n7", Verb.RESUME)
+    assert "DRAIN" not in n7().flags
+    lab.run(["scontrol", "update", "NodeName=n7", "State=DRAIN", "Reason=bad cable"])
+    try:
+        for verb in (Verb.DRAIN, Verb.RESUME):
+            with pytest.raises(SlurmError, match="bad cable"):
+                act(slurm, "n7", verb, value="slurmwrap: Xid 48")
+        assert n7().reason.partition(" [")[0] == "bad cable"
+    finally:
+        lab.run(["scontrol", "update", "NodeName=n7", "State=RESUME"])
+    with pytest.raises(SlurmError, match="nowhere"):
+        act(slurm, "nowhere", Verb.DRAIN, value="slurmwrap: x")
+
+
+def test_in_the_owners_name_it_is_his_own_doing(lab: Lab, slurm: Slurm, held: str) -> None:
+    uid = job(slurm, held).uid
+    slurm.apply(SlurmAction(verb=Verb.UPDATE_JOB, target=held, key="Comment", value="mine"), owner=uid)
+    assert job(slurm, held).comment == "mine"
+    theirs = lab.submit("--hold", "--mem=100", user=BOB, script=SLEEP)
+    try:
+        with pytest.raises(SlurmError, match="Invalid user id"):
+            slurm.apply(SlurmAction(verb=Verb.UPDATE_JOB, target=theirs, key="Comment", value="x"), owner=uid)
+    finally:
+        lab.run(["scancel", theirs])
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.parametrize("adapter", ["commands", "pyslurm"])
+def test_the_reconciler_judges_and_acts_by_it(lab: Lab, adapter: str) -> None:
+    """In user mode: alice's own jobs, asked for in her own name."""
+    gsub = [sys.executable, "-m", "slurmwrap.cli.gsub", "--prerun=off", "--mem=100", "--gres=gpu:1", "--retry"]
+    script = "#!/bin/sh\necho 'torch.distributed.DistBackendError: NCCL error: remote process exited' >&2\nexit 1\n"
+    job_id = lab.run(gsub, ALICE, stdin=script).stdout.split()[-1]
+    lab.wait_job(job_id, ("FAILED",))
+    environ = {"SLURMWRAP_SLURM_ADAPTER": adapter, "SLURMWRAP_RULES_RETRY": "act"}
+    words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once", "--user"]
+    done = lab.run(words, ALICE, env=environ)
+    lab.run(["scancel", job_id])
+    assert done.returncode == 0, done.stderr
+    assert f"job {job_id} of {ALICE}: nccl_error, retry" in done.stderr
+    assert f"done: requeuehold {job_id}" in done.stderr
+    assert "PySlurm" not in done.stderr
+
+
+# --- when Slurm is not there --------------------------------------------------------------------------------------
+
+
+def test_controller_that_is_not_there_is_unreachable_in_time(
+    make: Make, environ: dict[str, str], tmp_path: Path
+) -> None:
+    text = Path(environ["SLURM_CONF"]).read_text()
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(
+        "\n".join("SlurmctldPort=1" if line.startswith("SlurmctldPort") else line for line in text.splitlines())
+    )
+    slurm = make({**environ, "SLURM_CONF": str(conf)}, 1.0)
+    with pytest.raises(SlurmUnreachable):
+        slurm.snapshot()
+    with pytest.raises(SlurmUnreachable):
+        act(slurm, "7", Verb.REQUEUE)
+
+
+def test_it_goes_on_when_the_controller_is_back(make: Make, lab: Lab, environ: dict[str, str], tmp_path: Path) -> None:
+    slurm = make(environ, 10.0)
+    before = slurm.snapshot()
+    pid = int(Path(lab.dir, "slurmctld", "slurmctld.pid").read_text())
+    os.kill(pid, 19)
+    try:
+        impatient = make(environ, 1.0)
+        with pytest.raises(SlurmUnreachable):
+            impatient.snapshot()
+    finally:
+        os.kill(pid, 18)
+    after = slurm.snapshot()
+    assert [n.name for n in after.nodes] == [n.name for n in before.nodes]
+    assert [n.name for n in impatient.snapshot().nodes] == [n.name for n in before.nodes]

@@ -1,0 +1,301 @@
+"""PySlurm's adapter without PySlurm: what goes through it, what never does, and how its process is kept at bay.
+
+What PySlurm itself does is shown by tests/slurm/test_contract.py alone: nothing here stands in for it.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.cluster.node import Node, Snapshot
+from slurmwrap.errors import SlurmUnreachable
+from slurmwrap.job.parse import parse_request
+from slurmwrap.slurm.adapter import choose
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.parse import as_release
+from slurmwrap.slurm.pyslurm import gate, link
+from slurmwrap.slurm.pyslurm.changes import Request, Unable, change_of, submission_of
+from slurmwrap.slurm.pyslurm.edge import SlurmByPySlurm
+from slurmwrap.slurm.pyslurm.link import Link, Silent, Unfit
+
+
+def update(key: str, value: str, target: str = "7") -> SlurmAction:
+    return SlurmAction(verb=Verb.UPDATE_JOB, target=target, key=key, value=value)
+
+
+def plain(verb: Verb, target: str, value: str = "") -> SlurmAction:
+    return SlurmAction(verb=verb, target=target, value=value)
+
+
+# --- what goes through it -------------------------------------------------------------------------------------------
+
+
+def changed(**values: object) -> Request:
+    return "change", {"job_id": 7, "verb": "update", "values": values}
+
+
+@pytest.mark.parametrize(
+    ("actions", "request_"),
+    [
+        ([update("Comment", "a\nb; $(id)")], changed(comment="a b; $(id)")),
+        ([update("Comment", "5")], changed(comment="5")),
+        ([update("ExcNodeList", "n[1-2],n7")], changed(excluded_nodes="n[1-2],n7")),
+        ([update("MinMemoryNode", "4000"), update("TimeLimit", "5")], changed(memory_per_node=4000, time_limit=5)),
+        ([update("TimeLimit", "1-02:03:04")], changed(time_limit="1-02:03:04")),
+        ([plain(Verb.REQUEUE, "7")], ("change", {"job_id": 7, "verb": "requeue", "values": {}})),
+        ([plain(Verb.REQUEUEHOLD, "7")], ("change", {"job_id": 7, "verb": "requeuehold", "values": {}})),
+        (
+            [plain(Verb.DRAIN, "n1", "slurmwrap: x\ny")],
+            ("set_node", {"name": "n1", "values": {"state": "DRAIN", "reason": "slurmwrap: x y"}}),
+        ),
+        ([plain(Verb.RESUME, "n1")], ("set_node", {"name": "n1", "values": {"state": "RESUME"}})),
+    ],
+)
+def test_what_pyslurm_does_as_the_command_goes_through_it(actions: list[SlurmAction], request_: Request) -> None:
+    assert change_of(actions[0], actions[1:]) == request_
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [update("ExcNodeList", "")],  # clears nothing
+        [update("Comment", "")],
+        [update("Switches", "1@0")],
+        [update("StartTime", "now")],
+        [update("NumNodes", "2")],
+        [update("MinMemoryNode", "2G")],  # which scontrol refuses
+        [update("TimeLimit", "UNLIMITED")],
+        [update("Comment", "x"), update("StartTime", "now")],
+        [update("Comment", "x", "77_2")],
+        [plain(Verb.REQUEUE, "77_[1-3]")],
+        [plain(Verb.HOLD, "0")],
+        [plain(Verb.CANCEL, "7")],
+    ],
+)
+def test_all_else_goes_by_command(actions: list[SlurmAction]) -> None:
+    assert isinstance(change_of(actions[0], actions[1:]), str)
+
+
+def submission(*words: str, script: bytes = b"#!/bin/sh\ntrue\n", **environ: str) -> Request | Unable:
+    request = parse_request(
+        words, environ=environ, cwd="/home/a", read_script=lambda path: script, read_stdin=lambda: script
+    )
+    return submission_of(request, environ, {"SLURM_SUBMIT_DIR": "/home/a"})
+
+
+def test_a_submission_is_sent_whole() -> None:
+    words = ("-N2", "-n4", "--mem=2G", "-t90", "--hold", "/s/train.sh", "a b", "-n9")
+    script = b"#!/bin/sh\n#SBATCH -p debug --gres=gpu:a100:2\necho \xc3\xa9\n"
+    assert submission(*words, script=script, SBATCH_ACCOUNT="lab", X="1") == (
+        "submit",
+        {
+            "script": "#!/bin/sh\n#SBATCH -p debug --gres=gpu:a100:2\necho é\n",
+            "job": {
+                "partitions": "debug",
+                "gres_per_node": "gpu:a100:2",
+                "account": "lab",
+                "nodes": 2,
+                "ntasks": 4,
+                "memory_per_node": "2G",
+                "time_limit": 90,
+                "priority": 0,
+                "name": "train.sh",
+                "working_directory": "/home/a",
+                "script": "/s/train.sh",
+                "script_args": ["/s/train.sh", "a b", "-n9"],
+                "environment": {
+                    "SBATCH_ACCOUNT": "lab",
+                    "X": "1",
+                    "SLURM_SUBMIT_DIR": "/home/a",
+                    "SLURM_JOB_NAME": "train.sh",
+                },
+            },
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        (("-n1",), b"#!/bin/sh\n"),
+        (("-N1",), b"#!/bin/sh\n"),
+        (("-N1", "-n1", "--switches=1"), b"#!/bin/sh\n"),
+        (("-N1", "-n1", "--signal=USR1"), b"#!/bin/sh\n"),
+        (("-N1-2", "-n1"), b"#!/bin/sh\n"),
+        (("-N1", "-n1", "--mem=0"), b"#!/bin/sh\n"),
+        (("-N1", "-n1", "-a1-3"), b"#!/bin/sh\n"),
+        (("-N1", "-n1", "--wait"), b"#!/bin/sh\n"),
+        (("-N1", "-n1", "--export=NONE"), b"#!/bin/sh\n"),
+        (("-N1", "-n1", "--begin=now+60"), b"#!/bin/sh\n"),
+        (("-N1", "-n1"), b"#!/bin/sh\n# \xff\n"),
+        (("-N1", "-n1"), b"#!/bin/sh\n#SBATCH hetjob\n"),
+    ],
+)
+def test_what_pyslurm_would_send_otherwise_is_sbatchs(words: tuple[str, ...], script: bytes) -> None:
+    assert isinstance(submission(*words, script=script), str)
+
+
+# --- the gate -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("22.5.3", (22, 5)), ("22.05.8", (22, 5)), ("25.11.2", (25, 11)), ("", None), ("unknown", None)],
+)
+def test_a_release_is_read_as_numbers(text: str, wanted: tuple[int, int] | None) -> None:
+    assert as_release(text) == wanted
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A PySlurm 22.5.3 by its metadata alone, a sinfo of Slurm 22.05.8, and a slurm.conf."""
+    info = tmp_path / "site" / "pyslurm-22.5.3.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pyslurm\nVersion: 22.5.3\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\necho slurm-wlm 22.05.8\n")
+    sinfo.chmod(0o755)
+    (tmp_path / "slurm.conf").write_text("ClusterName=x\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return {"PATH": os.environ["PATH"], "SLURM_CONF": str(tmp_path / "slurm.conf")}
+
+
+def test_one_that_fits_may_be_tried(place: dict[str, str]) -> None:
+    assert gate.misfit(place, proven_only=True) == ""
+
+
+def test_another_release_is_never_imported(place: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho slurm 24.11.5\n")
+    assert gate.misfit(place, proven_only=False) == "PySlurm 22.5.3 is not for Slurm 24.11.5"
+    (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
+    assert gate.misfit(place, proven_only=False) == "Slurm's commands do not tell their release"
+
+
+def test_without_a_slurm_conf_it_is_never_imported(place: dict[str, str]) -> None:
+    Path(place["SLURM_CONF"]).unlink()
+    assert gate.misfit(place, proven_only=True).startswith("there is no slurm.conf that can be read")
+
+
+def test_a_release_that_nobody_tried_is_used_where_it_is_asked_for(
+    place: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "PROVEN", frozenset())
+    assert gate.misfit(place, proven_only=False) == ""
+    assert gate.misfit(place, proven_only=True).startswith("not tried with Slurm 22.05.8")
+
+
+def test_what_cannot_be_had_gives_way_to_the_commands(place: dict[str, str]) -> None:
+    """By its metadata PySlurm is there and fits; importing it fails, in the child."""
+    commands, told = SlurmCommands(place), list[str]()
+    for wanted, says in (("commands", 0), ("auto", 0), ("pyslurm", 1)):
+        told.clear()
+        choice = choose(wanted, commands, place, timeout_s=5, say=told.append)
+        assert (choice.slurm, choice.name, len(told)) == (commands, "commands", says)
+    assert choice.reason == "it cannot be loaded: PySlurm's process ended (exit code 1)"
+    assert told == [f"PySlurm is not used: {choice.reason}"]
+
+
+# --- its process ----------------------------------------------------------------------------------------------------
+
+
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Link:
+    """A Link to a process that behaves badly."""
+    path = tmp_path / "worker.py"
+    path.write_text("import json, os, sys, time\n" + textwrap.dedent(program))
+    monkeypatch.setattr(link, "_WORKER", path)
+    return Link({"PATH": os.environ["PATH"]}, 2.0)
+
+
+def test_one_that_ends_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = tmp_path / "count"
+    one = worker(tmp_path, monkeypatch, f"open({str(count)!r}, 'a').write('x'); os.kill(os.getpid(), 11)")
+    with pytest.raises(Silent, match="exit code -11"):
+        one.ask("nodes")
+    with pytest.raises(Unfit, match="exit code -11"):
+        one.ask("nodes")
+    assert count.read_text() == "x"
+
+
+def test_one_that_hangs_is_ended_and_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "mark"
+    program = f"""
+        if not os.path.exists({str(mark)!r}):
+            open({str(mark)!r}, "w").write(str(os.getpid()))
+            time.sleep(60)
+        for line in sys.stdin:
+            print(json.dumps({{"ok": json.loads(line)["task"], "said": ""}}), flush=True)
+    """
+    one = worker(tmp_path, monkeypatch, program)
+    with pytest.raises(Silent, match=r"no answer within 0\.5 s"):
+        one.ask("nodes", timeout_s=0.5)
+    assert not Path(f"/proc/{mark.read_text()}").exists()
+    assert one.ask("nodes") == "nodes"
+    one.close()
+
+
+def test_large_requests_and_answers_go_through_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = """
+        for line in sys.stdin:
+            text = json.loads(line)["with"]["text"]
+            print(json.dumps({"ok": text[::-1], "said": ""}), flush=True)
+    """
+    one = worker(tmp_path, monkeypatch, program)
+    text = "é\n" * 400_000
+    assert one.ask("x", {"text": text}) == text[::-1]
+    assert one.ask("x", {"text": "ab"}) == "ba"
+    one.close()
+
+
+def test_one_that_reads_nothing_does_not_hold_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = worker(tmp_path, monkeypatch, "time.sleep(60)")
+    with pytest.raises(Silent):
+        one.ask("x", {"text": "a" * 10_000_000}, timeout_s=0.5)
+
+
+class Commands(SlurmCommands):
+    """The commands, of a Slurm that does all it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.asked: list[str] = []
+
+    def snapshot(self, known: Sequence[Node] | None = None) -> Snapshot:
+        self.asked.append("snapshot")
+        return Snapshot(taken_at=1.0, nodes=())
+
+    def checked(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> list[str]:
+        return []
+
+    def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
+        self.asked.append(action.verb.value)
+
+
+def test_when_its_process_dies_the_commands_go_on_and_it_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands, told = Commands(), list[str]()
+    slurm = SlurmByPySlurm(commands, worker(tmp_path, monkeypatch, "sys.stdin.readline(); sys.exit(3)"), told.append)
+    assert slurm.snapshot().taken_at == 1.0
+    assert slurm.snapshot().taken_at == 1.0
+    slurm.apply(plain(Verb.REQUEUE, "7"))
+    assert commands.asked == ["snapshot", "snapshot", "requeue"]
+    assert told == [
+        "PySlurm: nodes by command: PySlurm's process ended (exit code 3)",
+        "PySlurm: requeue by command: PySlurm's process ended (exit code 3)",
+    ]
+
+
+def test_a_change_that_it_died_over_is_not_made_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows whether Slurm heard it."""
+    commands = Commands()
+    slurm = SlurmByPySlurm(commands, worker(tmp_path, monkeypatch, "sys.stdin.readline(); sys.exit(3)"))
+    with pytest.raises(SlurmUnreachable, match="exit code 3"):
+        slurm.apply(plain(Verb.REQUEUE, "7"))
+    assert commands.asked == []
