@@ -15,8 +15,9 @@ from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import RULES, Config, Retry
 from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Attempt, Context, Diagnosis, Evidence, LogTail, Observation
-from slurmwrap.edges import Collected, SetAside
+from slurmwrap.diagnosis.collected import Collected, SetAside
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Evidence, LogTail
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import SlurmUnreachable
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.job.request import ResourceShape
@@ -24,10 +25,12 @@ from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once, watch
 from slurmwrap.reconcile.desk import Notebook
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.retry.decision import InputRead, Strike
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
 
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=4711, name=python, GPU has fallen off the bus."
 NCCL = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error\n"
@@ -68,7 +71,7 @@ def hooks(record: JobRecord, *, log: str = "", kernel: Sequence[str] = (), seale
                 node=name,
                 sealed=sealed,
                 started_at=start,
-                wait_status=record.exit_code << 8,
+                wait_status=record.exit_code << 8 | record.signal,
                 derived=record.derived_exit_code << 8,
                 logs=logs,
                 kernel=lines,
@@ -296,12 +299,13 @@ def test_a_job_that_slurm_requeued_already_is_recorded_and_nothing_is_added(worl
     assert world.asked() == []
 
 
-def test_a_run_whose_node_went_down_and_that_slurm_requeued_is_a_node_failure(world: World) -> None:
+@pytest.mark.parametrize("signal", [0, 1], ids=["22.05", "24.11"])
+def test_a_run_whose_node_went_down_and_that_slurm_requeued_is_a_node_failure(world: World, signal: int) -> None:
     running = job(89, state="RUNNING", reason="None", exit_code=0, end_time=None, nodes=("n1", "n2"))
     world.add(running)
     world.run()
     world.slurm.nodes["n2"] = replace(world.slurm.nodes["n2"], state="DOWN", reason="Not responding")
-    survivor = replace(running, end_time=START - 30)
+    survivor = replace(running, end_time=START - 30, signal=signal)
     world.hear(*[o for o in hooks(survivor) if o.node == "n1" or o.context is Context.PROLOG])
     world.add(replace(running, state="PENDING", restarts=1, submit_time=START - 20, start_time=None, nodes=()))
     world.run()

@@ -160,7 +160,7 @@ def _once(calls: object) -> list[object]:
     return [calls[0], *(call for call, repeated in zip(calls[1:], again, strict=True) if not repeated)]
 
 
-@pytest.mark.timeout(170)
+@pytest.mark.timeout(400)
 def test_a_thousand_runs_survive_a_kill_at_every_call_of_an_edge(tmp_path: Path) -> None:
     expected, jobs = _undisturbed(tmp_path / "plain")
     found, left, kills = _killed_all_the_way(tmp_path / "killed")

@@ -25,8 +25,9 @@ from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.reconcile import Scope, reconcile_once
 from slurmwrap.reconcile.desk import Notebook
 from slurmwrap.reconcile.pending import first
-from slurmwrap.retry.attempt import ActionRecord, QueueDelay, Submission
+from slurmwrap.retry.attempt import ActionRecord, QueueDelay
 from slurmwrap.retry.record import key_of
+from slurmwrap.retry.submission import Submission
 
 SHAPE = ResourceShape(
     nodes=1, tasks_per_node=2, gpus=2, gpus_per_node=2, gpu_unit=GpuUnit.GRES,

@@ -20,10 +20,10 @@ from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
 from slurmwrap.reconcile.desk import Notebook
-from slurmwrap.retry.attempt import Submission
 from slurmwrap.retry.decision import InputRead
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import from_plain
+from slurmwrap.store.from_plain import from_plain
 
 ACT = Config(rules=dict.fromkeys(RULES, "act"), placement=Placement(relax_updates_per_s=1000))
 # 3 CPUs and 32,000 MiB: the share of one GPU on a node of 8 GPUs, 24 CPUs, 256,000 MiB

@@ -7,12 +7,14 @@ import pwd
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slurmwrap import config as configuration
+from slurmwrap.cli.asking import slurm_of
 from slurmwrap.cli.tellers import site_publisher, why_text
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config
@@ -29,11 +31,12 @@ from slurmwrap.host.userfile import UserLogs
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.slurm.accounting import Sacct, WhereThereIs
+from slurmwrap.slurm.adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.racks import SiteRacks
 from slurmwrap.store.beside import BesideOutput
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import from_plain
+from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.published import FilePublisher
 from slurmwrap.store.spool import PlainSpool, SealedSpool
 from slurmwrap.store.userstate import DATABASE, SPOOL
@@ -65,13 +68,14 @@ def reconcile(
         raise UsageError("--once and --watch exclude each other")
     config = configuration.load(os.environ)
     voice = Voice.of_terminal("slurmwrap")
-    network = SiteRacks(config.placement.topology_file, config.placement.topology_features, voice.say)
-    slurm = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s, network=network)
+    commands, timeout_s = slurm_of(config, os.environ, voice), config.slurm_timeout_s
+    slurm = choose(config.slurm.adapter, commands, os.environ, timeout_s=timeout_s, say=voice.say).slurm
     site = not user and _is_site(config)
     place = Path(config.site.state_dir) if site else configuration.user_state_dir(os.environ)
     database = place / ("site.db" if site else DATABASE)
     with held(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
-        edges = _site(config, slurm, store, voice) if site else own_edges(config, slurm, store, voice, place)
+        edges = _site(config, commands, store, voice) if site else own_edges(config, commands, store, voice, place)
+        edges = replace(edges, slurm=slurm)
         if watch:
             _watch(edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), voice)
         else:
@@ -152,6 +156,7 @@ def _edges(
         read_inputs=read_inputs_as,
         config=config,
         scope=scope,
+        accounting=WhereThereIs(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
         mounts=mount_of,
         steps=StepFiles(),
         may_resize=slurm.may_resize,

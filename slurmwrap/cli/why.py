@@ -6,12 +6,14 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from slurmwrap.cli import terminal
 from slurmwrap.cli.known import Known, Place, about_job, of_period, place_of
+from slurmwrap.cli.unrecorded import unrecorded
 from slurmwrap.config import load
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.report.story import Story, last_failure, next_step, story_of
@@ -35,7 +37,8 @@ def why(
       slurmwrap why 81
       slurmwrap why 77_2 --json | jq .next
     """
-    place = place_of(load(os.environ), os.environ, os.geteuid())
+    config = load(os.environ)
+    place = place_of(config, os.environ, os.geteuid())
     address = _checked(job) if job else _last(place)
     if not address:
         _say(f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as is known here")
@@ -43,6 +46,12 @@ def why(
     known = about_job(place, address)
     story = story_of(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
     note(known)
+    if story.empty:
+        story = replace(
+            story, attempts=unrecorded(address, config, os.environ, None if place.site or place.uid == 0 else place.uid)
+        )
+        if story.attempts:
+            _say("nothing was recorded of it here: this is Slurm's own word")
     if story.empty:
         raise SlurmwrapError(
             f"nothing is known of job {address}",

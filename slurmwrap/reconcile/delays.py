@@ -16,8 +16,9 @@ from slurmwrap.placement.fragments import scattered
 from slurmwrap.placement.relax import waits
 from slurmwrap.reconcile.desk import Pass
 from slurmwrap.reconcile.pending import ours_pending
-from slurmwrap.retry.attempt import QueueDelay, Submission
+from slurmwrap.retry.attempt import QueueDelay
 from slurmwrap.retry.record import key_of
+from slurmwrap.retry.submission import Submission
 
 FAIR_SHARE, FRAGMENTATION = "fair share", "fragmentation"
 GAP_S = 600.0  # a longer time between two looks is unknown

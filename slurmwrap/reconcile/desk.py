@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -11,15 +11,16 @@ from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Snapshot
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Evidence
-from slurmwrap.edges import Clock, Logs, Publisher, Slurm, Spool, Store
+from slurmwrap.edges import Accounting, Clock, Logs, Publisher, Slurm, Spool, Store
 from slurmwrap.errors import SlurmUnreachable, StoreError
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.placement.bucket import Bucket
+from slurmwrap.profiling.key import profile_key_of
 from slurmwrap.profiling.merge import merge
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay, Submission
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay
 from slurmwrap.retry.decision import InputRead
 from slurmwrap.retry.incident import Incident, Mounts, first_component
-from slurmwrap.retry.record import profile_key_of
+from slurmwrap.retry.submission import Submission
 
 T = TypeVar("T")
 _MUTE_S = 600.0
@@ -41,6 +42,14 @@ class Scope:
     patience_s: float = 10.0  # how long an ended job waits for the Epilogs of nodes whose Prolog was heard
 
 
+class NoAccounting:
+    """A cluster without slurmdbd."""
+
+    def runs(self, job_ids: Collection[int]) -> tuple[JobRecord, ...]:
+        """None."""
+        return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
     """What the reconciler is handed."""
@@ -56,6 +65,7 @@ class Edges:
     read_inputs: Callable[[int, Sequence[str]], tuple[InputRead, ...]]  # (uid, absolute paths), read as that user
     config: Config
     scope: Scope = field(default_factory=Scope)
+    accounting: Accounting = field(default_factory=NoAccounting)
     mounts: Mounts = first_component
     steps: Callable[[AttemptRecord, str], Mapping[str, Any]] = lambda record, directory: {}  # host.stepfiles.StepFiles
     may_resize: Callable[[], bool] = lambda: True  # nodes, CPUs and memory of others' waiting jobs
@@ -120,6 +130,7 @@ class Notebook:
     cluster: str = ""
     settled: set[Attempt] = field(default_factory=set)  # reconciled runs that Slurm still shows
     published_at: float = 0.0
+    recalled_at: float = 0.0  # when runs that ended unseen were looked for
     gate_until: float = 0.0  # the end of the Prolog gate's permit
     failures: dict[Attempt, AttemptRecord] | None = None  # that incidents are made of; None: not read yet
     incidents: tuple[Incident, ...] | None = None  # as the last whole pass left them; None: not read yet
@@ -143,6 +154,9 @@ class Pass:
     summary: Summary
     now: float
     _snapshot: Snapshot | None = None
+    to_do: tuple[AttemptRecord, ...] = ()  # runs that this pass attends to
+    # slurmdbd's word on those that Slurm shows no longer; None: not asked yet
+    past: tuple[JobRecord, ...] | None = None
     ours: tuple[JobRecord, ...] | None = None  # that wait and were submitted by gsub; None: not looked for yet
     head: tuple[Any, ...] | None = None  # pending.Waiting; None: not looked for yet
     unheard: bool = False  # in somebody's name Slurm was not reached: one time-out is enough for a pass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurmwrap.edges import Fault, Gate
 from slurmwrap.reconcile.desk import Pass
 from slurmwrap.retry.attempt import StrikeRecord
+from slurmwrap.retry.gate import Fault, Gate
 from slurmwrap.retry.strikes import Fleet, drained_by_us
 
 PERMIT_S = 300.0  # a reconciler that died closes the gate's eyes after so long

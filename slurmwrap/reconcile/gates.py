@@ -11,7 +11,7 @@ from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.job.begin import later_begin
 from slurmwrap.reconcile.desk import Pass
-from slurmwrap.retry.attempt import Submission
+from slurmwrap.retry.submission import Submission
 
 _FAR_S = 180 * 86400  # a begin time this far behind the submission is the gate's (submit/send.py: a year)
 _SETTLE_S = 60  # a pre-run that has just ended may still be heard of
@@ -25,7 +25,7 @@ def release_gates(run: Pass) -> None:
             continue
         action = SlurmAction(
             verb=Verb.UPDATE_JOB,
-            target=str(submission.job_id),  # of an array: all of it waits
+            target=job.waiting_address or str(submission.job_id),  # of an array what waits: its user may start a task
             key="StartTime",
             value=release_at(submission),
             because="its pre-run is gone without a verdict",

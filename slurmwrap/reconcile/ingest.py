@@ -11,15 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.collected import Collected, SetAside
 from slurmwrap.diagnosis.join import of_run
-from slurmwrap.edges import Collected, SetAside, Store
+from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.edges import Store
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.reconcile.desk import Edges, IngestReport, Unpack, Words, learn
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord, Submission
-from slurmwrap.retry.decision import BlockedInput
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.inputs import actions_of
 from slurmwrap.retry.record import record_of, run_of_hooks
+from slurmwrap.retry.submission import Submission
 
 BATCH = 200
 LIMIT = 200_000  # files of one spool in one pass

@@ -8,21 +8,27 @@ from typing import Any
 
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Partition
-from slurmwrap.diagnosis.evidence import Context, Diagnosis, LogTail, Observation
+from slurmwrap.diagnosis.evidence import Diagnosis, LogTail
 from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_run, with_steps
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.errors import SlurmError
+from slurmwrap.reconcile.accounted import completed, is_gone, past_of, told_by
 from slurmwrap.reconcile.desk import Pass, learn
 from slurmwrap.reconcile.incidents import incident_of
-from slurmwrap.retry.attempt import AttemptRecord, QueueDelay, Submission
+from slurmwrap.retry.attempt import AttemptRecord, QueueDelay
+from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.case import Case, InputFailure
-from slurmwrap.retry.decision import BlockedInput, InputRead, RetryDecision
+from slurmwrap.retry.decision import InputRead, RetryDecision
 from slurmwrap.retry.launch import HELD_LAUNCH, held_launch
 from slurmwrap.retry.ledger import ledger_of
 from slurmwrap.retry.pace import HOUR_S
 from slurmwrap.retry.policy import decide
 from slurmwrap.retry.record import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
 from slurmwrap.retry.strikes import Fleet, fleet_of, lost_node
+from slurmwrap.retry.submission import Submission
 
+_NODE_FAILED = 1  # the wait status that slurmctld gives such a run since 24.11; before, it leaves 0
 _RESTORE = "checkpoint_error"
 _INPUTS = 20  # of one job are looked at
 _AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
@@ -35,6 +41,14 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     if job is not None and not overwritten and not job.ended:
         run.summary.waiting += job.state == "COMPLETING"
         return None
+    past = None
+    if is_gone(record, job):
+        try:
+            past = past_of(record, run)
+        except SlurmError as error:  # it will answer again: what it knows is worth the wait
+            run.summary.errors.append(f"job {record.address}: not judged before slurmdbd answers: {error}")
+            return None
+        record = completed(record, past) if past is not None else record
     store = run.edges.store
     others = siblings(record, run) if overwritten or record.restarts else ()
     seen = _seen(record, others, run)
@@ -42,7 +56,7 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     if gone_at is not None and run.now < gone_at + run.edges.scope.patience_s and _still_to_come(seen):
         run.summary.waiting += 1
         return None
-    word = job if job is not None and not overwritten else _reconstructed(record, job, seen, run)
+    word = job if job is not None and not overwritten else _reconstructed(record, job, seen, past, run)
     before = [other for other in others if other.attempt.submit_time < record.attempt.submit_time]
     word = of_this_run(word, (other.derived_exit_code for other in before))
     record = ended(completed_by_hooks(record, seen), word, measured(word, seen))
@@ -110,15 +124,24 @@ def _still_to_come(seen: Sequence[Observation]) -> bool:
     return any(o.context is Context.PROLOG and o.node not in ended_on for o in seen)
 
 
-def _reconstructed(record: AttemptRecord, job: JobRecord | None, seen: Sequence[Observation], run: Pass) -> JobRecord:
+def _reconstructed(
+    record: AttemptRecord,
+    job: JobRecord | None,
+    seen: Sequence[Observation],
+    past: JobRecord | None,
+    run: Pass,
+) -> JobRecord:
     """The best word on a run that Slurm has forgotten (`job` None) or replaced by the next one (`job`)."""
     base = remembered(completed_by_hooks(record, seen), job)
+    if past is not None:
+        return told_by(past, base)
     if job is None:
         return last_word(base, seen)
     if held_launch(job) and job.restarts == record.restarts + 1:
         return replace(base, reason=HELD_LAUNCH)
     word = last_word(base, seen)
-    if not word.state and not word.exit_code and _down(record, run):
+    unknown = not word.state or word.signal == _NODE_FAILED
+    if unknown and not word.exit_code and _down(record, run):
         return replace(word, state="NODE_FAIL")  # Slurm requeued it, and a node of it is down: both Slurm's word
     return word
 

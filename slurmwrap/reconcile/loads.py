@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import NodeLoad
+from slurmwrap.profiling.key import profile_key_of
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.reconcile.desk import Edges, Pass
-from slurmwrap.retry.record import key_of, profile_key_of, record_of, speaks_for
+from slurmwrap.retry.record import key_of, record_of, speaks_for
 
 
 def relaxing(edges: Edges) -> bool:

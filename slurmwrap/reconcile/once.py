@@ -8,7 +8,9 @@ from dataclasses import replace
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.edges import Published
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
+from slurmwrap.profiling.key import published_key_of
 from slurmwrap.reconcile import incidents
+from slurmwrap.reconcile.accounted import recall
 from slurmwrap.reconcile.act import finish
 from slurmwrap.reconcile.delays import count_delays
 from slurmwrap.reconcile.desk import Edges, Notebook, Pass, Summary, Words
@@ -23,7 +25,7 @@ from slurmwrap.reconcile.tune import tune_waiting
 from slurmwrap.retry import inputs
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.launch import held_launch
-from slurmwrap.retry.record import key_of, published_key_of, record_of, run_before
+from slurmwrap.retry.record import key_of, record_of, run_before
 
 _LAUNCH_S = 7 * 86400  # a run whose launch failed was submitted, or requeued, so long ago at most
 _STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
@@ -38,7 +40,9 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
     run.summary.ingested = ingest(edges, book.cluster, words)
     incidents.begin(run)
     _look_after(count_delays, run)  # before the runs that ended are judged: how long they waited is theirs
-    for record in _to_do(run):
+    _look_after(recall, run)
+    run.to_do = _to_do(run)
+    for record in run.to_do:
         try:
             _attend(record, run)
         except (SlurmUnreachable, StoreError):

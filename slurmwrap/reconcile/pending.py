@@ -24,9 +24,10 @@ from slurmwrap.placement.relax import Asked, may_be_touched, submitted, whole
 from slurmwrap.placement.retune import together
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.reconcile.desk import Pass, mute, muted, one_by_one
-from slurmwrap.retry.attempt import WAITING_RULES, ActionRecord, Submission
+from slurmwrap.retry.attempt import WAITING_RULES, ActionRecord
 from slurmwrap.retry.decision import Ruled
 from slurmwrap.retry.record import key_of, record_of, speaks_for
+from slurmwrap.retry.submission import Submission
 
 UNDONE = "the update was refused, so what it had is put back"
 _CLOCKS_S = 600.0  # between the user's host and the controller

@@ -24,12 +24,13 @@ from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.claim import Claim, Grant, Server, Settings
 from slurmwrap.placement.relax import BLOCKED
 from slurmwrap.placement.waiting import hurried, kept_to_share, matters
+from slurmwrap.profiling.key import profile_key_of
 from slurmwrap.profiling.merge import as_of
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.reconcile.claims import fixed_claim, servers_of, tasks_per_node, tuned_claim, waiting_tasks, where
 from slurmwrap.reconcile.desk import Pass, one_by_one
 from slurmwrap.reconcile.pending import Waiting, head, ours_pending, spend
-from slurmwrap.retry.record import key_of, profile_key_of
+from slurmwrap.retry.record import key_of
 
 _ROUNDING = 1e-6
 _PASSES_S = 600.0  # Slurm looks at the head of its queue far more often

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from slurmwrap.prerun.verdict import Measurement
+from slurmwrap.job.measurement import Measurement
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import PrerunRecord, Submission
+from slurmwrap.retry.attempt import PrerunRecord
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store import schema
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.schema import dump, sql_text
 from slurmwrap.store.session import Session
+
+_UNSEEN = """
+SELECT job_id FROM submissions s WHERE cluster = :cluster AND at >= :since
+AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = s.cluster AND a.job_id = s.job_id)
+GROUP BY job_id ORDER BY max(at)
+"""
 
 
 class Reports(Session):
@@ -26,6 +33,11 @@ class Reports(Session):
     def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
         """Oldest first."""
         return self._select(schema.SUBMISSIONS, {"at >= ?": since, "user = ?": user}, order="at, cluster, job_id")
+
+    def unseen(self, cluster: str, since: float) -> tuple[int, ...]:
+        """Ids of the jobs submitted at or after `since` of which no run is known; oldest first."""
+        rows = self._rows(_UNSEEN, {"cluster": sql_text(cluster), "since": since})
+        return tuple(row["job_id"] for row in rows)
 
     def submissions_of(self, job_id: int) -> tuple[Submission, ...]:
         """Those of a job or of its pre-run's job; oldest first."""

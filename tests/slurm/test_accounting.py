@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 from plan_requests import faults, trials
-from realslurm import USERS, Lab, run_as, started, wait_for
+from realslurm import USERS, Lab, need_accounting, run_as, started, wait_for
 
 from slurmwrap.cli.profile_files import exported
 from slurmwrap.cluster.limits import Quotas
 from slurmwrap.cluster.node import Snapshot
-from slurmwrap.errors import LabError
-from slurmwrap.lab import machine
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.limits import assoc_mgr_request, parse_limits
+from slurmwrap.slurm.limits import parse_limits
+from slurmwrap.slurm.questions import assoc_mgr_request
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
 ALICE, BOB = USERS
@@ -40,10 +39,7 @@ sleep 300
 @pytest.fixture(scope="module")
 def lab(lab_scratch: Path) -> Iterator[Lab]:
     """Eight nodes; alice and bob in the account "lab"."""
-    try:
-        machine.check_accounting()
-    except LabError as error:
-        pytest.skip(f"{error}: {error.hint}")
+    need_accounting()
     with started(lab_scratch / "accounting", "--accounting", "--no-hooks") as running:
         for name in ("lean", "tight"):
             told(running, "add", "qos", name)

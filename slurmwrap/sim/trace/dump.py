@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from slurmwrap.cluster.times import parse_stamp
 from slurmwrap.sim.trace.bounds import fault, shown, width
-from slurmwrap.sim.trace.times import parse_stamp
 
 TIMES = ("submit", "eligible", "start", "end")
 READ = frozenset(  # columns of Slurm's own words that become part of a Run

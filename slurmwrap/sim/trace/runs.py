@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from slurmwrap.cluster.times import parse_elapsed, parse_limit, parse_stamp
+from slurmwrap.cluster.tres import Tres, parse_memory, parse_old_gres, parse_tres
 from slurmwrap.diagnosis.slurm_word import base_state
 from slurmwrap.sim.trace.bounds import LINE_CAP, MOST_COUNT, MOST_MIB, MOST_SECONDS, printable, shown
 from slurmwrap.sim.trace.dump import TIMES, Head, Row
-from slurmwrap.sim.trace.times import parse_elapsed, parse_limit, parse_stamp
-from slurmwrap.sim.trace.tres import Tres, parse_memory, parse_old_gres, parse_tres
 
 _TITLES = {
     title.lower(): title

@@ -17,7 +17,8 @@ from slurmwrap.sim.whatif.charts import Lines, busy_chart, delay_charts, jct_cha
 from slurmwrap.sim.whatif.record import OURS, PLAIN, REAL, Study
 from slurmwrap.sim.whatif.shape import site_of_dump
 from slurmwrap.sim.whatif.study import Asked, study_of
-from slurmwrap.store.plain import from_plain, to_plain
+from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.plain import to_plain
 
 
 @cache

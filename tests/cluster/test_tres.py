@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sim.trace.tres import Tres, parse_memory, parse_old_gres, parse_tres
+from slurmwrap.cluster.tres import Tres, parse_memory, parse_old_gres, parse_tres
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sim.trace.times import parse_elapsed, parse_limit, parse_stamp
+from slurmwrap.cluster.times import parse_elapsed, parse_limit, parse_stamp
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""What Slurm itself can tell of a job that slurmwrap never saw: slurmctld while it remembers, else slurmdbd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.classify import classifier
+from slurmwrap.diagnosis.join import join
+from slurmwrap.errors import SlurmError
+from slurmwrap.host.userfile import UserLogs
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.record import record_of
+from slurmwrap.slurm.accounting import Sacct
+from slurmwrap.slurm.commands import SlurmCommands
+
+
+def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: int | None) -> tuple[AttemptRecord, ...]:
+    """Its runs, judged by Slurm's word and the log, where we may read it. () where Slurm tells nothing.
+
+    `uid`: whose runs alone are told; None: everybody's, for administrators.
+    """
+    commands = SlurmCommands(environ, timeout_s=config.slurm_timeout_s)
+    try:
+        cluster, now = commands.cluster_name(), commands.job(address)
+    except SlurmError:
+        return ()
+    told = {} if now is None else {now.submit_time: now}
+    for one in _remembered(address, commands, config, environ):
+        told.setdefault(one.submit_time, one)
+    theirs = (told[at] for at in sorted(told) if uid in (None, told[at].uid))
+    return tuple(_judged(one, cluster, config) for one in theirs)
+
+
+def _remembered(
+    address: str, commands: SlurmCommands, config: Config, environ: Mapping[str, str]
+) -> tuple[JobRecord, ...]:
+    """By slurmdbd; () where there is none, it does not answer, or a whole array is asked for."""
+    try:
+        if not Sacct.is_there(commands.config()):
+            return ()
+        found = Sacct(environ, timeout_s=config.slurm_timeout_s).address(address)
+    except SlurmError:
+        return ()
+    return tuple(one for one in found if address in (one.address, str(one.job_id)))
+
+
+def _judged(job: JobRecord, cluster: str, config: Config) -> AttemptRecord:
+    record = record_of(job, cluster)
+    if not job.ended:
+        return record
+    logs = () if job.state == "COMPLETED" and not job.derived_exit_code else UserLogs().tails(record)
+    judge = classifier(config.diagnosis.signatures)
+    return replace(record, diagnosis=judge(join(record.attempt, job, (), logs=logs)))

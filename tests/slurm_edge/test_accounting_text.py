@@ -1,0 +1,75 @@
+"""What sacct says, captured from Slurm 22.05.8 (tests/data/slurm/README.md), as records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.slurm.accounting import parse_runs
+
+DATA = Path(__file__).parent.parent / "data" / "slurm"
+SEP = "\x1f0123456789abcdef\x1f"
+FACTS = ("address", "state", "exit_code", "derived_exit_code", "restarts", "nodes", "gpus", "cpus", "time_limit_s")
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[JobRecord]:
+    return parse_runs((DATA / "22.05" / "sacct.txt").read_text(), SEP)
+
+
+def test_all_runs_are_there_by_id_and_submission(runs: list[JobRecord]) -> None:
+    assert [tuple(getattr(run, fact) for fact in FACTS) for run in runs] == [
+        ("1", "REQUEUED", 0, 0, 0, ("n0",), 1, 1, None),
+        ("1", "COMPLETED", 0, 0, 1, ("n0",), 1, 1, None),
+        ("2", "FAILED", 3, 1, 0, ("n0",), 0, 1, None),
+        ("3_1", "COMPLETED", 0, 0, 0, ("n0",), 0, 1, 60),
+        ("3_0", "COMPLETED", 0, 0, 0, ("n0",), 0, 1, 60),
+        ("5", "CANCELLED", 0, 0, 0, (), 0, 1, None),
+        ("6", "CANCELLED", 0, 0, 0, ("n1",), 0, 1, None),
+        ("7", "COMPLETED", 0, 0, 0, ("n0", "n1"), 16, 64, 120),
+    ]
+
+
+def test_names_that_forge_rows_stay_names(runs: list[JobRecord]) -> None:
+    assert [(run.job_id, run.name) for run in runs if run.name != "wrap"] == [
+        (2, "a|b\nc"),
+        (7, "x|FAILED\n7|COMPLETED"),
+    ]
+
+
+def test_one_run_field_by_field(runs: list[JobRecord]) -> None:
+    assert runs[1] == JobRecord(
+        job_id=1,
+        name="wrap",
+        user="root",
+        uid=0,
+        account="root",
+        partition="gpu",
+        qos="normal",
+        state="COMPLETED",
+        reason="BeginTime",
+        restarts=1,
+        submit_time=1795280537,
+        eligible_time=1795280658,
+        start_time=1795280658,
+        end_time=1795280758,
+        nodes=("n0",),
+        num_nodes=1,
+        cpus=1,
+        gpus=1,
+        priority=4294901759,
+        work_dir="/tmp",
+    )
+
+
+def test_what_never_began_has_no_start(runs: list[JobRecord]) -> None:
+    (held,) = [run for run in runs if run.job_id == 5]
+    assert (held.eligible_time, held.start_time, held.end_time) == (None, None, 1795280968)
+
+
+def test_rows_that_lack_a_field_are_refused() -> None:
+    with pytest.raises(ValueError, match="sacct gave 2 fields"):
+        parse_runs(f"1{SEP}1{SEP}\n", SEP)
+    assert parse_runs("", SEP) == []
