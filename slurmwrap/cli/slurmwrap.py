@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from slurmwrap import __version__
-from slurmwrap.cli import classify, hooks, inputs, lab, nodes, prerun, profile, reconcile
+from slurmwrap.cli import classify, completion, hooks, inputs, lab, nodes, prerun, profile, reconcile
+from slurmwrap.cli.doctor.command import doctor
 from slurmwrap.cli.history import history
 from slurmwrap.cli.report import report
 from slurmwrap.cli.simulate import simulate
@@ -62,6 +63,7 @@ def root(
 app.command()(why)
 app.command()(history)
 app.command()(report)
+app.command(short_help="Does everything hold, and how to mend it.")(doctor)
 app.command()(simulate)
 app.command()(whatif)
 
@@ -74,6 +76,7 @@ app.add_typer(inputs.app, name="inputs", short_help="Input files that are refuse
 app.add_typer(nodes.app, name="nodes", short_help="Suspects, lemons and our drains, with their sums.")
 app.add_typer(prerun.app, name="prerun", short_help="Your pre-runs: what they found, what they do now.")
 app.add_typer(profile.app, name="profile", short_help="What your jobs need: CPUs, memory, GPU, speed.")
+completion.register(app)
 
 
 def main() -> None:
