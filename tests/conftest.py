@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from labs import lab, lab_as_slurm, lab_scratch, lab_users, release
+
+__all__ = ["lab", "lab_as_slurm", "lab_scratch", "lab_users", "release"]
 
 # The same examples every time, so that a run says something about the change and not about luck. `make fuzz` looks
 # for new ones.

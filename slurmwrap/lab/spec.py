@@ -24,6 +24,7 @@ class LabSpec:
     nodes: int = 8
     gpus: int = 8  # per node
     cpus: int = 32  # per node; invented, the machine need not have them
+    threads: int = 1  # CPUs of a core, of which Slurm gives all to one job
     mem_mib: int = 256_000
     switches: int = 2  # leaf switches under one core switch
     topology: str = "tree"  # one of TOPOLOGIES
@@ -37,6 +38,16 @@ class LabSpec:
     def node_names(self) -> tuple[str, ...]:
         """n0, n1, ..."""
         return tuple(f"n{index}" for index in range(self.nodes))
+
+    @property
+    def sockets(self) -> int:
+        """Per node: two where its cores can be divided so."""
+        return 2 if self.cpus // self.threads % 2 == 0 else 1
+
+    @property
+    def cores_per_socket(self) -> int:
+        """Whole ones: `checked` saw to that."""
+        return self.cpus // self.threads // self.sockets
 
     @property
     def controller_port(self) -> int:
@@ -74,12 +85,15 @@ def checked(spec: LabSpec) -> LabSpec:
         ("--nodes", spec.nodes, 1, 256),
         ("--gpus", spec.gpus, 0, 16),
         ("--cpus", spec.cpus, 1, 1024),
+        ("--threads", spec.threads, 1, 8),
         ("--mem-mib", spec.mem_mib, 512, 16_000_000),
         ("--switches", spec.switches, 1, spec.nodes),
         ("--base-port", spec.base_port, 1024, HIGHEST_PORT - len(spec.ports) + 1),
     ):
         if not low <= value <= high:
             raise UsageError(f"{flag} must be between {low} and {high}, not {value}")
+    if spec.cpus % spec.threads:
+        raise UsageError(f"--cpus={spec.cpus} are no whole cores of --threads={spec.threads}")
     if spec.topology not in TOPOLOGIES:
         raise UsageError(f"--topology must be {' or '.join(TOPOLOGIES)}, not '{spec.topology}'")
     return _checked_directory(spec)

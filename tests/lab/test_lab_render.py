@@ -113,6 +113,16 @@ def test_node_line_holds_the_invented_hardware() -> None:
     assert settings(files["slurm.conf"])["DefMemPerCPU"] == "142"
 
 
+@pytest.mark.parametrize(
+    ("cpus", "threads", "told"),
+    [(32, 1, (2, 16, 1)), (32, 2, (2, 8, 2)), (6, 2, (1, 3, 2)), (16, 8, (2, 1, 8))],
+)
+def test_sockets_cores_and_threads_make_the_cpus(cpus: int, threads: int, told: tuple[int, int, int]) -> None:
+    conf = render(replace(SPEC, cpus=cpus, threads=threads), LAYOUT, FULL, None)["slurm.conf"]
+    board = f"CPUs={cpus} Boards=1 SocketsPerBoard={told[0]} CoresPerSocket={told[1]} ThreadsPerCore={told[2]} "
+    assert conf.count(board) == SPEC.nodes
+
+
 def test_slurm_is_told_nothing_of_the_network_where_there_shall_be_none() -> None:
     with_tree = render(SPEC, LAYOUT, FULL, None)
     without = render(replace(SPEC, topology="none"), LAYOUT, FULL, None)

@@ -7,6 +7,7 @@ import os
 import pwd
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -27,6 +28,8 @@ from slurmwrap.lab.teardown import down
 # Two ordinary accounts, made by the fixture lab_users; of one pytest process each, since what gsub knows is in a home.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 USERS = (f"swtest-alice{WORKER}", f"swtest-bob{WORKER}")
+MORE_USERS = (f"swtest-carol{WORKER}", f"swtest-dave{WORKER}")  # make_user makes them; they go with the others
+SCRATCH = Path("/var/tmp")  # not /tmp: pytest's own directories there are closed to other users
 T = TypeVar("T")
 _PATH = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -103,17 +106,60 @@ def run_as(
     stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command with a fresh environment as `user` (None: ourselves)."""
-    account = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
+    account = _account(user)
     home = account.pw_dir if Path(account.pw_dir).is_dir() else "/"
-    fresh = {
-        "PATH": _PATH, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name,
-        "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
+    fresh = command_environment(user)
     identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if user else {}
     return subprocess.run(
         [str(word) for word in argv], input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout,
         cwd=cwd or home, env={**fresh, **(env or {})}, check=False, **identity,
     )  # fmt: skip
+
+
+def command_environment(user: str | None) -> dict[str, str]:
+    """What `run_as` starts a command with."""
+    account = _account(user)
+    return {
+        "PATH": _PATH, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name,
+        "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+
+
+def _account(user: str | None) -> pwd.struct_passwd:
+    return pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
+
+
+def exists(user: str) -> bool:
+    """Whether there is such an account."""
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def make_user(user: str) -> None:
+    """An ordinary account with a home that others may pass; none is made where there is one."""
+    if not exists(user):
+        argv = ["useradd", "--create-home", "--home-dir", str(SCRATCH / user), "--shell", "/bin/bash", user]
+        subprocess.run(argv, check=True, capture_output=True, timeout=30)
+        (SCRATCH / user).chmod(0o711)
+
+
+def remove_user(user: str) -> None:
+    """The account and its home."""
+    if exists(user):
+        # -f: also while a process of the account is dying; -r: with its home.
+        subprocess.run(["userdel", "-f", "-r", user], check=False, capture_output=True, timeout=30)
+    shutil.rmtree(SCRATCH / user, ignore_errors=True)
+
+
+def need_accounting() -> None:
+    """Skips, with the reason, where a lab cannot have a slurmdbd."""
+    try:
+        machine.check_accounting()
+    except LabError as error:
+        pytest.skip(f"{error}: {error.hint}")
 
 
 def wait_for(look: Callable[[], T], good: Callable[[T], bool], timeout: float, pause: float = 0.1) -> T:

@@ -228,13 +228,15 @@ def _pull_the_plug(lab: Lab, node: str) -> None:
     daemon = int(Path(Layout(lab.dir).node(node), "slurmd.pid").read_text())
     spool = str(Layout(lab.dir).node(node))
     processes = [psutil.Process(daemon)]
-    processes += [p for p in psutil.process_iter() if "slurmstepd" in p.name() and _of(p, spool)]
+    processes += [p for p in psutil.process_iter() if _is_stepd_of(p, spool)]
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
 
 
-def _of(process: psutil.Process, spool: str) -> bool:
+def _is_stepd_of(process: psutil.Process, spool: str) -> bool:
     try:
+        if "slurmstepd" not in process.name():
+            return False
         return any(file.path.startswith(spool) for file in process.open_files()) or spool in " ".join(process.cmdline())
     except psutil.Error:
         return False

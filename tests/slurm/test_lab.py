@@ -112,7 +112,7 @@ class TestUse:
     def test_topology_has_two_leaves_under_a_core(self, lab: Lab) -> None:
         lines = lab.run(["scontrol", "show", "topology"], user=ALICE).stdout.splitlines()
         rows = {field[0]: field[-1] for field in (line.split() for line in lines)}
-        assert rows["SwitchName=ib0"] == "Nodes=n0,n1,n2,n3"
+        assert rows["SwitchName=ib0"] in ("Nodes=n0,n1,n2,n3", "Nodes=n[0-3]")  # as configured; 26.05 folds the list
         assert rows["SwitchName=core"] == "Switches=ib0,ib1"
 
     def test_job_that_names_no_memory_leaves_room_for_others(self, lab: Lab) -> None:

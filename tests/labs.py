@@ -1,4 +1,6 @@
-"""A real Slurm for the tests marked `lab`: fixtures `lab` (slurmctld as root) and `lab_as_slurm` (as user slurm).
+"""A real Slurm for the tests marked `lab`: fixtures `lab` (slurmctld as root), `lab_as_slurm` (as user slurm).
+
+conftest.py takes them in for all rooms: a fixture of a session is made once per place that defines it.
 
 Both skip, with the reason, where they cannot be had: not root, Slurm's packages missing, or a Python that ordinary
 users cannot execute. Nothing is left behind, and what a killed earlier session left is removed first.
@@ -9,23 +11,34 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import pwd
+import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, WORKER, Lab, run_as, start_lab, started
+from realslurm import (
+    MORE_USERS,
+    SCRATCH,
+    USERS,
+    WORKER,
+    Lab,
+    exists,
+    make_user,
+    remove_user,
+    run_as,
+    start_lab,
+    started,
+)
 
 from slurmwrap.errors import LabError
+from slurmwrap.job.options import Release
 from slurmwrap.lab import machine
 from slurmwrap.lab.layout import Layout
 from slurmwrap.lab.teardown import down
 
-_SCRATCH = Path("/var/tmp")  # not /tmp: pytest's own directories there are closed to other users
 _LOCK = Path(f"/run/slurmwrap-test{WORKER}.lock")
 
 
@@ -33,7 +46,7 @@ _LOCK = Path(f"/run/slurmwrap-test{WORKER}.lock")
 def lab_scratch(lab_users: tuple[str, str]) -> Iterator[Path]:
     """A directory that every user can pass; every lab below it is taken down at the end."""
     del lab_users
-    scratch = _SCRATCH / f"slurmwrap-test-{os.getpid()}"
+    scratch = SCRATCH / f"slurmwrap-test-{os.getpid()}"
     scratch.mkdir()
     scratch.chmod(0o755)
     yield scratch
@@ -49,7 +62,7 @@ def lab_users() -> Iterator[tuple[str, str]]:
         if lock.alone:
             _remove_leftovers()
         for user in USERS:
-            _make_user(user)
+            make_user(user)
         lock.share()
         if reason := _why_users_cannot_run():
             pytest.skip(reason)
@@ -68,10 +81,17 @@ def lab(lab_scratch: Path) -> Lab:
 @pytest.fixture(scope="module")
 def lab_as_slurm(lab_scratch: Path) -> Iterator[Lab]:
     """The same with slurmctld, controller hooks and reconciler as user `slurm`."""
-    if not _exists("slurm"):
+    if not exists("slurm"):
         pytest.skip("there is no user 'slurm' on this machine")
     with started(lab_scratch / "lab-as-slurm", "--slurm-user", "slurm", slurm_user="slurm") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def release(lab: Lab) -> Release:
+    """That of the installed sbatch."""
+    major, minor = map(int, re.findall(r"\d+", lab.run(["sbatch", "--version"]).stdout)[:2])
+    return major, minor
 
 
 @dataclass(slots=True)
@@ -126,31 +146,13 @@ def _why_users_cannot_run() -> str:
     return f"ordinary users cannot import slurmwrap with {sys.executable}: {done.stderr}" if done.returncode else ""
 
 
-def _exists(user: str) -> bool:
-    try:
-        pwd.getpwnam(user)
-    except KeyError:
-        return False
-    return True
-
-
-def _make_user(user: str) -> None:
-    if not _exists(user):
-        argv = ["useradd", "--create-home", "--home-dir", str(_SCRATCH / user), "--shell", "/bin/bash", user]
-        subprocess.run(argv, check=True, capture_output=True, timeout=30)
-        (_SCRATCH / user).chmod(0o711)
-
-
 def _remove_leftovers() -> None:
     """Labs, directories and accounts of sessions that are no longer there."""
-    for scratch in _SCRATCH.glob("slurmwrap-test-*"):
+    for scratch in SCRATCH.glob("slurmwrap-test-*"):
         if not Path(f"/proc/{scratch.name.rpartition('-')[2]}").exists():
             _remove_scratch(scratch)
-    for user in USERS:
-        if _exists(user):
-            # -f: also while a process of the account is dying; -r: with its home.
-            subprocess.run(["userdel", "-f", "-r", user], check=False, capture_output=True, timeout=30)
-        shutil.rmtree(_SCRATCH / user, ignore_errors=True)
+    for user in (*USERS, *MORE_USERS):
+        remove_user(user)
 
 
 def _remove_scratch(scratch: Path) -> None:

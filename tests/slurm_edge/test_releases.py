@@ -1,0 +1,285 @@
+"""The same jobs on three releases of Slurm, by tests/data/slurm/capture.py: what is read of them is the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cluster.limits import Association, Limits, Qos
+from slurmwrap.cluster.node import Node, Partition
+from slurmwrap.cluster.topology import Switch, Topology
+from slurmwrap.job.options import SBATCH, Release
+from slurmwrap.lab.render import parse_release
+from slurmwrap.observe import epilog_slurmctld
+from slurmwrap.observe import job as hook_job
+from slurmwrap.sim.trace.read import open_load
+from slurmwrap.slurm.jobs import parse_jobs
+from slurmwrap.slurm.limits import parse_limits
+from slurmwrap.slurm.network import parse_topology
+from slurmwrap.slurm.parse import parse_config, parse_nodes, parse_partitions, release_of
+
+DATA = Path(__file__).parents[1] / "data" / "slurm"
+RELEASES = sorted(path.parent.parent.name for path in DATA.glob("*/lab/version.txt"))
+SEP = "\x1f0123456789abcdef\x1f"
+every_release = pytest.mark.parametrize("release", RELEASES)
+
+
+def captured(release: str, name: str) -> str:
+    return (DATA / release / "lab" / name).read_text(encoding="utf-8")
+
+
+def number(release: str) -> Release:
+    major, minor = release.split(".")
+    return int(major), int(minor)
+
+
+def jobs(release: str) -> list[JobRecord]:
+    return list(parse_jobs(captured(release, "jobs.txt"), captured(release, "excluded.txt"), SEP))
+
+
+def job(release: str, name: str) -> JobRecord:
+    return next(job for job in jobs(release) if job.name == name)
+
+
+def test_the_three_releases_in_use_are_there() -> None:
+    assert RELEASES == ["22.05", "24.11", "26.05"]
+
+
+@every_release
+def test_a_release_is_known_by_its_programs_and_its_configuration(release: str) -> None:
+    assert parse_release(captured(release, "version.txt")) == number(release)
+    assert release_of(parse_config(captured(release, "config.txt"))) == number(release)
+
+
+# --- sbatch --------------------------------------------------------------------------------------------------------
+
+
+@every_release
+def test_what_its_help_and_usage_tell_of_are_options_of_it(release: str) -> None:
+    text = captured(release, "sbatch_help.txt") + captured(release, "sbatch_usage.txt")
+    told = set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text))
+    assert len(told) > 70
+    unknown = told - {option.name for option in SBATCH if option.known_to(number(release))}
+    assert unknown == ({"power"} if number(release) >= (24, 11) else set())  # gone since 24.11, but for the help
+
+
+# --- squeue --------------------------------------------------------------------------------------------------------
+
+ENDINGS = [  # name, state, exit code, signal, derived exit code
+    ("whole", "COMPLETED", 0, 0, 0),
+    ("three", "FAILED", 3, 0, 0),
+    ("hidden", "COMPLETED", 0, 0, 1),
+    ("segv", "FAILED", 0, 11, 0),
+    ("limit", "TIMEOUT", 0, 15, 0),
+    ("oom", "OUT_OF_MEMORY", 0, 125, 0),
+    ("gone", "CANCELLED", 0, 15, 0),
+    ("unstarted", "CANCELLED", 0, 0, 0),
+    ("again", "COMPLETED", 0, 0, 0),
+    ("running", "RUNNING", 0, 0, 0),
+    ("held", "PENDING", 0, 0, 0),
+]
+
+
+@every_release
+@pytest.mark.parametrize(("name", "state", "code", "signal", "derived"), ENDINGS)
+def test_an_ending_is_told_alike(release: str, name: str, state: str, code: int, signal: int, derived: int) -> None:
+    found = job(release, name)
+    assert (found.state, found.exit_code, found.signal, found.derived_exit_code) == (state, code, signal, derived)
+
+
+@every_release
+def test_a_lost_node_ends_its_job_with_signal_1_since_24_11(release: str) -> None:
+    lost, moved = job(release, "lost"), job(release, "moved")
+    assert (lost.state, lost.reason, lost.requeue, lost.exit_code) == ("NODE_FAIL", "NodeDown", False, 0)
+    assert lost.signal == (0 if number(release) < (24, 11) else 1)
+    assert (moved.state, moved.restarts, moved.exit_code, moved.signal) == ("COMPLETED", 1, 0, 0)
+
+
+SHAPES = [  # name, nodes, CPUs, GPUs, MiB per node, MiB per CPU, CPUs per task
+    ("whole", 2, 8, 4, 4000, None, 4),
+    ("<b>&ü", 1, 4, 2, 3000, None, 1),
+    ("percpu", 1, 4, 4, None, 500, 1),
+    ("plain", 1, 2, 0, 100, None, 1),
+    ("running", 1, 4, 4, 8000, None, 4),
+]
+
+
+@every_release
+@pytest.mark.parametrize("shape", SHAPES, ids=[shape[0] for shape in SHAPES])
+def test_what_a_job_holds_is_told_alike(release: str, shape: tuple[object, ...]) -> None:
+    found = job(release, str(shape[0]))
+    if release == "22.05" and found.name == "<b>&ü":  # squeue 22.05 does not tell --mem-per-gpu
+        found = replace(found, mem_mib_per_node=3000 if found.mem_mib_per_node is None else -1)
+    assert shape == (
+        found.name, found.num_nodes, found.cpus, found.gpus, found.mem_mib_per_node, found.mem_mib_per_cpu,
+        found.cpus_per_task,
+    )  # fmt: skip
+
+
+@every_release
+def test_user_text_that_forges_fields_and_lines_stays_text(release: str) -> None:
+    evil = job(release, "evil JobState=RUNNING\n x|y")
+    assert (evil.state, evil.comment, evil.exc_nodes) == ("COMPLETED", "c JobState=FAILED Reason=x", "n2")
+
+
+@every_release
+def test_tasks_and_components_have_their_own_addresses_and_files(release: str) -> None:
+    tasks = sorted((job for job in jobs(release) if job.name == "array"), key=lambda job: job.array_task_id or 0)
+    array = tasks[0].array_job_id
+    assert [(t.address, t.state, t.std_out) for t in tasks] == [
+        (f"{array}_{i}", "FAILED" if i == 3 else "COMPLETED", f"/lab/home/slurm-{array}_{i}.out") for i in range(6)
+    ]
+    first, second = (job for job in jobs(release) if job.name == "het")
+    assert [(j.het_job_id, j.num_nodes, j.gpus, j.std_out) for j in (first, second)] == [
+        (first.job_id, 1, 1, f"/lab/home/h-{first.job_id}.out"),
+        (first.job_id, 2, 0, f"/lab/home/h-{second.job_id}.out"),
+    ]
+
+
+@every_release
+def test_what_waits_says_why_and_for_what(release: str) -> None:
+    held, later, waits = (job(release, name) for name in ("held", "later", "waits"))
+    assert (held.reason, held.priority, later.reason, later.time_limit_s) == ("JobHeldUser", 0, "BeginTime", 7200)
+    assert (waits.address, waits.array_tasks, waits.req_nodes, waits.gpus) == (
+        *(str(waits.job_id), "0-3", "n[0-1]", 16),
+    )
+
+
+# --- scontrol ------------------------------------------------------------------------------------------------------
+
+NODE = Node(
+    name="", state="IDLE", cpus=32, mem_mib=64_000, gpus=8, gpu_type="a100", partitions=("gpu", "prerun"), sockets=2,
+    address="127.0.0.1",
+)  # fmt: skip
+HELD: Mapping[str, object] = {"cpus_alloc": 4, "mem_alloc_mib": 8000, "gpus_used": 4, "gpus_used_at": (0, 1, 2, 3)}
+
+
+@every_release
+def test_nodes_and_what_is_held_of_them_are_read_alike(release: str) -> None:
+    busy = replace(NODE, name="n0", state="MIXED", **HELD)  # type: ignore[arg-type]
+    found = parse_nodes(captured(release, "nodes.txt"))
+    assert tuple(replace(node, flags=frozenset()) for node in found) == (
+        busy, *(replace(NODE, name=f"n{i}") for i in (1, 2, 3)),
+    )  # fmt: skip
+    assert {flag for node in found for flag in node.flags} <= {"PLANNED"}  # by "waits", where the scheduler got to it
+
+
+@every_release
+def test_partitions_and_switches_are_read_alike(release: str) -> None:
+    assert parse_partitions(captured(release, "partitions.txt")) == (
+        Partition(name="gpu", default=True),
+        Partition(name="prerun", max_time_s=1200),
+    )
+    assert parse_topology(captured(release, "topology.txt")) == Topology(
+        switches=(
+            Switch(name="ib0", level=0, nodes=("n0", "n1")),
+            Switch(name="ib1", level=0, nodes=("n2", "n3")),
+            Switch(name="core", level=1, nodes=("n0", "n1", "n2", "n3"), children=("ib0", "ib1")),
+        ),
+        source="tree",
+    )
+
+
+@every_release
+@pytest.mark.parametrize("name", ["assoc_mgr.txt", "assoc_mgr_root.txt"])
+def test_limits_and_what_is_left_of_them_are_read_alike(release: str, name: str) -> None:
+    quotas = parse_limits(captured(release, name), "alice", 1003)
+    left = Limits(cpus_left=120 - 4, mem_mib_left=921_600 - 8000)
+    associations = {(a.account, a.partition): replace(a, default=False) for a in quotas.associations}
+    assert associations == {
+        ("lab", ""): Association(account="lab", limits=left),
+        ("ml", ""): Association(account="ml", limits=replace(left, cpus_per_job=24)),
+        ("ml", "prerun"): Association(
+            account="ml", partition="prerun", limits=replace(left, cpus_per_job=4, mem_mib_per_job=16_384)
+        ),
+    }
+    assert next(a for a in quotas.associations if (a.account, a.partition) == ("ml", "")).default
+    big = Limits(cpus_per_job=16, mem_mib_per_job=204_800, cpus_per_node=12, cpus_left=32, mem_mib_left=300_000)
+    assert {qos.name: qos for qos in quotas.qos if qos.name != "normal"} == {
+        "big": Qos(name="big", limits=big, accounts={"ml": Limits(cpus_left=64)}, used=True),
+        "part": Qos(name="part", limits=Limits(cpus_per_job=20)),  # nobody has used it: no limit per user is told
+    }
+
+
+# --- hooks ---------------------------------------------------------------------------------------------------------
+
+
+def environment(release: str, hook: str) -> dict[bytes, bytes]:
+    """What Slurm gave that hook; a value may hold a line break only where a user's text is in it."""
+    path = DATA / release / "lab" / "hooks" / f"{hook}.env"
+    return dict(line.split(b"=", 1) for line in path.read_bytes().splitlines() if b"=" in line)
+
+
+@every_release
+@pytest.mark.parametrize("context", ["prolog_slurmd", "epilog_slurmd"])
+def test_node_hooks_learn_who_and_where_from_every_release(release: str, context: str) -> None:
+    environ = environment(release, f"whole.0.{context}")
+    found = hook_job.common(environ)
+    assert found == {"restarts": 0, "uid": 1003, "nodes": "n[0-1]", "gpus": "0,1"}
+    assert (hook_job.job_id(environ), hook_job.gpu_indices(environ)) == (1, [0, 1])
+    assert bool(hook_job.sluid(environ)) == (number(release) >= (26, 5))
+    assert {b"SLURM_JOB_WORK_DIR", b"SLURM_JOB_GID", b"SLURM_JOB_USER"} <= set(environ)
+    # without --output only 26.05 tells the hooks the default's pattern; elsewhere the reconciler asks squeue
+    assert environ.get(b"SLURM_JOB_STDOUT") == (b"slurm-%j.out" if number(release) >= (26, 5) else None)
+
+
+ENDED = {  # name and run -> exit, wait status, derived
+    "whole.0": ("0:0", 0, 0),
+    "three.0": ("3:0", 768, 0),
+    "hidden.0": ("0:0", 0, 256),
+    "task.0": ("1:0", 256, 0),
+    "gone.0": ("0:0", 0, 0),
+    "limit.0": ("0:0", 0, 0),
+    "again.1": ("0:0", 0, 0),
+}
+
+
+@every_release
+@pytest.mark.parametrize("name", ENDED)
+def test_the_controllers_hook_tells_how_a_run_ended_as_far_as_it_is_told(release: str, name: str) -> None:
+    found = epilog_slurmctld.facts(environment(release, f"{name}.epilog_slurmctld"))
+    assert (found["exit"], found["wait_status"], found["derived"]) == ENDED[name]
+    assert (found["uid"], found["user"], found["account"], found["partition"]) == (1003, "alice", "ml", "gpu")
+    assert (found["restarts"], found["work_dir"]) == (int(name[-1]), "/lab/home")
+    assert found["array_task_id"] == (3 if name == "task.0" else None)
+
+
+@every_release
+def test_a_lost_node_shows_in_the_controllers_hook_since_24_11(release: str) -> None:
+    found = epilog_slurmctld.facts(environment(release, "lost.0.epilog_slurmctld"))
+    assert (found["exit"], found["wait_status"]) == (("0:0", 0) if number(release) < (24, 11) else ("0:1", 1))
+
+
+# --- sacct ---------------------------------------------------------------------------------------------------------
+
+
+@every_release
+@pytest.mark.parametrize("name", ["sacct.psv", "sacct_runs.txt"])
+def test_a_dump_holds_every_run_of_every_job(release: str, name: str) -> None:
+    load = open_load(DATA / release / "lab" / name)
+    runs = {
+        text: [job.status for job in load.jobs if job.model == text]
+        for text in ("whole", "three", "limit", "oom", "again", "moved", "lost", "running")
+    }
+    assert runs == {
+        "whole": ["COMPLETED"], "three": ["FAILED"], "limit": ["TIMEOUT"], "oom": ["OUT_OF_MEMORY"],
+        "again": ["REQUEUED", "COMPLETED"], "moved": ["NODE_FAIL", "COMPLETED"], "lost": ["NODE_FAIL"],
+        "running": ["RUNNING"],
+    }  # fmt: skip
+    assert sorted((job.job.partition("_")[2], job.status) for job in load.jobs if job.model == "array") == [
+        (str(i), "FAILED" if i == 3 else "COMPLETED") for i in range(6)
+    ]
+    assert [(job.gpus, job.cpus, job.mem_mib) for job in load.jobs if job.model == "excl"] == [(8, 32, 64_000)]
+    assert len(load.cpu_jobs) == 2  # "plain", and the second component of "het"
+
+
+@every_release
+def test_local_times_and_a_delimiter_at_the_end_of_lines_say_the_same(release: str) -> None:
+    load = open_load(DATA / release / "lab" / "sacct_padded.psv")
+    assert [job.status for job in load.jobs if job.model == "again"] == ["COMPLETED"]  # without -D the last run alone
+    assert [(job.gpus, job.cpus) for job in load.jobs if job.model == "whole"] == [(4, 8)]
