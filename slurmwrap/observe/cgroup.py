@@ -1,35 +1,99 @@
-"""Edge: what a job's processes use now and what they used so far, from its cgroup, version 1 or 2. Never an error."""
+"""Edge: what a job's processes use now and what they used so far, from its cgroup, version 1 or 2. Never an error.
+
+Where Slurm puts a job, by its sources; <node>_ where several slurmd share a host (Debian builds it so):
+
+    version 1, all releases   <controller>/slurm[_<node>]/uid_U/job_J/step_S/task_T
+    version 2, 22.05          system.slice/[<node>_]slurmstepd.scope/job_J/step_S/user/task_T
+    23.02                     the same below the cgroup that init is in, which in a container is not the top
+    25.11                     another slice, where cgroup.conf says so (CgroupSlice)
+    26.05                     <SLUID> in job_J's place; job_J with CgroupJobIdPaths=yes (26.05.2)
+
+S is a number, "batch", "extern" or "interactive". Slurm's own processes are in step_S/slurm (version 2).
+"""
 import os
+import re
 
 ROOT = "/sys/fs/cgroup"
+SLICE = "system.slice"
 TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_SLUID = "s[0-9A-Z]{13}"
+_JOB = re.compile(r"/(?:uid_\d+/(job_\d+)|[^/,]*slurmstepd\.scope/(job_\d+|%s))(?=/|,|$)" % _SLUID)
 
 
-def sample(node, job_id, uid, root=ROOT, sluid=""):
+def jobs_named(text):
+    """Names of all Slurm jobs' cgroups in `text` (a path, a line of the kernel): "job_41" or a SLUID. Pure."""
+    return [first or second for first, second in _JOB.findall(text)]
+
+
+def names(job_id, sluid=""):
+    """What a job's directory may be called, likeliest first. Pure."""
+    return [sluid, "job_%d" % job_id] if sluid else ["job_%d" % job_id]
+
+
+def job_directory(path: str, job_id: int, sluid: str = "") -> "str | None":
+    """The job's part of `path`, as /proc/PID/cgroup has it; None when that is not this job's. Pure."""
+    for found in _JOB.finditer(path):
+        if (found.group(1) or found.group(2)) in names(job_id, sluid):
+            return path[: found.end()]
+    return None
+
+
+def places(node, job_id, uid, sluid="", init="", slices=(SLICE,)):
+    """(directories of version 2, of version 1 below a controller) that may be the job's, likeliest first. Pure.
+
+    `init`: /proc/1/cgroup. `slices`: those of the host.
+    """
+    below = _init_directory(init)
+    second = [
+        "/".join(filter(None, (top, part, scope, name)))
+        for top in ((below, "") if below else ("",))
+        for part in slices
+        for scope in ("slurmstepd.scope", "%s_slurmstepd.scope" % node)
+        for name in names(job_id, sluid)
+    ]
+    first = ["%s/uid_%s/job_%d" % (top, uid, job_id) for top in ("slurm", "slurm_%s" % node)]
+    return second, first
+
+
+def _init_directory(init):
+    """The directory that init's cgroup lies in, relative to the mount: "docker/7f" of "0::/docker/7f/init.scope"."""
+    for line in init.splitlines():
+        if line.startswith("0::/"):
+            return line[4:].rpartition("/")[0]
+    return ""
+
+
+def sample(node, job_id, uid, root=ROOT, sluid="", init="/proc/1/cgroup"):
     """Facts `mem_peak_mib` (anonymous and shared, now), `mem_high_mib` (the kernel's own peak, with the page cache),
     `oom_kills`, `oom_events` (version 2: how often the limit left no way out) and `cpu_s`; {} without a cgroup.
 
-    `sluid`: Slurm 26.05 names the job's directory by it unless cgroup.conf says CgroupJobIdPaths=yes (26.05.2).
-    """
-    return _version_2(node, job_id, root, sluid) or _version_1(node, job_id, uid, root)
-
-
-def _version_2(node, job_id, root, sluid):
-    """slurmstepd.scope, with the node's name before it where several slurmd share a host (cgroup/v2 plugin).
-
     Some hosts mount version 2 below `unified` beside version 1.
     """
-    names = [sluid, "job_%d" % job_id] if sluid else ["job_%d" % job_id]
-    for top in ("", "unified"):
-        for scope in ("slurmstepd.scope", "%s_slurmstepd.scope" % node):
-            for name in names:
-                found = _at(os.path.join(root, top, "system.slice", scope, name))
-                if found:
-                    return found
+    tops, begun = [root, os.path.join(root, "unified")], _read(init)
+    slices = [SLICE] + _other_slices(tops + [os.path.join(top, _init_directory(begun)) for top in tops])
+    second, first = places(node, job_id, uid, sluid, begun, slices)
+    for found in (_version_2(os.path.join(top, path)) for top in tops for path in second):
+        if found:
+            return found
+    for found in (_version_1(root, path) for path in first):
+        if found:
+            return found
     return {}
 
 
-def _at(directory):
+def _other_slices(tops):
+    """The site's own slices, which one of CgroupSlice may be."""
+    found = []
+    for top in tops:
+        try:
+            inside = os.listdir(top)
+        except OSError:
+            continue
+        found.extend(name for name in inside if name.endswith(".slice") and name not in (SLICE, "user.slice"))
+    return sorted(set(found))
+
+
+def _version_2(directory):
     if not os.path.isdir(directory):
         return {}
     found = _memory(_field(directory, "memory.stat", "anon"), _field(directory, "memory.stat", "shmem"))
@@ -40,19 +104,24 @@ def _at(directory):
     return found
 
 
-def _version_1(node, job_id, uid, root):
-    """slurm/uid_U/job_J, or slurm_NODE/... with several slurmd on one host."""
-    for top in ("slurm", "slurm_%s" % node):
-        below = os.path.join(top, "uid_%s" % uid, "job_%d" % job_id)
-        memory = os.path.join(root, "memory", below)
-        found = _memory(_field(memory, "memory.stat", "total_rss"), _field(memory, "memory.stat", "total_shmem"))
-        found.update(_high(_number(memory, "memory.max_usage_in_bytes")))
-        found.update(_counted("oom_kills", _field(memory, "memory.oom_control", "oom_kill")))
-        spent = _counted("cpu_s", _number(os.path.join(root, "cpuacct", below), "cpuacct.usage"), 1e-9)
-        found.update(spent or (_counted("cpu_s", _ticks(memory), TICK_S) if found else {}))
-        if found:
-            return found
-    return {}
+def _version_1(root, below):
+    memory = os.path.join(root, "memory", below)
+    found = _memory(_field(memory, "memory.stat", "total_rss"), _field(memory, "memory.stat", "total_shmem"))
+    found.update(_high(_number(memory, "memory.max_usage_in_bytes")))
+    found.update(_counted("oom_kills", oom_kills_below(memory)))
+    spent = _counted("cpu_s", _number(os.path.join(root, "cpuacct", below), "cpuacct.usage"), 1e-9)
+    found.update(spent or (_counted("cpu_s", _ticks(memory), TICK_S) if found else {}))
+    return found
+
+
+def oom_kills_below(directory: str) -> "int | None":
+    """OOM kills of a version 1 cgroup and all within, None without one: the kernel counts where the victim was, which
+    for a job is the task's cgroup, and tells no parent (Linux 6.18). What a step counted is gone with the step."""
+    kills = None
+    for place, _, files in os.walk(directory):
+        if "memory.oom_control" in files:
+            kills = (kills or 0) + (_field(place, "memory.oom_control", "oom_kill") or 0)
+    return kills
 
 
 def _ticks(directory):

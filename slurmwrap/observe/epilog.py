@@ -71,7 +71,7 @@ def _kernel(environ, settings, mark, own, deadline):
     log = kernel.since(settings.kernel_log, mark.get("kernel"), mark.get("at"), deadline)
     addresses = [address for _, address in own if address]
     job_id, uid = job.job_id(environ), job.number(environ, "SLURM_JOB_UID")
-    kept, foreign = kernel_filter.relevant(log.lines, job_id, uid, addresses, bool(own))
+    kept, foreign = kernel_filter.relevant(log.lines, job_id, uid, addresses, bool(own), job.sluid(environ))
     found = {"kernel": kept, "kernel_source": settings.kernel_log.split(":", 1)[0]}
     errors = [log.lost] if log.lost else []
     if foreign and len(addresses) < len(own):

@@ -5,6 +5,8 @@ all patterns are anchored, so that nobody can name his program "NVRM: Xid".
 """
 import re
 
+from . import cgroup
+
 LINES = 200
 CHARACTERS = 1000
 HINTS = ("NVRM", "nvidia", "oom", "memory", "rror", "nfs", "Lustre", "LNet", "timeout", "timed out", "EDAC", "AER")
@@ -47,15 +49,16 @@ def xid(text):
     return int(found.group(1)) if found and not re.match(BY_USER, text) else None
 
 
-def relevant(lines, job_id, uid, own_gpus, has_gpus):
+def relevant(lines, job_id, uid, own_gpus, has_gpus, sluid=""):
     """(`[{"text", "at"}]`, number of lines about GPUs that are not the job's or not known to be).
 
-    `lines` are (text, at); `own_gpus` PCI addresses as text, empty when unknown.
+    `lines` are (text, at); `own_gpus` PCI addresses as text, empty when unknown; `sluid` as the job's cgroup may be
+    called.
     """
     lines = [line for line in lines if any(hint in line[0] for hint in HINTS)]
     if not lines:
         return [], 0
-    judge = _Judge(job_id, uid, {bus_address(gpu) for gpu in own_gpus}, has_gpus)
+    judge = _Judge(job_id, uid, {bus_address(gpu) for gpu in own_gpus}, has_gpus, sluid)
     kept = [{"text": text[:CHARACTERS], "at": at} for text, at in lines if judge.keeps(text)]
     return kept[:LINES], judge.foreign
 
@@ -63,8 +66,8 @@ def relevant(lines, job_id, uid, own_gpus, has_gpus):
 class _Judge:
     """Reads lines in order: what follows a line without an address of its own goes with that line."""
 
-    def __init__(self, job_id, uid, own, has_gpus):
-        self.job_id, self.uid, self.own, self.has_gpus = job_id, uid, own, has_gpus
+    def __init__(self, job_id, uid, own, has_gpus, sluid):
+        self.names, self.uid, self.own, self.has_gpus = cgroup.names(job_id, sluid), uid, own, has_gpus
         self.by_user, self.address, self.node_wide = _compile()
         self.foreign = 0
         self.last_gpu_kept = has_gpus
@@ -91,9 +94,9 @@ class _Judge:
         return self.last_gpu_kept
 
     def _oom(self, text):
-        named = re.findall(r"/job_(\d+)(?:/|$|,)", text)
-        if named:
-            self.last_oom_kept = str(self.job_id) in named
+        named = cgroup.jobs_named(text)
+        if named or text.startswith(("oom-kill:", "Tasks in /")):
+            self.last_oom_kept = any(name in self.names for name in named)
             return self.last_oom_kept
         if text.startswith("Out of memory"):  # the whole node's: it may have hit this user
             return re.search(r"\bUID:%d\b" % self.uid, text) is not None if self.uid is not None else False

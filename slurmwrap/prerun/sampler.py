@@ -14,10 +14,11 @@ from pathlib import Path
 
 import psutil
 
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.observe import cgroup
 from slurmwrap.prerun.gpu_sampler import GpuSample, use_between
 from slurmwrap.prerun.profiler import Profiled
 from slurmwrap.prerun.result import StepReading
-from slurmwrap.prerun.verdict import Measurement
 
 _RSS_GROWTH = 1.05  # PSS is read again when the sum of RSS grew by this much
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -169,12 +170,14 @@ def cgroup_memory(stat: str) -> int | None:
 
 
 def oom_kills(job_cgroup: Path | None) -> int | None:
-    """OOM kills of the job so far: memory.events (v2) or memory.oom_control (v1)."""
+    """OOM kills of the job so far: memory.events (v2), or all memory.oom_control of its steps and tasks (v1)."""
     if job_cgroup is None:
         return None
-    text = _text(job_cgroup / "memory.events") or _text(job_cgroup / "memory.oom_control")
-    found = re.search(r"^oom_kill (\d+)$", text, re.M)
-    return int(found[1]) if found else None
+    found = re.search(r"^oom_kill (\d+)$", _text(job_cgroup / "memory.events"), re.M)
+    if found is not None:
+        return int(found[1])
+    kills: int | None = cgroup.oom_kills_below(str(job_cgroup))
+    return kills
 
 
 def job_cgroup(environ: Mapping[str, str], own: str, root: Path = _CGROUP_ROOT) -> Path | None:
@@ -182,15 +185,16 @@ def job_cgroup(environ: Mapping[str, str], own: str, root: Path = _CGROUP_ROOT) 
 
     Outside Slurm's own tree the group would hold other people's processes.
     """
-    job = environ.get("SLURM_JOB_ID", "")
-    for line in own.splitlines():
+    job, sluid = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_JOB_SLUID", "")
+    for line in own.splitlines() if job.isdecimal() else ():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if number != "0" and "memory" not in controllers.split(","):
+        second = number == "0" and not controllers
+        if not second and "memory" not in controllers.split(","):
             continue
-        found = re.match(rf"(.*/job_{re.escape(job)})(/|$)", path)
-        base = root if number == "0" and not controllers else root / "memory"
-        if job and found and (base / found[1].lstrip("/") / "memory.stat").is_file():
-            return base / found[1].lstrip("/")
+        found: str | None = cgroup.job_directory(path, int(job), sluid)
+        for base in (root, root / "unified") if second else (root / "memory",):
+            if found and (base / found.lstrip("/") / "memory.stat").is_file():
+                return base / found.lstrip("/")
     return None
 
 

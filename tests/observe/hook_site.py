@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.diagnosis.evidence import Observation
-from slurmwrap.edges import SetAside
+from slurmwrap.diagnosis.collected import SetAside
+from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.host.hookfiles import HookFiles, HookSettings, install
 from slurmwrap.store.spool import PlainSpool, SealedSpool
 

@@ -14,7 +14,7 @@ import pytest
 from hook_site import OLD_PYTHON, SLURMCTLD_BLOCKS, USER, Site, add_gpu, append, give, make_site, only
 
 import slurmwrap.observe
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.host.hookfiles import HookFiles
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=python, GPU has fallen off the bus."

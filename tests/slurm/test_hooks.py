@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from realslurm import USERS, Lab, wait_for
 
-from slurmwrap.diagnosis.evidence import Context, Observation
+from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.lab.layout import Layout
 from slurmwrap.lab.spec import gpu_bus_id
 from slurmwrap.store.spool import PlainSpool, SealedSpool
