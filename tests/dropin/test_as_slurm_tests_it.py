@@ -1,0 +1,56 @@
+"""What Slurm's own test programs for sbatch found in gsub (docs/sbatch-tests.md), held fast without them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from dropin_compare import ALICE, GSUB
+from realslurm import Lab, command_environment
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+
+def at_a_terminal(lab: Lab, home: Path, *argv: str, **more: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a call whose standard input is open and never says a word."""
+    quiet, _writer = os.pipe()
+    try:
+        done = subprocess.run(
+            argv, stdin=quiet, capture_output=True, text=True, cwd=home, user=ALICE, group=ALICE, extra_groups=[],
+            env={**command_environment(ALICE), **lab.env, **more}, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(quiet)
+        os.close(_writer)
+    return done.returncode, re.sub(r"\d+", "N", done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("mode", ["off", "auto"])
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("-t2", "-N1", ":", "-N1", "--wrap", "true"), (0, "Submitted batch job N\n", "")),
+        (("-t2", "--wrap", "true", "-N1", ":", "-N1"), (0, "Submitted batch job N\n", "")),
+        (
+            ("-a0-1", "-t1", "-N1", ":", "-N1", "--wrap", "true"),
+            (1, "", "sbatch: error: Batch job submission failed: Invalid job array specification\n"),
+        ),
+    ],
+)
+def test_wrap_is_the_script_of_all_components_wherever_it_stands(
+    lab: Lab, home: Path, words: tuple[str, ...], answer: tuple[int, str, str], mode: str
+) -> None:
+    """gsub once read the script of `-N1 : -N1 --wrap …` from standard input, and hung there."""
+    asked = {"SBATCH_GPUS_PER_NODE": "1", "GSUB_PRERUN": mode}
+    assert at_a_terminal(lab, home, "sbatch", *words, **asked) == answer
+    assert at_a_terminal(lab, home, GSUB, *words, **asked) == answer
+
+
+def test_usage_ends_where_sbatchs_does_and_help_has_one_usage(lab: Lab, home: Path) -> None:
+    """A program that reads `--usage` to its end found one line more than it knows; another counts `Usage:`."""
+    usage = at_a_terminal(lab, home, GSUB, "--usage")[1]
+    assert usage.endswith("executable [args...]\n")
+    assert at_a_terminal(lab, home, GSUB, "--help")[1].count("Usage:") == 1
