@@ -1,0 +1,140 @@
+"""slurmwrap completion: what the scripts are made of, that each shell reads its own, and where --install puts it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+from shells import Desk, completion_script
+from typer.testing import CliRunner
+
+from slurmwrap.cli.completion import Shell, script
+from slurmwrap.cli.completion_table import gsub_offers, slurmwrap_commands
+from slurmwrap.cli.completion_words import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS
+from slurmwrap.cli.slurmwrap import app
+from slurmwrap.job.options import BY_NAME, OWN_BY_NAME, Argument
+
+ROOT = typer.main.get_command(app)
+SHELLS = ("bash", "zsh", "fish")
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_every_option_is_described_and_nothing_else() -> None:
+    assert (set(SBATCH_WORDS), set(OWN_WORDS)) == (set(BY_NAME), set(OWN_BY_NAME))
+    assert set(BY_NAME) >= NOT_OFFERED
+
+
+def test_flags_have_no_values_and_the_menus_text_is_short() -> None:
+    offers = gsub_offers()
+    assert [o.long for o in offers if o.argument is Argument.NONE and o.values] == []
+    assert [o.long for o in offers if not 0 < len(o.about) <= 50] == []
+
+
+def test_every_command_of_slurmwrap_is_there() -> None:
+    found = {command.name: command for command in slurmwrap_commands(ROOT)}
+    assert {"", "why", "lab", "lab up", "nodes show", "prerun list", "profile measure", "completion"} <= set(found)
+    assert [name for name, command in found.items() for one in command.options if not one.about] == []
+    up = {option.long: option.values for option in found["lab up"].options}
+    assert {name: up[name] for name in ("--dir", "--topology", "--nodes", "--no-reconcile")} == {
+        "--dir": "dir", "--topology": "choice tree none", "--nodes": "", "--no-reconcile": "",
+    }  # fmt: skip
+    assert (found["why"].arguments, found["classify"].arguments, found["classify"].repeats) == (
+        ("job",),
+        ("file",),
+        True,
+    )
+
+
+# --- the scripts ------------------------------------------------------------------------------------------------------
+
+
+def test_the_bash_script_is_clean(tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run(
+        ["shellcheck", completion_script("bash", tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("sbatch", [False, True])
+def test_the_scripts_are_read_without_a_word(shell: str, sbatch: bool, tmp_path: Path) -> None:
+    path = completion_script(shell, tmp_path, sbatch)
+    start = {
+        "bash": ["bash", "--norc", "-c", ". $1", "-"],
+        "zsh": ["zsh", "-f", "-c", "autoload -Uz compinit; compinit -D -u; . $1", "-"],
+        "fish": ["fish", "--no-config", "-c", "source $argv[1]"],
+    }[shell]
+    done = subprocess.run([*start, path], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def _install(home: Path, *words: str) -> tuple[int, str]:
+    env = {"HOME": str(home), "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
+    result = CliRunner().invoke(app, ["completion", *words, "--install"], env=env)
+    return result.exit_code, result.output + str(result.exception or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        (["bash"], {f".local/share/bash-completion/completions/{name}" for name in ("gsub", "slurmwrap")}),
+        (
+            ["bash", "--sbatch"],
+            {f".local/share/bash-completion/completions/{name}" for name in ("gsub", "slurmwrap", "sbatch")},
+        ),
+        (["zsh"], {".local/share/zsh/site-functions/_gsub"}),
+        (["fish"], {".config/fish/completions/gsub.fish", ".config/fish/completions/slurmwrap.fish"}),
+    ],
+)
+def test_install_puts_it_where_the_shell_looks(words: list[str], files: set[str], tmp_path: Path) -> None:
+    for _ in range(2):  # an older one of ours is replaced
+        code, said = _install(tmp_path, *words)
+        assert code == 0, said
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == files
+    text = script(Shell(words[0]), ROOT, sbatch="--sbatch" in words)
+    assert {(tmp_path / name).read_text(encoding="utf-8") for name in files} == {text}
+
+
+def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
+    directory = tmp_path / ".config/fish/completions"
+    directory.mkdir(parents=True)
+    (directory / "slurmwrap.fish").write_text("# mine\n")
+    code, said = _install(tmp_path, "fish")
+    assert (code, said) == (1, f"{directory}/slurmwrap.fish is there and not ours")
+    assert [path.name for path in directory.iterdir()] == ["slurmwrap.fish"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_was_installed_is_found_by_a_new_shell(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    desk = Desk(tmp_path)
+    _install(tmp_path, shell)
+    start = {
+        "bash": [
+            "bash", "--norc", "-c",
+            ". /usr/share/bash-completion/bash_completion; _completion_loader gsub; complete -p gsub",
+        ],
+        "zsh": [
+            "zsh", "-f", "-c",
+            "fpath=(~/.local/share/zsh/site-functions $fpath); autoload -Uz compinit; compinit -u -D; "
+            "print $_comps[gsub] $_comps[slurmwrap]",
+        ],
+        "fish": ["fish", "-c", "complete -C 'gsub --partit'"],
+    }[shell]  # fmt: skip
+    if shell == "bash" and not Path("/usr/share/bash-completion/bash_completion").exists():
+        pytest.skip("bash-completion is not installed")
+    env = {**desk.env, "TERM": "dumb"}
+    done = subprocess.run(start, env=env, cwd=desk.work, capture_output=True, text=True, timeout=60)
+    expected = {"bash": "complete -F _gsub gsub", "zsh": "_gsub _gsub", "fish": "--partition\tpartition to run in"}
+    assert done.stdout.strip() == expected[shell], done.stderr

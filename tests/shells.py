@@ -1,0 +1,234 @@
+"""Real shells, as a user has them at his terminal: a pty, a line typed, TAB pressed, and what became of the line."""
+
+from __future__ import annotations
+
+import os
+import pty
+import pwd
+import re
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from slurmwrap.cli.completion import Shell, script
+from slurmwrap.cli.slurmwrap import app
+
+_DEADLINE_S = 20.0
+
+
+def _as(user: str | None) -> dict[str, Any]:
+    """subprocess's words for running as that user."""
+    account = pwd.getpwnam(user) if user else None
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What TAB did: the line as it stands now, and what was offered for the word."""
+
+    line: str
+    offers: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Terminal:
+    """A program on a pty. What it prints is kept in `seen`."""
+
+    process: subprocess.Popen[bytes]
+    master: int
+    seen: bytes = b""
+    _looked: int = field(default=0)
+
+    @classmethod
+    def start(cls, argv: Sequence[str], env: dict[str, str], cwd: Path, user: str | None = None) -> Terminal:
+        master, slave = pty.openpty()
+        try:
+            process = subprocess.Popen(
+                argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=cwd, start_new_session=True, close_fds=True,
+                **_as(user),
+            )  # fmt: skip
+        finally:
+            os.close(slave)
+        return cls(process, master)
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def until(self, pattern: bytes) -> re.Match[bytes]:
+        """Reads on until the pattern stands in what is new. Fails with everything that was seen."""
+        deadline = time.monotonic() + _DEADLINE_S
+        while not (found := re.compile(pattern, re.DOTALL).search(self.seen, self._looked)):
+            left = deadline - time.monotonic()
+            assert left > 0, f"{pattern!r} did not come: {self.seen[self._looked :]!r}"
+            if select.select([self.master], [], [], min(left, 1.0))[0]:
+                with suppress(OSError):
+                    self.seen += os.read(self.master, 65536)
+        self._looked = found.end()
+        return found
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        os.close(self.master)
+
+
+_BASH = r"""
+PS1='[[''>'; bind 'set enable-bracketed-paste off'; bind 'set bell-style none'; bind 'set completion-query-items 0'
+bind 'set page-completions off'
+__probe() { "$__real" "$@"; __offers=("${COMPREPLY[@]}"); }
+__dump() {
+    printf '%s\0' "$READLINE_LINE" "${__offers[@]}" >"$PROBE"
+    READLINE_LINE= __offers=()
+    echo 'PRO''BED'
+}
+bind -x '"\C-x\C-d": __dump'
+"""
+
+_ZSH = r"""
+PS1='[[''>' PS2= RPS1=; unsetopt zle_bracketed_paste beep 2>/dev/null; unset zle_bracketed_paste
+zstyle ':completion:*' completer _complete
+LISTMAX=10000; setopt no_always_last_prompt
+compadd() {
+    if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return; fi
+    local -a __hits
+    builtin compadd -A __hits "$@"
+    __offers+=("${__hits[@]}")
+    builtin compadd "$@"
+}
+typeset -ga __offers
+__dump() {
+    printf '%s\0' "$BUFFER" "${__offers[@]}" >"$PROBE"
+    BUFFER= __offers=()
+    zle -I
+    print 'PRO''BED'
+}
+zle -N __dump; bindkey '^X^D' __dump; bindkey '^I' complete-word
+"""
+
+
+class TypedShell:
+    """bash or zsh on a pty, with the completion script read in."""
+
+    def __init__(
+        self, shell: str, script: Path, env: dict[str, str], cwd: Path, scratch: Path, more: str = "",
+        user: str | None = None,
+    ) -> None:  # fmt: skip
+        self._probe = scratch / f"probe-{shell}"
+        env = {**env, "PROBE": str(self._probe), "TERM": "dumb", "INPUTRC": "/dev/null", "ZDOTDIR": str(scratch)}
+        argv = ["bash", "--norc", "--noprofile", "-i"] if shell == "bash" else ["zsh", "-f", "-i"]
+        self.terminal = Terminal.start(argv, env, cwd, user)
+        setup = scratch / f"setup-{shell}"
+        setup.write_text(self._setup(shell, script, scratch) + more, encoding="utf-8")
+        self.terminal.type(f". {setup}; echo REA''DY\n")
+        self.terminal.until(rb"READY.*\[\[>")
+
+    @staticmethod
+    def _setup(shell: str, script: Path, scratch: Path) -> str:
+        if shell == "zsh":
+            return f"autoload -Uz compinit; compinit -u -d {scratch}/zcompdump; . {script}\n{_ZSH}"
+        wrap = (
+            "for __one in gsub slurmwrap sbatch; do\n"
+            "  __spec=$(complete -p $__one 2>/dev/null) || continue\n"
+            "  [[ $__spec =~ -F\\ ([^ ]+) ]] || continue\n"
+            '  eval "__probe_$__one() { __real=${BASH_REMATCH[1]} __probe \\"\\$@\\"; }"\n'
+            "  complete -F __probe_$__one $__one\n"
+            "done\n"
+        )
+        return f". {script}\n{_BASH}\n{wrap}"
+
+    def complete(self, line: str) -> Completed:
+        """Types the line, presses TAB."""
+        self.terminal.type(line + "\t\x18\x04")
+        self.terminal.until(rb"PROBED.*\[\[>")
+        text, *offers = self._probe.read_text(encoding="utf-8", errors="replace").split("\0")[:-1]
+        return Completed(text, tuple(sorted({one for one in offers if one})))
+
+    def close(self) -> None:
+        self.terminal.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Fish:
+    """fish answers without a terminal: `complete -C` says what TAB would offer, with what is said of each."""
+
+    script: Path
+    env: dict[str, str]
+    cwd: Path
+    user: str | None = None
+
+    def complete(self, line: str) -> dict[str, str]:
+        """Offer → description."""
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", "source $argv[1]; complete -C $argv[2]", str(self.script), line],
+            env=self.env, cwd=self.cwd, capture_output=True, text=True, timeout=_DEADLINE_S, check=False,
+            **_as(self.user),
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return dict(one.partition("\t")[::2] for one in done.stdout.splitlines())
+
+
+# --- a stand-in for Slurm ---------------------------------------------------------------------------------------------
+
+# sinfo, scontrol, squeue and sacctmgr in one: notes that it was asked, and answers with the file that is named by it
+# and its first two words. A file `hang` in place of an answer: a controller that does not speak.
+STAND_IN = """#!/bin/sh
+home=${0%/*} name=${0##*/}
+echo "$name $*" >>"$home/asked"
+[ ! -e "$home/hang" ] || [ "$1" = --version ] || exec sleep 60
+[ -e "$home/$name $1 $2" ] || { echo "slurm_load: Unable to contact slurm controller" >&2; exit 1; }
+exec cat "$home/$name $1 $2"
+"""
+# The command that a completed line is given to in the end: notes its arguments.
+RECORDER = """#!/bin/sh
+printf '%s\\0' "$@" >"${0%/*}/got"
+"""
+
+
+class Desk:
+    """A directory with stand-ins on PATH, and a working directory with some files."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.work = home / "bin", home / "work"
+        self.home.mkdir()
+        self.work.mkdir()
+        for name in ("sinfo", "scontrol", "squeue", "sacctmgr"):
+            self._program(name, STAND_IN)
+        for name in ("gsub", "sbatch"):
+            self._program(name, RECORDER)
+        for name in ("train.sbatch", "my data.txt"):
+            (self.work / name).touch()
+        (self.work / "sub").mkdir()
+        self.env = {"PATH": f"{self.home}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", "USER": "somebody"}
+
+    def _program(self, name: str, text: str) -> None:
+        (self.home / name).write_text(text, encoding="utf-8")
+        (self.home / name).chmod(0o755)
+
+    def answers(self, table: dict[str, str], release: str | None = "slurm-wlm 22.05.8") -> None:
+        for words, text in {**table, **({"sinfo --version ": release} if release else {})}.items():
+            (self.home / words).write_text(text + "\n", encoding="utf-8")
+
+    def asked(self) -> list[str]:
+        log = self.home / "asked"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def got(self) -> list[str]:
+        return (self.home / "got").read_text(encoding="utf-8").split("\0")[:-1]
+
+
+def completion_script(shell: str, where: Path, sbatch: bool = False) -> Path:
+    """The script for that shell, as a file; skips where the shell is not installed."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    path = where / f"completion.{shell}"
+    path.write_text(script(Shell(shell), typer.main.get_command(app), sbatch=sbatch), encoding="utf-8")
+    return path

@@ -1,0 +1,117 @@
+"""TAB on the lab: partitions, nodes, GPUs, features, reservations and jobs as the real Slurm tells them to a user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab
+from shells import Fish, TypedShell, completion_script
+
+from slurmwrap.cli.completion_words import NOT_OFFERED, OWN_WORDS
+
+pytestmark = pytest.mark.lab
+
+ALICE = USERS[0]
+NODES = [f"n{number}" for number in range(8)]
+TYPES = ["after:", "afterany:", "afterburstbuffer:", "aftercorr:", "afternotok:", "afterok:", "singleton"]
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[tuple[Lab, str]]:
+    """The lab with a feature, a reservation and a job of alice's that waits."""
+    for argv in (
+        ["scontrol", "update", "NodeName=n[0-3]", "AvailableFeatures=fast,ib"],
+        ["scontrol", "create", "reservation", "ReservationName=course", "StartTime=now+2hours", "Duration=5",
+         "Users=root", "Nodes=n7", "Flags=IGNORE_JOBS"],
+    ):  # fmt: skip
+        done = lab.run(argv)
+        assert done.returncode == 0, done.stderr
+    job = lab.submit("--hold", "--job-name=long name", "--wrap", "true", user=ALICE)
+    other = lab.submit("--hold", "--wrap", "true", user=USERS[1])
+    yield lab, job
+    for argv in (
+        ["scancel", job, other],
+        ["scontrol", "delete", "ReservationName=course"],
+        ["scontrol", "update", "NodeName=n[0-3]", "AvailableFeatures="],
+    ):
+        lab.run(argv)
+
+
+def _wanted(job: str) -> dict[str, list[str]]:
+    """What follows the word that is typed, whatever the shell puts before it."""
+    return {
+        "gsub --partition=": ["gpu", "prerun"],
+        "gsub -p g": ["gpu"],
+        "gsub --nodelist=n": [*NODES, "n[0-7]"],
+        "gsub -w n0,n1,n": [*NODES[2:], "n[0-7]"],
+        "gsub --exclude n[0-3],n7": ["n7"],
+        "gsub --gres=g": ["gpu:", "gpu:a100:"],
+        "gsub -G ": ["a100:"],
+        "gsub -C ": ["fast", "ib"],
+        "gsub --constraint=fast\\&i": ["ib"],
+        "gsub --reservation=": ["course"],
+        "gsub --dependency=": TYPES,
+        "gsub -d afterok:": [job],
+        "gsub -d afterok:7,afterno": ["afternotok:"],
+        "slurmwrap why ": [job],
+        "slurmwrap nodes show n7": ["n7"],
+        "gsub --qos=": [],  # no slurmdbd: nothing to offer, nothing said
+        "gsub -A ": [],
+    }
+
+
+@pytest.fixture
+def home(tmp_path: Path, lab: Lab) -> dict[str, str]:
+    path = "/usr/local/bin:/usr/bin:/bin"
+    return {**lab.env, "PATH": path, "LANG": "C.UTF-8", "HOME": str(tmp_path), "USER": ALICE}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_values_come_from_slurm(shell: str, site: tuple[Lab, str], home: dict[str, str], open_dir: Path) -> None:
+    path, (_, job) = completion_script(shell, open_dir), site
+    account = pwd.getpwnam(ALICE)
+    os.chown(open_dir, account.pw_uid, account.pw_gid)
+    wanted = _wanted(job)
+    if shell == "fish":
+        fish = Fish(path, home, open_dir, ALICE)
+        found = {line: sorted(fish.complete(line)) for line in wanted}
+    else:
+        terminal = TypedShell(shell, path, home, open_dir, open_dir, user=ALICE)
+        try:
+            found = {line: sorted(terminal.complete(line).offers) for line in wanted}
+        finally:
+            terminal.close()
+    plain = {line: [_last(one) for one in offers] for line, offers in found.items()}
+    assert plain == {line: sorted(offers) for line, offers in wanted.items()}
+
+
+def _last(offer: str) -> str:
+    """An offer without what is finished of the value, and without the shell's quotes."""
+    bare = offer.replace("\\", "")
+    for mark in ("=", "afterok:7,", "7,", "n0,n1,", "n[0-3],", "fast&", "afterok:"):
+        bare = bare.partition(mark)[2] if mark in bare and bare != mark else bare
+    return "gpu:a100:" if bare == "a100:" and offer.startswith("gpu") else bare
+
+
+def test_fish_says_what_a_job_is(site: tuple[Lab, str], home: dict[str, str], open_dir: Path) -> None:
+    path, (_, job) = completion_script("fish", open_dir), site
+    assert Fish(path, home, open_dir, ALICE).complete("slurmwrap why ") == {job: "PENDING  long name"}
+
+
+def test_the_scripts_name_the_installed_sbatchs_options(
+    site: tuple[Lab, str], home: dict[str, str], open_dir: Path
+) -> None:
+    """Each option that bash offers here is one that this sbatch takes."""
+    terminal = TypedShell("bash", completion_script("bash", open_dir), home, open_dir, open_dir)
+    try:
+        offers = {one.rstrip("=") for one in terminal.complete("gsub --").offers}
+    finally:
+        terminal.close()
+    said = subprocess.run(["sbatch", "--=x"], env=home, capture_output=True, text=True, timeout=30).stderr
+    theirs = {word.strip("'") for word in said.split() if word.startswith("'--") and word != "'--=x'"}
+    assert offers == (theirs - {f"--{name}" for name in NOT_OFFERED}) | {f"--{name}" for name in OWN_WORDS}
