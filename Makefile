@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast scripts accounting fuzz lint format bench evaluation clean
+.PHONY: help setup demo test test-fast test-pyslurm test-slurm-24.11 test-slurm-26.05 scripts callers accounting sbatch-tests fuzz lint format bench evaluation clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -8,7 +8,7 @@ PY = $(BIN)/python
 ROOT := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: ## Debian's packages that are missing, and .venv
 	@.ci/setup
@@ -17,18 +17,36 @@ demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each
 	@$(ROOT) $(PY) .ci/demo.py
 
 test: setup ## every test, on a real Slurm as root and as two ordinary users (under 10 minutes)
-	@$(ROOT) $(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not frameworks"
+	@$(ROOT) $(PY) -m pytest -q -n 3 --dist loadfile -m "not slow and not frameworks and not callers"
 
 test-fast: setup ## what needs neither Slurm nor PyTorch
 	@$(PY) -m pytest -q -m "not slow and not lab and not torch"
+
+test-slurm-24.11: ## what needs Slurm, on Debian 13's 24.11: a chroot in /var/cache/slurmwrap (2 GB, SLURMWRAP_RELEASES; slow)
+	@$(ROOT) env SLURMWRAP_RELEASES="$(SLURMWRAP_RELEASES)" .ci/release 24.11 test
+
+test-slurm-26.05: ## the same on forky's 26.05 (docs/releases.md)
+	@$(ROOT) env SLURMWRAP_RELEASES="$(SLURMWRAP_RELEASES)" .ci/release 26.05 test
+
+PYTHON = $(PY)
+test-pyslurm: setup ## both adapters of Slurm side by side; PYTHON=.../bin/python: one that has PySlurm (docs/pyslurm.md)
+	@$(ROOT) $(PYTHON) -m pytest -q tests/slurm/test_contract.py
 
 scripts: ## every training script and mutant of tests/scripts, with the frameworks they use (slow)
 	@.ci/setup dev,examples,sim,frameworks
 	@$(ROOT) $(PY) -m pytest -q -m "slow or frameworks"
 
-accounting: ## limits of QOS and association, on a lab with slurmdbd and a MariaDB of its own (slow)
+callers: ## Snakemake, submitit, dask-jobqueue … with gsub as their sbatch (slow)
+	@.ci/setup dev,examples,sim,callers
+	@$(ROOT) $(PY) -m pytest -q -m callers
+
+accounting: ## limits of QOS and association, history of runs, on a lab with slurmdbd and a MariaDB of its own (slow)
 	@.ci/setup dev,examples,sim accounting
-	@$(ROOT) $(PY) -m pytest -q tests/slurm/test_accounting.py
+	@$(ROOT) $(PY) -m pytest -q tests/slurm/test_accounting.py tests/slurm/test_accounting_history.py
+
+sbatch-tests: ## Slurm's own tests of sbatch with gsub in its place: SUITE=SLURM'S SOURCES [ARGS=...] (docs/sbatch-tests.md; very slow)
+	@.ci/setup dev,sim accounting
+	@$(ROOT) $(PY) .ci/sbatch_tests --suite "$(SUITE)" --lab-option=--accounting $(ARGS)
 
 fuzz: setup ## the property tests on new random examples, many more of them (slow)
 	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not slow and not lab" tests/job tests/diagnosis tests/report tests/store

@@ -97,13 +97,26 @@ def test_a_pre_run_gives_up_when_the_grace_is_over_and_its_job_started(lab: Lab,
     assert f"inconclusive: job {job} started before its pre-run was done" in output_of_trial(lab, trial)
 
 
-def test_an_exported_file_reaches_job_and_pre_run_and_the_job_is_let_go(lab: Lab, home: Path) -> None:
+def test_an_exported_file_reaches_pre_run_and_job_as_by_sbatch_and_the_job_is_let_go(lab: Lab, home: Path) -> None:
+    """Slurm 26.05 forgets the file unless --export=ALL is said too: what the job gets is sbatch's to answer for."""
+    (home / "env0").write_bytes(b"PATH=/usr/bin:/bin\0FLAVOUR=sweet\0")
+    bland = '[ -n "$SLURMWRAP_PRERUN" ] && [ "$FLAVOUR" != sweet ] && exit 3\n'
+    script = write(home, "job.sh", JOB + bland + 'echo "flavour $FLAVOUR"\n')
+    theirs = lab.submit(f"--export-file={home}/env0", user=ALICE, cwd=home, script=(home / script).read_text())
+    job, trial = numbers(gsub(lab, home, f"--export-file={home}/env0", script, grace_s=600))
+    for one in (theirs, job):
+        lab.wait_job(one, {"COMPLETED"}, timeout=60)
+    assert (home / f"slurm-{job}.out").read_text() == (home / f"slurm-{theirs}.out").read_text()
+    assert "pass: the script ended well" in output_of_trial(lab, trial)
+    assert f"update job {job} StartTime now" in output_of_trial(lab, trial)
+
+
+def test_an_exported_file_and_all_reach_the_job_in_every_release(lab: Lab, home: Path) -> None:
     (home / "env0").write_bytes(b"PATH=/usr/bin:/bin\0FLAVOUR=sweet\0")
     script = write(home, "job.sh", JOB + 'echo "flavour $FLAVOUR"\n')
-    job, trial = numbers(gsub(lab, home, f"--export-file={home}/env0", script, grace_s=600))
+    job, _ = numbers(gsub(lab, home, f"--export-file={home}/env0", "--export=ALL", script, grace_s=600))
     lab.wait_job(job, {"COMPLETED"}, timeout=60)
     assert (home / f"slurm-{job}.out").read_text() == "flavour sweet\n"
-    assert f"update job {job} StartTime now" in output_of_trial(lab, trial)
 
 
 def test_a_home_that_cannot_be_written_costs_the_pre_run_not_the_job(lab: Lab, home: Path) -> None:
