@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from slurmwrap import stages
 from slurmwrap.cluster.limits import Quotas
+from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import StaticFailed
 from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest, Wish
@@ -21,7 +22,7 @@ from slurmwrap.submit import incidents
 from slurmwrap.submit.desk import Desk, Prepared
 from slurmwrap.submit.outlook import outlook
 from slurmwrap.submit.refuse import blocked_inputs, repeated
-from slurmwrap.submit.remember import known_profile, sha256_of
+from slurmwrap.submit.remember import known_profile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _checked(
     mode = request.own.prerun or desk.config.prerun.mode
     refused = [
         *blocked_inputs(inputs, desk),
-        *repeated(desk.memory.failures(sha256_of(request.script.content), mark)),
+        *repeated(desk.memory.failures(sha256_hex(request.script.content), mark)),
     ]
     if refused and not request.own.force and mode != "only":  # a pre-run alone is how to find out
         raise refused[0]

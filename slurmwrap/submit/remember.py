@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slurmwrap.digest import sha256_hex
 from slurmwrap.profiling.key import profile_key_of, published_key_of
 from slurmwrap.records import replace
 
@@ -29,7 +28,3 @@ def keep(write: Callable[[], None], desk: Desk) -> None:
         write()
     except Exception as error:  # nor must a fault of ours
         desk.say(f"this is not remembered for `slurmwrap why`: {error}")
-
-
-def sha256_of(content: bytes) -> str:
-    return sha256_hex(content)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from slurmwrap import stages
+from slurmwrap.digest import sha256_hex
 from slurmwrap.edges import SbatchCall, SbatchResult
 from slurmwrap.job.command_line import without_quiet
 from slurmwrap.job.getopt import names_with
@@ -17,7 +18,7 @@ from slurmwrap.profiling.key import derive_variant
 from slurmwrap.records import asdict, replace
 from slurmwrap.submit.count import counting
 from slurmwrap.submit.desk import Desk, MakeTrial, Prepared, Sent, last_line
-from slurmwrap.submit.remember import keep, sha256_of
+from slurmwrap.submit.remember import keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _submission(prepared: Prepared, sent: Sent, job_id: int, desk: Desk, now: fl
         at=now,
         name=request.job_name,
         script_path=request.script.path or "",
-        script_sha256=sha256_of(request.script.content),
+        script_sha256=sha256_hex(request.script.content),
         work_dir=request.chdir,
         gpus=request.shape.gpus,
         nodes=prepared.plan.node_count or request.shape.nodes or 0,
