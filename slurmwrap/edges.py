@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ActionRecord,
         AttemptRecord,
         Incident,
+        LedgerReset,
         PrerunRecord,
         QueueDelay,
         StrikeRecord,
@@ -172,6 +173,9 @@ class Store(Protocol):
 
     def actions(self, attempt: Attempt | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
         """In the order they were intended."""
+
+    def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
+        """Of one raw job id, oldest first."""
 
     def strikes(self, *, since: float, node: str | None = None) -> tuple[StrikeRecord, ...]:
         """Strikes that were not cleared, oldest first."""

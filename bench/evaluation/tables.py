@@ -16,7 +16,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def block(*commands: object) -> str:
     """Commands as they are typed."""
-    return "\n".join(["```", *map(str, commands), "```"])
+    return "\n".join(["<!-- test: not run: by bench/evaluation -->", "```sh", *map(str, commands), "```"])
 
 
 def number(value: float | None, digits: int = 2) -> str:

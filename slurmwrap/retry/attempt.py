@@ -149,6 +149,17 @@ class StrikeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerReset:
+    """A person's word that what a job failed of up to `at` counts no more against its retries. Nothing is deleted."""
+
+    cluster: str
+    job_id: int  # raw job id
+    at: float
+    who: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """`scope` is what its failures share: "path /scratch", "switch leaf0", "host hub.example", or "cluster"."""
 
@@ -165,6 +176,8 @@ class Incident:
     quiet_s: float = 600.0  # it is over when no run failed of it for so long
     spread_s: float = 900.0  # then its retries start within so long
     max_s: float = 21600.0  # it is over so long after it began, whatever still fails
+    closed_by: str = ""  # a person said that it is over, and
+    note: str = ""  # why
 
     @property
     def users(self) -> int:
@@ -173,5 +186,7 @@ class Incident:
 
     @property
     def ends(self) -> float:
-        """When it is over if no more runs fail of it, Unix seconds."""
+        """When it is over if no more runs fail of it, Unix seconds; when a person closed it, that."""
+        if self.closed_by and self.over_at is not None:
+            return self.over_at
         return min(self.last + self.quiet_s, self.began + self.max_s)

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from slurmwrap.config import Retry
+from slurmwrap.diagnosis.evidence import Diagnosis
+from slurmwrap.diagnosis.taxonomy import NO_SIGNATURE
 from slurmwrap.records import dataclass
-from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.attempt import AttemptRecord, LedgerReset
 from slurmwrap.retry.record import REQUEUED
 
 # States of a run that Slurm ended by preemption. A log that says so of a run that Slurm calls FAILED proves nothing.
@@ -52,21 +55,42 @@ class Ledger:
         return frozenset(entry.node for entry in self.entries if entry.node)
 
 
-def ledger_of(attempts: Iterable[AttemptRecord], current: AttemptRecord) -> Ledger:
+def ledger_of(attempts: Iterable[AttemptRecord], current: AttemptRecord, resets: Iterable[LedgerReset] = ()) -> Ledger:
     """The ledger before `current`, which carries its own diagnosis already, or None.
 
-    A failure that belonged to an incident costs its root cause nothing: it was not the job's.
+    A failure that belonged to an incident costs its root cause nothing: it was not the job's. What ended before one of
+    `resets` (`slurmwrap jobs clear`) costs nothing at all: a person decided.
     """
     earlier = runs_before(attempts, current)
-    failures = [record for record in earlier if failed(record)]
-    since = _progressed_at((*earlier, current))
-    own = [r for r in failures if not r.incident and (since is None or r.attempt.submit_time >= since)]
+    since = max((reset.at for reset in resets), default=None)
+    failures = [record for record in earlier if failed(record) and not forgiven(record, since)]
+    progressed = progressed_at((*earlier, current))
+    own = [r for r in failures if not r.incident and (progressed is None or r.attempt.submit_time >= progressed)]
     return Ledger(
         entries=tuple(_entry(record) for record in own),
         failures=len(failures),
-        lost_gpu_hours=_lost((*earlier, current)),
+        lost_gpu_hours=_lost((*earlier, current), since),
         refused=frozenset(r.diagnosis.category for r in failures if r.resize_refused and r.diagnosis),
     )
+
+
+def forgiven(record: AttemptRecord, since: float | None) -> bool:
+    """Whether the run ended before a person reset the job's ledger at `since`; None: nobody did."""
+    return since is not None and (record.end_time or record.attempt.submit_time) <= since
+
+
+def retries_of(diagnosis: Diagnosis, blamed: bool, settings: Retry) -> int:
+    """How many retries one root cause of a job gets. `blamed`: kernel, NVML or Slurm name the node.
+
+    Where only the log speaks of a node or an input, one confirmation tells whether that or the job is at fault.
+    """
+    if diagnosis.decision == "retry_elsewhere":
+        return settings.per_root_cause if blamed else settings.confirmations
+    if diagnosis.decision == "blacklist_input":
+        return settings.confirmations
+    if diagnosis.category == NO_SIGNATURE:
+        return min(1, settings.per_root_cause) if diagnosis.decision == "retry" else 0
+    return settings.per_root_cause if diagnosis.decision in ("retry", "resize") else 0
 
 
 def runs_before(attempts: Iterable[AttemptRecord], current: AttemptRecord) -> tuple[AttemptRecord, ...]:
@@ -112,7 +136,7 @@ def _entry(record: AttemptRecord) -> Entry:
     )
 
 
-def _progressed_at(runs: Sequence[AttemptRecord]) -> int | None:
+def progressed_at(runs: Sequence[AttemptRecord]) -> int | None:
     """SubmitTime of the latest run that went strictly beyond the best known before it; None when none did."""
     found = [_beyond(runs, [_logged(run) for run in runs]), _beyond(runs, counted_steps(runs))]
     return max((at for at in found if at is not None), default=None)
@@ -157,7 +181,7 @@ def _checkpoint(run: AttemptRecord) -> int | None:
     return run.diagnosis.checkpoint_step if run.diagnosis is not None else None
 
 
-def _lost(runs: Sequence[AttemptRecord]) -> float:
+def _lost(runs: Sequence[AttemptRecord], since: float | None) -> float:
     """GPU-hours of the failed runs, less the share that the next run went on from.
 
     Of the newest run nobody knows yet whether the next one resumes: it counts as kept where this one did resume.
@@ -166,7 +190,7 @@ def _lost(runs: Sequence[AttemptRecord]) -> float:
     for place, run in enumerate(runs):
         after = runs[place + 1] if place + 1 < len(runs) else run
         kept = _kept(run, base) if after.diagnosis is not None and after.diagnosis.resumed else 0.0
-        if failed(run):
+        if failed(run) and not forgiven(run, since):
             lost += run.gpu_hours * (1 - kept)
         base = max(base, _checkpoint(run) or 0)
     return lost

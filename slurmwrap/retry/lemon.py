@@ -309,6 +309,13 @@ def _score(
     return replace(score, status=status, why=why)
 
 
+def _lacks(score: NodeScore, config: Nodes) -> str:
+    """What of the evidence a lemon needs is not there."""
+    jobs = f"{score.jobs} of {config.lemon_jobs} jobs" if score.jobs < config.lemon_jobs else ""
+    users = f"{score.users} of {config.lemon_users} users" if score.users < config.lemon_users else ""
+    return f"{' and '.join(part for part in (jobs, users) if part)} that it must have struck"
+
+
 def _status(score: NodeScore, counted: Sequence[Term], config: Nodes) -> tuple[str, str]:
     """The ratio alone convicts nobody: enough distinct jobs must stand behind it, and since the last repair one."""
     if not counted:
@@ -322,11 +329,11 @@ def _status(score: NodeScore, counted: Sequence[Term], config: Nodes) -> tuple[s
     if not score.conclusive and sure < config.suspect_jobs and min(score.jobs, score.users) < config.suspect_jobs:
         return OK, f"fewer than {config.suspect_jobs} jobs were struck, and none by a conclusive fault"
     if score.ratio < config.lemon_ratio:
-        return SUSPECT, f"{score.ratio:.1f} times the fleet's rate is less than a lemon's {config.lemon_ratio:g}"
+        return SUSPECT, f"no lemon yet: {score.ratio:.1f} times the fleet's rate, {config.lemon_ratio:g} is needed"
     if score.conclusive >= 2:
         return LEMON, f"{score.conclusive} jobs met a conclusive fault"
     if score.jobs < config.lemon_jobs or score.users < config.lemon_users:
-        return SUSPECT, f"a lemon strikes {config.lemon_jobs} jobs of {config.lemon_users} users"
+        return SUSPECT, f"no lemon yet: {_lacks(score, config)}"
     return LEMON, f"{score.jobs} jobs of {score.users} users were struck"
 
 

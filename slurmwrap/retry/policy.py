@@ -16,6 +16,7 @@ from slurmwrap.retry.case import Case
 from slurmwrap.retry.decision import RetryDecision
 from slurmwrap.retry.incident import Incident, wait_s
 from slurmwrap.retry.launch import comment_of, decide_launch, failed_to_launch
+from slurmwrap.retry.ledger import retries_of
 from slurmwrap.retry.requeue import Again
 from slurmwrap.retry.strikes import blamed_node, drains_of, strikes_of
 
@@ -57,7 +58,7 @@ def _stop(case: Case, config: Config) -> RetryDecision:
 
 def _retry(case: Case, config: Config) -> RetryDecision:
     category = case.diagnosis.category
-    limit = min(1, config.retry.per_root_cause) if category == "no_signature" else config.retry.per_root_cause
+    limit = retries_of(case.diagnosis, False, config.retry)
     spent = case.ledger.spent(category)
     delay = pace.back_off(config.retry.backoff_s, spent, _seed(case))
     return _again(case, config, spent, limit, Again(rule="retry", delay_s=delay))
@@ -65,8 +66,7 @@ def _retry(case: Case, config: Config) -> RetryDecision:
 
 def _retry_elsewhere(case: Case, config: Config) -> RetryDecision:
     blamed = blamed_node(case.diagnosis, case.record)
-    # Where only the log speaks of the node, one confirmation tells whether the node or the job is at fault.
-    limit = config.retry.per_root_cause if blamed else config.retry.confirmations
+    limit = retries_of(case.diagnosis, bool(blamed), config.retry)
     spent = case.ledger.spent(case.diagnosis.category)
     return _again(case, config, spent, limit, Again(rule="retry_elsewhere", avoid=_avoid(case, config)))
 

@@ -25,9 +25,11 @@ def connect(path: Path, *, busy_s: float) -> sqlite3.Connection:
     return connection
 
 
-def connect_readonly(path: Path, *, busy_s: float) -> sqlite3.Connection:
-    """Opens an existing file for reading only. sqlite3.Error when that cannot be."""
-    connection = sqlite3.connect(_uri(path, "mode=ro"), uri=True, timeout=busy_s, isolation_level=None)
+def connect_readonly(path: Path, *, busy_s: float, any_thread: bool = False) -> sqlite3.Connection:
+    """Opens an existing file for reading only. sqlite3.Error when that cannot be. `any_thread`: it is handed on."""
+    connection = sqlite3.connect(
+        _uri(path, "mode=ro"), uri=True, timeout=busy_s, isolation_level=None, check_same_thread=not any_thread
+    )
     try:
         connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError:
@@ -35,7 +37,9 @@ def connect_readonly(path: Path, *, busy_s: float) -> sqlite3.Connection:
         connection.close()
         if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
             raise
-        connection = sqlite3.connect(_uri(path, "mode=ro&immutable=1"), uri=True, isolation_level=None)
+        connection = sqlite3.connect(
+            _uri(path, "mode=ro&immutable=1"), uri=True, isolation_level=None, check_same_thread=not any_thread
+        )
     return connection
 
 

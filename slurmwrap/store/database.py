@@ -6,7 +6,8 @@ processes never overwrite each other's work. What a method raises is a StoreErro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,21 @@ from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.edges import Clock
 from slurmwrap.errors import StoreError
-from slurmwrap.retry.attempt import (
-    ActionRecord,
-    AttemptRecord,
-    Incident,
-    QueueDelay,
-    StrikeRecord,
-)
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.decision import RetryDecision, Ruled, Strike
-from slurmwrap.retry.history import Exposure, GpuFault, NodeHistory, Removal, Repair, gpu_faults_of
-from slurmwrap.store import history_sql, schema
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay
+from slurmwrap.retry.decision import RetryDecision, Ruled
+from slurmwrap.retry.history import gpu_faults_of
+from slurmwrap.store import schema
+from slurmwrap.store.blame import OF_ATTEMPT, Blame
 from slurmwrap.store.connection import connect, connect_readonly, explained, reachable, version_of
 from slurmwrap.store.creation import BUSY_S, create, migrate, wrap
 from slurmwrap.store.migrations import VERSION
 from slurmwrap.store.plain import to_plain
-from slurmwrap.store.reports import Reports
+from slurmwrap.store.reports import Reports, in_clusters
+from slurmwrap.store.retention import mark_of
 from slurmwrap.store.schema import sql_text
 
 
-class Database(Reports):
+class Database(Reports, Blame):
     """An open database. Use `Database.open`, and as a context manager where it should be closed early."""
 
     @classmethod
@@ -76,6 +72,8 @@ class Database(Reports):
         """Keeps it; False when its nonce is known (then nothing changed)."""
         row = schema.to_row(schema.OBSERVATIONS, observation)
         with self.transaction():
+            if self._rows("SELECT 1 FROM seen WHERE nonce = ?", [mark_of(observation.nonce)]):
+                return False
             new = self._write(schema.insert(schema.OBSERVATIONS, "OR IGNORE"), row)
             for fault in gpu_faults_of(observation) if new else ():
                 about = {"node": fault.node, "at": fault.at, "cluster": sql_text(observation.cluster)}
@@ -95,6 +93,18 @@ class Database(Reports):
     def set_aside_counts(self) -> tuple[Mapping[str, Any], ...]:
         """Refused spool files: dicts of uid, reason, count, first_at, last_at, last_name; most frequent first."""
         return tuple(self._rows("SELECT * FROM set_aside ORDER BY count DESC, uid, reason"))
+
+    def hooks_seen(
+        self, cluster: str, *, since: float, jobs: int = 20_000
+    ) -> dict[str, tuple[float, Mapping[str, Any]]]:
+        """Node -> (time, fact `hooks`) of its newest Epilog at or after `since`, among the newest `jobs` job ids: all
+        of them would be a walk through the whole table."""
+        sql = """SELECT node, max(at) AS at, json_extract(facts, '$.hooks') AS hooks FROM observations
+        WHERE cluster = :cluster AND at >= :since AND context = 'epilog' AND job_id >
+            (SELECT max(job_id) FROM observations WHERE cluster = :cluster) - :jobs GROUP BY node"""
+        rows = self._rows(sql, {"cluster": sql_text(cluster), "since": since, "jobs": jobs})
+        told = ((row["node"], row["at"], json.loads(row["hooks"] or "{}")) for row in rows)
+        return {node: (at, hooks if isinstance(hooks, dict) else {}) for node, at, hooks in told}
 
     def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:
         """All of one raw job id, oldest first."""
@@ -122,6 +132,11 @@ class Database(Reports):
         unreconciled: bool = False,
     ) -> tuple[AttemptRecord, ...]:
         """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
+        if job_id is not None and cluster is None:  # the key begins with the cluster
+            known, names = in_clusters(self)
+            sql = f"SELECT * FROM attempts WHERE {known} AND job_id = ? ORDER BY {_BY_SUBMIT}"
+            found = self._read(schema.ATTEMPTS, sql, [*names, job_id])
+            return tuple(r for r in found if _asked(r, user, since, unreconciled))
         where = {
             "cluster = ?": cluster,
             "job_id = ?": job_id,
@@ -134,8 +149,13 @@ class Database(Reports):
     def attempts_of(self, address: str) -> tuple[AttemptRecord, ...]:
         """All runs of one job as people name it: "81", "77_2", or "77" for every task of array 77; oldest first."""
         # "`" follows "_" in ASCII: what begins with "77_" lies between the two.
-        sql = f"SELECT * FROM attempts WHERE address = ? OR address >= ? AND address < ? ORDER BY {_BY_SUBMIT}"
-        return self._read(schema.ATTEMPTS, sql, [address, f"{address}_", f"{address}`"])
+        known, names = in_clusters(self)
+        sql = f"""SELECT * FROM attempts WHERE {_IN_ARRAY} AND address = ?
+            UNION ALL SELECT * FROM attempts WHERE {_IN_ARRAY} AND address >= ? AND address < ?
+            UNION ALL SELECT * FROM attempts WHERE {known} AND job_id = ? AND address = ?
+            AND NOT ({_IN_ARRAY}) ORDER BY {_BY_SUBMIT}"""
+        number = int(address) if address.isdecimal() and len(address) < 19 else -1
+        return self._read(schema.ATTEMPTS, sql, [address, f"{address}_", f"{address}`", *names, number, address])
 
     def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[AttemptRecord, ...]:
         """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
@@ -155,9 +175,9 @@ class Database(Reports):
         with self.transaction():
             self._ensure(attempt)
             assignments = ", ".join(f"{name} = :{name}" for name in judged)
-            self._write(f"UPDATE attempts SET {assignments} WHERE {_KEY}", {**judged, **key})
-            self._write(f"DELETE FROM strikes WHERE {_KEY}", key)
-            uid = next(iter(self._rows(f"SELECT uid FROM attempts WHERE {_KEY}", key)))["uid"]
+            self._write(f"UPDATE attempts SET {assignments} WHERE {OF_ATTEMPT}", {**judged, **key})
+            self._write(f"DELETE FROM strikes WHERE {OF_ATTEMPT}", key)
+            uid = next(iter(self._rows(f"SELECT uid FROM attempts WHERE {OF_ATTEMPT}", key)))["uid"]
             for strike in decision.strikes:
                 self._strike(strike, at, attempt.job_id, uid, attempt)
             for blocked in decision.blocked:
@@ -224,101 +244,22 @@ class Database(Reports):
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'delays'"):  # opened to read: not migrated
             return ()
         extra = "over = 0" if open_only else ""
-        where = {"job_id = ?": job_id, "seen_at >= ?": since}
-        return self._select(schema.DELAYS, where, extra=extra, order="seen_at, job_id")
-
-    # Nodes and inputs
-
-    def strikes(self, *, since: float, node: str | None = None) -> tuple[StrikeRecord, ...]:
-        """Strikes that were not cleared, oldest first."""
-        found = self._select(schema.STRIKES, {"at >= ?": since, "node = ?": node}, order="at, strike_id")
-        return tuple(strike for strike in found if strike.cleared_at is None)
-
-    def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
-        """One more (save_diagnosis does it for a decision's own)."""
-        self._strike(strike, at, job_id, uid, None)
-
-    def _strike(self, strike: Strike, at: float, job_id: int, uid: int, attempt: Attempt | None) -> None:
-        record = StrikeRecord(**to_plain(strike), at=at, job_id=job_id, uid=uid)
-        key = {"cluster": None, "submit_time": None, **(to_plain(attempt) if attempt else {})}
-        row = {**schema.to_row(schema.STRIKES, record), **key}
-        self._write(schema.insert(schema.STRIKES, also=("cluster", "submit_time")), row)
-
-    # Incidents
-
-    def save_incident(self, incident: Incident, members: Sequence[Attempt] = ()) -> None:
-        """Inserts or replaces by id, and marks `members` and their strikes as its own: both count no more.
-
-        A strike for a conclusive fault is the very node's whatever else happened, and stays as it is.
-        """
-        with self.transaction():
-            self._upsert(schema.INCIDENTS, incident)
-            for attempt in members:
-                row = {**to_plain(attempt), "incident": incident.incident_id}
-                self._write(f"UPDATE attempts SET incident = :incident WHERE {_KEY}", row)
-                self._write(f"UPDATE strikes SET incident = :incident WHERE {_KEY} AND NOT conclusive", row)
-
-    def incidents(self, *, since: float | None = None, open_only: bool = False) -> tuple[Incident, ...]:
-        """Oldest first. `since`: open, or over at or after."""
-        extra = "over_at IS NULL" if open_only else ""
-        where = {"(over_at IS NULL OR over_at >= ?)": since}
-        return self._select(schema.INCIDENTS, where, extra=extra, order="began, incident_id")
-
-    def clear_strikes(self, node: str, who: str, at: float) -> int:
-        """Marks the strikes of a node up to `at` as void; returns how many there were. Nothing is deleted."""
-        sql = "UPDATE strikes SET cleared_at = :at, cleared_by = :who"
-        with self.transaction():
-            row = {"node": sql_text(node), "who": sql_text(who), "at": at}
-            where = "WHERE node = :node AND at <= :at AND cleared_at IS NULL"
-            count: int = self._rows(f"SELECT count(*) AS n FROM strikes {where}", row)[0]["n"]
-            self._write(f"{sql} {where}", row)
-        return count
-
-    def add_repair(self, repair: Repair) -> None:
-        """A mark on a node; the same one twice is one."""
-        self._upsert(schema.REPAIRS, repair)
-
-    def repairs(self, *, since: float) -> tuple[Repair, ...]:
-        """Marks on nodes, oldest first."""
-        return self._select(schema.REPAIRS, {"at >= ?": since}, order="at, node")
-
-    def save_removal(self, removal: Removal) -> None:
-        """Inserts or replaces by (node, began)."""
-        self._upsert(schema.REMOVALS, removal)
-
-    def removals(self) -> tuple[Removal, ...]:
-        """Those that have not ended."""
-        return self._select(schema.REMOVALS, {}, extra="ended IS NULL", order="node, began")
-
-    def node_history(self, since: float) -> NodeHistory:
-        """All that speaks about nodes since then, cleared strikes too; sums are made by the database."""
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'repairs'"):  # opened to read: not migrated
-            raise StoreError(f"{self.path} is of an older version", hint="the next 'slurmwrap reconcile' migrates it")
-        return NodeHistory(
-            strikes=self._select(schema.STRIKES, {"at >= ?": since}, order="at, strike_id"),
-            gpu_faults=tuple(GpuFault(**row) for row in self._rows(history_sql.GPU_FAULTS, [since])),
-            failures=tuple(map(history_sql.failure, self._rows(history_sql.FAILURES, [since]))),
-            removals=self._select(schema.REMOVALS, {"began >= ?": since}, order="began, node"),
-            repairs=self.repairs(since=since),
-            exposure=tuple(Exposure(**row) for row in self._rows(history_sql.EXPOSURE, [since])),
-        )
-
-    def block_input(self, blocked: BlockedInput) -> None:
-        """Blocks an input."""
-        self._upsert(schema.BLOCKED_INPUTS, blocked)
-
-    def blocked_inputs(self, uid: int | None = None) -> tuple[BlockedInput, ...]:
-        """Inputs in force for `uid` (its own and the site's), or all."""
-        extra = f"uid IN (-1, {int(uid)})" if uid is not None else ""
-        return self._select(schema.BLOCKED_INPUTS, {}, extra=extra, order="at, digest, uid")
-
-    def clear_input(self, digest: str) -> bool:
-        """Frees an input; False when it was not blocked."""
-        return self._write("DELETE FROM blocked_inputs WHERE digest = :digest", {"digest": sql_text(digest)})
+        if job_id is not None:
+            known, names = in_clusters(self, "delays")
+            sql = f"SELECT * FROM delays WHERE {known} AND job_id = ? AND seen_at >= ?"
+            sql += f" AND {extra}" * open_only + f" ORDER BY {_BY_LOOK}"
+            return self._read(schema.DELAYS, sql, [*names, job_id, since or 0.0])
+        return self._select(schema.DELAYS, {"seen_at >= ?": since}, extra=extra, order=_BY_LOOK)
 
 
 _BY_SUBMIT = "submit_time, cluster, job_id"
-_KEY = "cluster = :cluster AND job_id = :job_id AND submit_time = :submit_time"
+_BY_LOOK = "seen_at, job_id, cluster"
+_IN_ARRAY = "address <> CAST(job_id AS TEXT)"  # attempts_of_arrays
+
+
+def _asked(record: AttemptRecord, user: str | None, since: float | None, unreconciled: bool) -> bool:
+    ended = record.end_time is None or since is None or record.end_time >= since
+    return ended and user in (None, record.user) and not (unreconciled and record.reconciled)
 
 
 def _key(attempt: Attempt) -> dict[str, Any]:

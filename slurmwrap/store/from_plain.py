@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from math import isfinite
 from os import PathLike
 
@@ -35,10 +35,11 @@ def from_plain(cls: type[T], plain: Mapping[str, Any]) -> T:
 def _record(cls: Any, plain: Any, where: str) -> Any:
     if not isinstance(plain, Mapping):
         raise _wrong(where, plain, "an object")
-    known = _fields(cls)
-    values = {name: read(plain[name], f"{where}.{name}") for name, (_, read) in known.items() if name in plain}
-    for name, (field, _) in known.items():
-        if name not in values and field.default is MISSING and field.default_factory is MISSING:
+    known, needed = _fields(cls)
+    places = _places(cls, where)
+    values = {name: read(plain[name], places[name]) for name, read in known.items() if name in plain}
+    for name in needed:
+        if name not in values:
             raise ValueError(f"{where}.{name} is missing")
     try:
         return cls(**values)
@@ -47,9 +48,18 @@ def _record(cls: Any, plain: Any, where: str) -> Any:
 
 
 @cache
-def _fields(cls: Hashable) -> dict[str, tuple[Field[Any], Reader]]:
+def _fields(cls: Hashable) -> tuple[dict[str, Reader], tuple[str, ...]]:
+    """(readers by field, fields without a default)."""
     record: Any = cls
-    return {f.name: (f, reader(_type_of(f, record.__module__))) for f in fields(record) if f.init}
+    known = [field for field in fields(record) if field.init]
+    needed = tuple(f.name for f in known if f.default is MISSING and f.default_factory is MISSING)
+    return {f.name: reader(_type_of(f, record.__module__)) for f in known}, needed
+
+
+@lru_cache(maxsize=1024)  # `where` may hold indexes and names of a user
+def _places(cls: Hashable, where: str) -> dict[str, str]:
+    """What messages call each field: made once, not of every record of a report."""
+    return {name: f"{where}.{name}" for name in _fields(cls)[0]}
 
 
 def _type_of(field: Field[Any], module: str) -> Any:

@@ -26,13 +26,14 @@ WHERE diagnosis_category = 'node_failure' AND end_time >= ? AND diagnosis_signat
 ORDER BY end_time
 """
 
+# Only runs that have their details: retention keeps them for longer than nodes are looked at (store/retention.py).
 # Runs on the same nodes are summed before their list is taken apart.
 EXPOSURE = """
 SELECT node.value AS node, sum(runs) AS runs, sum(seconds) / 3600.0 AS hours
 FROM (
     SELECT nodes, count(*) AS runs, sum(max(0, end_time - start_time)) AS seconds
     FROM attempts INDEXED BY attempts_exposure
-    WHERE start_time IS NOT NULL AND end_time IS NOT NULL AND end_time >= ?
+    WHERE slim = 0 AND start_time IS NOT NULL AND end_time IS NOT NULL AND end_time >= ?
     GROUP BY nodes
 ), json_each(nodes) AS node
 GROUP BY node.value

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 POINTERS, TRIALS = "inflight", "prerun"
 WAITING, CLOSED, JOB, VERDICT = "waiting", "closed", "job", "verdict.json"
 _SUBMITTING_S = 150.0  # sbatch itself gives up after 120 s: a pre-run without a job id that is older never came to be
+DOOR_S = 0.5  # who is at the door when it shuts needs a rename more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,8 @@ def attach(directory: Path, guest: Guest) -> bool:
         aside.rename(directory / WAITING / str(guest.job_id))
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESTALE):  # ESTALE: the same over NFS
+            with suppress(OSError):
+                (directory / CLOSED / aside.name).unlink()  # who shuts the door waits for it
             return False
         raise
     return True
@@ -180,7 +183,23 @@ def close(directory: Path) -> tuple[Guest, ...]:
     """Shuts the door and returns who waits; nobody can attach from then on. Twice does no harm."""
     with suppress(OSError):
         (directory / WAITING).rename(directory / CLOSED)
+    _wait_for_the_door(directory / CLOSED)
     return guests(directory)
+
+
+def _wait_for_the_door(closed: Path) -> None:
+    """Who had found the directory before it was renamed still enters by its old name, after we would have looked.
+
+    His file lies aside until then. One that was killed leaves it there: so not for long.
+    """
+    late = time.monotonic() + DOOR_S
+    while time.monotonic() < late:
+        try:
+            if not any(name.startswith(".") for name in os.listdir(closed)):
+                return
+        except OSError:
+            return
+        time.sleep(0.002)
 
 
 def take(directory: Path, guest: Guest) -> None:

@@ -7,6 +7,9 @@ describes the result.
 
 from __future__ import annotations
 
+from slurmwrap.store.runs_table import REPORT
+from slurmwrap.store.totals import TOTALS
+
 APPLICATION_ID = 0x534C5752  # "SLWR"
 
 # JSON: fields of a record that have no column yet, so that a record of a newer version is kept whole.
@@ -305,6 +308,88 @@ _DELAYS = (
     "CREATE INDEX delays_by_job ON delays (job_id)",
 )
 
+_ASKED_AND_REACHED = "mem_mib_per_node mem_mib_per_cpu retry_at diagnosis_step diagnosis_checkpoint_step"
+
+# What lets a year of runs stay in 2 GB (docs/database.md, "How long it is kept"). The columns are what a report and
+# the ledger ask of a run that has lost its details; `slim` says that it has.
+_RETENTION = (
+    *(
+        f"ALTER TABLE attempts ADD COLUMN {column}"
+        for column in (
+            "mem_mib_per_node INTEGER",  # as asked for
+            "mem_mib_per_cpu INTEGER",
+            "retry_at REAL",  # when the next run may start
+            "diagnosis_step INTEGER",  # the user's word, as the next two
+            "diagnosis_checkpoint_step INTEGER",
+            "diagnosis_resumed INTEGER",
+            "slim INTEGER NOT NULL DEFAULT 0",  # 1: its log lines, paths and measurement were removed
+        )
+    ),
+    *(f"ALTER TABLE {table} ADD COLUMN slim INTEGER NOT NULL DEFAULT 0" for table in ("submissions", "preruns")),
+    *(
+        f"""UPDATE attempts SET {column} = json_extract(more, '$.{column}'), more = json_remove(more, '$.{column}')
+        WHERE json_type(more, '$.{column}') IS NOT NULL"""
+        for column in (*_ASKED_AND_REACHED.split(), "diagnosis_resumed")
+    ),
+    # WITHOUT ROWID keeps a quarter of a page of a row and puts the rest on a page of its own: most of a file was such
+    # half empty pages. Only the two that hold JSON in most rows are made anew.
+    """CREATE TABLE observations_with_rowid ( -- one file of the spool, as a hook, gsub or a pre-run wrote it
+    nonce TEXT NOT NULL PRIMARY KEY,
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL, -- raw job id
+    context TEXT NOT NULL, -- prolog, epilog, epilog_slurmctld, submit, prerun or slurm
+    at REAL NOT NULL, -- Unix seconds
+    node TEXT NOT NULL,
+    uid INTEGER NOT NULL, -- of the writer, by MUNGE; -1: the directory's owner
+    facts TEXT NOT NULL, -- JSON
+    more TEXT NOT NULL DEFAULT '{}'
+)""",
+    "INSERT INTO observations_with_rowid SELECT * FROM observations",
+    "DROP TABLE observations",
+    "ALTER TABLE observations_with_rowid RENAME TO observations",
+    "CREATE INDEX observations_by_job ON observations (cluster, job_id, at)",
+    "CREATE INDEX observations_by_time ON observations (at)",
+    """CREATE TABLE seen ( -- observations that were removed, so that a copy of one is still known
+    nonce BLOB PRIMARY KEY, -- the first 12 bytes of its SHA-256
+    at INTEGER NOT NULL
+) WITHOUT ROWID""",
+    """CREATE TABLE pruned ( -- how far each kind of pruning came
+    what TEXT PRIMARY KEY,
+    before REAL NOT NULL, -- Unix seconds: nothing older is left
+    at REAL NOT NULL, -- when
+    rows INTEGER NOT NULL -- changed or removed, ever
+) WITHOUT ROWID""",
+    # What a list of jobs is never asked for without a time, or is found by the key.
+    *(f"DROP INDEX {index}" for index in ("attempts_by_user", "attempts_by_address", "attempts_exposure")),
+    "DROP INDEX delays_by_job",
+    # Wider than the rows it served. That nothing is intended twice is seen to in the transaction that writes it.
+    "DROP INDEX actions_once",
+    "CREATE INDEX actions_of_attempt ON actions (cluster, job_id, submit_time)",
+    "CREATE INDEX delays_detailed ON delays (seen_at) WHERE over = 1 AND address <> ''",
+    "CREATE INDEX attempts_of_arrays ON attempts (address) WHERE address <> CAST(job_id AS TEXT)",
+    # All that the exposure of nodes is made of, so that the wide rows need not be read.
+    "CREATE INDEX attempts_exposure ON attempts (end_time, start_time, nodes) WHERE slim = 0",
+    "CREATE INDEX submissions_detailed ON submissions (at) WHERE slim = 0",
+    "CREATE INDEX preruns_detailed ON preruns (at) WHERE slim = 0",
+    *TOTALS,
+)
+
+_RESETS = (
+    f"""CREATE TABLE ledger_resets ( -- what a job failed of up to then counts no more against its retries
+    cluster TEXT NOT NULL,
+    job_id INTEGER NOT NULL, -- raw job id
+    at REAL NOT NULL, -- Unix seconds
+    who TEXT NOT NULL,
+    note TEXT NOT NULL,
+    {_KEPT_WHOLE},
+    PRIMARY KEY (cluster, job_id, at)
+) WITHOUT ROWID""",
+    "CREATE INDEX preruns_failed ON preruns (at) WHERE verdict_outcome = 'fail'",
+)
+
 # Step N (from 1) brings a database from version N-1 to version N.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_TABLES, _FOR_PEOPLE, _INCIDENTS, _NODE_HISTORY, _DELAYS)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    *(_TABLES, _FOR_PEOPLE, _INCIDENTS, _NODE_HISTORY, _DELAYS),
+    *(REPORT, _RETENTION, _RESETS),
+)
 VERSION = len(MIGRATIONS)

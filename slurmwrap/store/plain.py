@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from os import PathLike
 
 from slurmwrap.records import fields, is_dataclass
@@ -20,7 +21,19 @@ def to_plain(record: Any) -> dict[str, Any]:
     """A record -> a dict of JSON types; `from_plain` gives an equal record back. TypeError on anything else."""
     if not is_dataclass(record) or isinstance(record, type):
         raise TypeError(f"{type(record).__name__} is not a record")
-    return {f.name: value_to_plain(getattr(record, f.name)) for f in fields(record)}
+    plain: dict[str, Any] = {}
+    for name in _names(type(record)):
+        value = getattr(record, name)
+        plain[name] = value if type(value) in _SCALARS else value_to_plain(value)
+    return plain
+
+
+_SCALARS = frozenset({type(None), bool, int, float, str})
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
 
 
 def value_to_plain(value: Any) -> Any:

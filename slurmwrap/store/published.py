@@ -101,20 +101,11 @@ def _remove_old(why: Path, newest: float) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
+    from slurmwrap.store.aside import replace  # gsub, which only reads, need not load it
+
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        import tempfile  # gsub, which only reads, need load neither
-        from pathlib import Path
-
-        handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), 0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace(path, content, 0o644)
     except OSError as error:
         hint = f"see that {path.parent} belongs to SlurmUser and has space left"
         raise StoreError(f"cannot publish {path}: {error.strerror or error}", hint=hint) from error
@@ -178,6 +169,11 @@ def told(plain: dict[str, Any]) -> tuple[AttemptRecord, tuple[ActionRecord, ...]
     except KeyError as error:
         raise ValueError(f"{error.args[0]} is missing") from error
     return from_plain(AttemptRecord, attempt), tuple(from_plain(ActionRecord, action) for action in actions)
+
+
+def read_trusted(directory: str, name: str, trusted_uids: Collection[int]) -> bytes | None:
+    """A file that the reconciler published; None where it is not there, or not to be believed."""
+    return _trusted_content(directory, name, trusted_uids, _SEALED_LIMIT)
 
 
 def _sealed_order(file: Path) -> tuple[int, ...]:

@@ -1,12 +1,13 @@
-"""Edge: the half of the database that users report: submissions, pre-runs, profiles. `Database` adds the other half."""
+"""Edge: the part of the database that users report: submissions, pre-runs, profiles."""
 
 from __future__ import annotations
 
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import PrerunRecord
+from slurmwrap.retry.attempt import LedgerReset, PrerunRecord
 from slurmwrap.retry.submission import Submission
 from slurmwrap.store import schema
+from slurmwrap.store.find import clusters
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.schema import dump, sql_text
 from slurmwrap.store.session import Session
@@ -16,6 +17,13 @@ SELECT job_id FROM submissions s WHERE cluster = :cluster AND at >= :since
 AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = s.cluster AND a.job_id = s.job_id)
 GROUP BY job_id ORDER BY max(at)
 """
+
+
+def in_clusters(session: Session, *also: str) -> tuple[str, list[str]]:
+    """A condition with its values that primary keys answer, for who knows a job's id alone: they begin with the
+    cluster. There are few clusters. `also`: tables that may know one which no run is known of."""
+    names = list(clusters(session, *also))
+    return f"cluster IN ({', '.join('?' * len(names))})", names
 
 
 class Reports(Session):
@@ -41,13 +49,17 @@ class Reports(Session):
 
     def submissions_of(self, job_id: int) -> tuple[Submission, ...]:
         """Those of a job or of its pre-run's job; oldest first."""
-        return self._select(schema.SUBMISSIONS, {"? IN (job_id, prerun_job_id)": job_id}, order="at, cluster, job_id")
+        known, names = in_clusters(self)
+        sql = f"""SELECT * FROM submissions WHERE {known} AND job_id = ?
+            UNION SELECT * FROM submissions WHERE prerun_job_id = ? ORDER BY at, cluster, job_id"""
+        return self._read(schema.SUBMISSIONS, sql, [*names, job_id, job_id])
 
     def preruns_of(self, job_id: int) -> tuple[PrerunRecord, ...]:
         """Those of a job, or the one that ran as this job; oldest first."""
-        return self._select(
-            schema.PRERUNS, {"? IN (job_id, prerun_job_id)": job_id}, order="at, cluster, prerun_job_id"
-        )
+        known, names = in_clusters(self)
+        sql = f"""SELECT * FROM preruns WHERE {known} AND prerun_job_id = ?
+            UNION SELECT * FROM preruns WHERE job_id = ? ORDER BY at, cluster, prerun_job_id"""
+        return self._read(schema.PRERUNS, sql, [*names, job_id, job_id])
 
     def save_prerun(self, record: PrerunRecord) -> None:
         """Inserts or replaces by (cluster, prerun_job_id, at)."""
@@ -84,3 +96,13 @@ class Reports(Session):
         """Keeps a raw measurement beside the profile it went into; the same one twice is kept once."""
         row = {"key": sql_text(key), "at": at, "source": source, "measurement": dump(to_plain(measurement))}
         self._write("INSERT OR IGNORE INTO measurements VALUES (:key, :at, :source, :measurement)", row)
+
+    def add_reset(self, reset: LedgerReset) -> None:
+        """What this job failed of up to then counts no more against its retries; the same one twice is one."""
+        self._upsert(schema.LEDGER_RESETS, reset)
+
+    def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
+        """Of one raw job id, oldest first. A file of an older version has none."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'ledger_resets'"):  # opened to read: not migrated
+            return ()
+        return self._select(schema.LEDGER_RESETS, {"job_id = ?": job_id}, order="at")

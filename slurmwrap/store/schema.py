@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from slurmwrap.diagnosis.evidence import Diagnosis
 from slurmwrap.diagnosis.observation import Observation
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.job.request import ResourceShape
 from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.records import dataclass, field
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.records import MISSING, dataclass, field, fields
+from slurmwrap.retry.attempt import (
+    ActionRecord,
+    AttemptRecord,
+    Incident,
+    LedgerReset,
+    PrerunRecord,
+    QueueDelay,
+    StrikeRecord,
+)
 from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.history import Removal, Repair
 from slurmwrap.retry.submission import Submission
 from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain
+from slurmwrap.store.plain import to_plain, value_to_plain
 
 T = TypeVar("T")
 SqlValue = str | int | float | bytes | None
@@ -44,6 +55,7 @@ class Table:
     json: frozenset[str] = frozenset()
     boolean: frozenset[str] = frozenset()
     nested: Mapping[str, Nested] = field(default_factory=dict)
+    inside: Mapping[str, type[Any]] = field(default_factory=dict)  # JSON of one record: its name -> what record it is
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -65,14 +77,16 @@ ATTEMPTS = Table(
     key=_words("cluster job_id submit_time"),
     columns=_words(
         """cluster job_id submit_time address restarts name user uid account partition state reason exit_code signal
-        derived_exit_code nodes gpus cpus eligible_time start_time end_time time_limit_s std_out std_err measurement
+        derived_exit_code nodes gpus cpus eligible_time start_time end_time time_limit_s mem_mib_per_node
+        mem_mib_per_cpu std_out std_err measurement
         diagnosis_category diagnosis_domain diagnosis_decision diagnosis_confidence diagnosis_signature
-        diagnosis_evidence diagnosis_advice diagnosis_node diagnosis_conclusive diagnosis_input_path
-        decision decision_reason incident reconciled"""
+        diagnosis_evidence diagnosis_advice diagnosis_node diagnosis_conclusive diagnosis_input_path diagnosis_step
+        diagnosis_resumed diagnosis_checkpoint_step decision decision_reason retry_at incident reconciled"""
     ),
     json=frozenset({"nodes", "measurement", "diagnosis_evidence"}),
-    boolean=frozenset({"reconciled", "diagnosis_conclusive"}),
+    boolean=frozenset({"reconciled", "diagnosis_conclusive", "diagnosis_resumed"}),
     nested={"attempt": _ATTEMPT_KEY, "diagnosis": Nested(prefix="diagnosis_", marker="diagnosis_category")},
+    inside={"measurement": Measurement, "waited": QueueDelay},
 )
 ACTIONS = Table(
     name="actions",
@@ -115,10 +129,11 @@ SUBMISSIONS = Table(
     key=_words("cluster job_id at"),
     columns=_words(
         """cluster job_id at uid user name script_path script_sha256 work_dir gpus nodes retry profile_key prerun_mode
-        prerun_job_id fingerprint inputs output_appends plan changes"""
+        prerun_job_id fingerprint inputs output_appends plan changes lot held_out"""
     ),
     json=frozenset({"inputs", "plan", "changes"}),
-    boolean=frozenset({"retry", "output_appends"}),
+    inside={"shape": ResourceShape},
+    boolean=frozenset({"retry", "output_appends", "held_out"}),
 )
 PRERUNS = Table(
     name="preruns",
@@ -132,6 +147,7 @@ PRERUNS = Table(
     json=frozenset({"verdict_findings", "verdict_evidence", "verdict_measurement", "plan", "changes"}),
     boolean=frozenset({"released"}),
     nested={"verdict": Nested(prefix="verdict_", marker="verdict_outcome")},
+    inside={"verdict_measurement": Measurement},
 )
 PROFILES = Table(
     name="profiles",
@@ -162,23 +178,54 @@ DELAYS = Table(
     boolean=frozenset({"over"}),
     nested={"attempt": _ATTEMPT_KEY},
 )
+LEDGER_RESETS = Table(
+    name="ledger_resets",
+    record=LedgerReset,
+    key=_words("cluster job_id at"),
+    columns=_words("cluster job_id at who note"),
+)
 TABLES = (
     *(OBSERVATIONS, ATTEMPTS, ACTIONS, STRIKES, BLOCKED_INPUTS),
-    *(SUBMISSIONS, PRERUNS, PROFILES, INCIDENTS, REMOVALS, REPAIRS, DELAYS),
+    *(SUBMISSIONS, PRERUNS, PROFILES, INCIDENTS, REMOVALS, REPAIRS, DELAYS, LEDGER_RESETS),
 )
 
 
 def to_row(table: Table, record: Any) -> dict[str, SqlValue]:
-    """A record -> its columns, with `more` for fields that have none."""
+    """A record -> its columns, with `more` for fields that have none. What is empty by default is not in `more`."""
     flat = _flatten(table, to_plain(record))
+    for name, kind in table.inside.items():
+        if flat.get(name):
+            flat[name] = _brief(kind, flat[name])
     row = {name: _to_column(table, name, flat.pop(name, None)) for name in table.columns}
-    return {**row, "more": dump(flat)}
+    return {**row, "more": dump(_brief(table.record, flat))}
+
+
+def _general_advice(category: str) -> str:
+    """What is said of every failure of this category: retention keeps no advice of old runs."""
+    from slurmwrap.diagnosis.taxonomy import CATEGORIES
+
+    return CATEGORIES[category].advice if category in CATEGORIES else ""
+
+
+def _brief(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """`plain` without fields that are empty as they are by default: half of a row was such names."""
+    silent = _empty_by_default(kind)
+    return {name: value for name, value in plain.items() if name not in silent or value != silent[name]}
+
+
+@cache
+def _empty_by_default(kind: Any) -> dict[str, Any]:
+    found = ((f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind))
+    plain = {name: value_to_plain(value) for name, value in found if value is not MISSING}
+    return {name: value for name, value in plain.items() if not value}
 
 
 def from_row(table: Table, row: Mapping[str, Any]) -> Any:
     """A row (of any schema version) -> the record. ValueError names the field that cannot be read."""
     flat = {name: _from_column(table, name, row[name]) for name in table.columns if name in row}
     flat.update(json.loads(row["more"]) if row.get("more") else {})
+    if row.get("slim") and flat.get("diagnosis_category") and not flat.get("diagnosis_advice"):
+        flat["diagnosis_advice"] = _general_advice(flat["diagnosis_category"])
     return from_plain(table.record, _unflatten(table, flat))
 
 

@@ -27,6 +27,11 @@ class Session:
         """Closes the file; the object cannot be used afterwards."""
         self._tables.conn.close()
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For who asks without records (store/report_reader.py)."""
+        return self._tables.conn
+
     def __enter__(self) -> Self:
         return self
 
@@ -75,7 +80,7 @@ class Session:
         values = [sql_text(value) if isinstance(value, str) else value for _, value in given]
         return self._read(table, sql, values)
 
-    def _read(self, table: Table, sql: str, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _read(self, table: Table, sql: str, values: Sequence[Any] | dict[str, Any]) -> tuple[Any, ...]:
         try:
             return tuple(from_row(table, row) for row in self._rows(sql, values))
         except ValueError as error:

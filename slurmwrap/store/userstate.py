@@ -126,6 +126,11 @@ class UserState:
         forgotten = self._times(_FORGOTTEN)
         return newest if newest.at > max(forgotten.get(fingerprint, 0.0), forgotten.get("*", 0.0)) else None
 
+    def fingerprints(self) -> tuple[str, ...]:
+        """Those of all pre-runs that are taken in."""
+        with self._rows("SELECT DISTINCT fingerprint FROM preruns WHERE fingerprint <> ''") as rows:
+            return tuple(row["fingerprint"] for row in rows)
+
     def forget_passed(self, fingerprints: Collection[str], at: float) -> None:
         """What passed up to then counts no more: the next submission is pre-run again. "*" means all. StoreError."""
         kept = {} if "*" in fingerprints else self._times(_FORGOTTEN)

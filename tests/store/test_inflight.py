@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -98,6 +99,23 @@ def test_no_guest_is_lost_when_the_door_shuts_while_many_processes_attach(tmp_pa
     believed = {int(word) for one in attachers for word in one.communicate(timeout=60)[0].split()}
     assert heard == believed
     assert len(heard) >= 30
+
+
+def test_who_is_at_the_door_when_it_shuts_is_waited_for_and_one_who_was_killed_not_for_long(tmp_path: Path) -> None:
+    host = Path(trial(tmp_path, "a"))
+    Flights(tmp_path).claim("g", str(host))
+    inflight.attach(host, inflight.Guest(job_id=7, release_at="now", trial_dir="/t"))
+    (host / inflight.WAITING / ".8").write_text("now\n/t\n")  # its rename never comes
+    entering = (host / inflight.WAITING / ".9").open("w")
+    entering.write("now\n/t\n")
+    entering.close()
+    handle = os.open(host / inflight.WAITING, os.O_RDONLY)  # as the kernel holds it in the middle of a rename
+    enters = threading.Timer(0.1, lambda: os.rename(".9", "9", src_dir_fd=handle, dst_dir_fd=handle))
+    enters.start()
+    heard = [one.job_id for one in inflight.close(host)]
+    enters.join()
+    os.close(handle)
+    assert heard == [7, 9]
 
 
 CLAIMER = """\

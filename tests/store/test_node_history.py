@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from fakes import START
 
 from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
 from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.errors import StoreError
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.decision import Strike
 from slurmwrap.retry.history import CLEARED, Exposure, GpuFault, NodeFailure, Removal, Repair
@@ -109,29 +107,3 @@ def test_removals_are_open_until_they_end_and_marks_stay(store: Database) -> Non
     found = store.node_history(0)
     assert (found.removals, found.repairs) == ((replace(out, ended=START + 9.0),), (mark,))
     assert store.repairs(since=START + 1) == ()
-
-
-def test_a_database_from_before_keeps_the_xids_that_its_epilogs_saw(tmp_path: Path) -> None:
-    from slurmwrap.store.migrations import MIGRATIONS
-
-    path = tmp_path / "site.db"
-    with Database.open(path) as store:
-        store.ingest(epilog("a"))
-        store.ingest(epilog("b", facts={"kernel": ["odd", 7], "uid": 5}))
-        store.ingest(epilog("c", facts={}))
-    before = next(at for at, step in enumerate(MIGRATIONS) if any("TABLE gpu_faults" in sql for sql in step))
-    with sqlite3.connect(path) as connection:
-        for table in ("gpu_faults", "removals", "repairs", "delays"):
-            connection.execute(f"DROP TABLE {table}")
-        for index in ("attempts_exposure", "attempts_node_failures"):
-            connection.execute(f"DROP INDEX {index}")
-        for column in ("cleared_at", "cleared_by"):
-            connection.execute(f"ALTER TABLE strikes DROP COLUMN {column}")
-        connection.execute(f"PRAGMA user_version = {before}")
-    connection.close()
-    if before + 2 != len(MIGRATIONS):
-        pytest.skip("later steps cannot be done twice on this file")
-    with Database.open(path, readonly=True) as store, pytest.raises(StoreError, match="of an older version"):
-        store.node_history(0)
-    with Database.open(path) as store:
-        assert [(f.node, f.job_id, f.text) for f in store.node_history(0).gpu_faults] == [("n1", 81, XID)]

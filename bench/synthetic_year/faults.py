@@ -1,0 +1,135 @@
+"""Nodes that fail (Kokolis et al.) and incidents that strike several jobs: what they do to runs, what they leave."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from slurmwrap.retry.attempt import AttemptRecord, Incident
+from slurmwrap.retry.history import LIFTED, REPAIRED, Removal, Repair
+from slurmwrap.sim.failures import rates
+from slurmwrap.store import schema
+from synthetic_year import texts
+from synthetic_year.calls import DAY_S
+from synthetic_year.run import Shape
+from synthetic_year.sink import Sink
+from synthetic_year.site import CLUSTER, Site
+
+_INSERT_FAULT = "INSERT INTO gpu_faults VALUES (:node, :at, :cluster, :job_id, :uid, :text)"
+_INCIDENTS = (
+    ("storage_io", "path /scratch"),
+    ("network_error", "host hub.example"),
+    ("mpi_runtime_failure", "switch leaf0"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A node fails: the next run that starts meets it there."""
+
+    at: float
+    node: str
+    category: str
+
+
+class NodeFaults:
+    """Drawn at 6.5 per 1,000 node-days, most of them on lemons."""
+
+    def __init__(self, site: Site, seed: int, sink: Sink) -> None:
+        self._site, self._sink, self._dice = site, sink, random.Random(f"faults {seed}")
+        self._due: deque[Fault] = deque()
+
+    def between(self, since: float, until: float) -> None:
+        rate = len(self._site.nodes) * self._site.rates.node_failures_per_day / DAY_S
+        at = since
+        while (at := at + self._dice.expovariate(rate)) < until:
+            lemon = self._dice.random() < self._site.rates.lemons_cause
+            node = self._dice.choice(self._site.lemons if lemon else self._site.nodes)
+            self._due.append(Fault(at=at, node=node, category=self._category()))
+
+    def _category(self) -> str:
+        causes = list(rates.NODE_CAUSES)
+        cause = self._dice.choices(causes, list(rates.NODE_CAUSES.values()))[0]
+        if cause not in rates.GPU_CAUSES:
+            return "node_failure"
+        return "gpu_ecc_error" if self._dice.random() < 0.3 else "gpu_hardware"
+
+    def take(self, start: float) -> Fault | None:
+        """The fault that a run which starts now meets."""
+        return self._due.popleft() if self._due and self._due[0].at <= start else None
+
+    def follow(self, fault: Fault, record: AttemptRecord) -> None:
+        """Kernel lines, a time out of service, and most times a repair."""
+        end = float(record.end_time or 0)
+        about = {"node": fault.node, "cluster": CLUSTER, "job_id": record.attempt.job_id, "uid": record.uid}
+        if line := texts.GPU_LINES.get(fault.category):
+            for number in range(self._dice.randint(1, 4)):
+                self._sink.row("gpu_faults", _INSERT_FAULT, {**about, "at": end + number / 8, "text": line})
+        ours = fault.category in texts.GPU_LINES
+        began, ended = end + 20, end + 3600 * self._dice.uniform(2, 40)
+        what = fault.category if ours else "Not responding"
+        reason = f"slurmwrap: {what}, seen by job {record.attempt.job_id}" if ours else what
+        self._sink.add(schema.REMOVALS, Removal(node=fault.node, began=began, reason=reason, ours=ours, ended=ended))
+        if self._dice.random() < 0.6:
+            kind = LIFTED if ours and self._dice.random() < 0.5 else REPAIRED
+            who = "whoever lifted our drain" if kind == LIFTED else "admin"
+            note = reason if kind == LIFTED else "GPU reseated"
+            self._sink.add(schema.REPAIRS, Repair(node=fault.node, at=ended, who=who, kind=kind, note=note))
+
+
+@dataclass(slots=True)
+class Trouble:
+    """One incident while it lasts."""
+
+    sink: Sink
+    at: float
+    category: str
+    scope: str
+    wanted: int
+    records: list[AttemptRecord] = field(default_factory=list)
+
+    @property
+    def incident_id(self) -> str:
+        return sha256(f"{self.category}|{self.scope}|{self.at:.0f}".encode()).hexdigest()[:12]
+
+    def add(self, record: AttemptRecord) -> None:
+        """One more run that failed of it; the row is written anew each time."""
+        self.records.append(record)
+        if len(self.records) < 3:
+            return
+        ends = [float(r.end_time or 0) for r in self.records]
+        incident = Incident(
+            incident_id=self.incident_id,
+            category=self.category,
+            scope=self.scope,
+            began=min(ends),
+            last=max(ends),
+            over_at=max(ends) + 600,
+            jobs=tuple(sorted({r.attempt.job_id for r in self.records})),
+            uids=tuple(sorted({r.uid for r in self.records})),
+            nodes=tuple(sorted({node for r in self.records for node in r.nodes})),
+        )
+        self.sink.add(schema.INCIDENTS, incident)
+
+
+class Troubles:
+    """Incidents as they come."""
+
+    def __init__(self, site: Site, seed: int, sink: Sink) -> None:
+        self._site, self._sink, self._dice = site, sink, random.Random(f"incidents {seed}")
+        self._due: deque[Trouble] = deque()
+
+    def between(self, since: float, until: float) -> None:
+        at = since
+        while (at := at + self._dice.expovariate(self._site.rates.incidents_per_week / (7 * DAY_S))) < until:
+            category, scope = self._dice.choice(_INCIDENTS)
+            self._due.append(Trouble(self._sink, at, category, scope, self._dice.randint(4, 25)))
+
+    def take(self, end: float, shape: Shape) -> Trouble | None:
+        """The incident that a run which would end then meets, within ten minutes of its beginning."""
+        while self._due and (self._due[0].at < end - 5 * DAY_S or len(self._due[0].records) >= self._due[0].wanted):
+            self._due.popleft()
+        now = self._due[0] if self._due else None
+        return now if now is not None and now.at <= end <= now.at + 1200 and shape.nodes else None

@@ -1,0 +1,56 @@
+"""Fills a file: calls are drawn and told a few days at a time, and what is old is pruned in between, as a site does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from slurmwrap.config import Retention
+from slurmwrap.store.retention import cuts, prune, rewrite
+from synthetic_year.calls import DAY_S, Caller
+from synthetic_year.sink import Sink
+from synthetic_year.site import Rates, site_of
+from synthetic_year.told import Teller
+
+_STRIDE_D = 7
+
+
+def fill(
+    path: Path,
+    *,
+    days: int,
+    jobs_per_day: int,
+    seed: int = 1,
+    until: float = 1_795_000_000.0,
+    rates: Rates | None = None,
+    retention: Retention | None = None,
+    observed_d: float = 7.0,
+    pruned: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+) -> Mapping[str, int]:
+    """Makes the file at `path`, which must not be there, with what happened in the `days` before `until`.
+
+    Returns the rows that were written to each table. What is old is pruned as `slurmwrap db prune` does; of it, what
+    pruning would remove at once is not made at all, and observations of the last `observed_d` days only.
+    """
+    kept = retention or Retention()
+    site = site_of(jobs_per_day, seed, rates)
+    sink = Sink(path)
+    caller = Caller(site, jobs_per_day, seed)
+    teller = Teller(site, caller, sink, seed, until=until)
+    over = cuts(kept if pruned else Retention(detail_d=days, keep_d=days), until)
+    teller.leave_out(before=over["detail"] - DAY_S, observations=over["settled"] - observed_d * DAY_S)
+    began = until - days * DAY_S
+    day = began
+    while day < until:
+        end = min(until, day + _STRIDE_D * DAY_S)
+        teller.tell(caller.between(day, end), day, end)
+        sink.flush()
+        if pruned:
+            prune(path, kept, end)
+        say(f"day {round((end - began) / DAY_S)} of {days}: {sink.counts['attempts']:,} runs")
+        day = end
+    sink.close()
+    if pruned:
+        rewrite(path, until)  # as the reconciler does once a week
+    return dict(sink.counts)

@@ -1,0 +1,104 @@
+"""What the hooks and gsub leave of a job: observations, as docs/records.md has them. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slurmwrap.cluster.hostlist import fold
+from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.plain import to_plain
+from synthetic_year import texts
+from synthetic_year.site import CLUSTER, GPUS_PER_NODE
+
+_MOST_NODES = 16  # of one job that leave observations here: the file of a small database stays small
+
+
+def of_run(record: AttemptRecord, dice: random.Random) -> Iterator[Observation]:
+    """Prolog and Epilog of each node, and EpilogSlurmctld."""
+    assert record.start_time is not None
+    shared = {"restarts": record.restarts, "uid": record.uid, "nodes": fold(record.nodes)}
+    gpus = ",".join(map(str, range(min(GPUS_PER_NODE, max(1, record.gpus)))))
+    for number, node in enumerate(record.nodes[:_MOST_NODES]):
+        facts = {**shared, "gpus": gpus, "kernel_mark": f"{dice.getrandbits(64):x}"}
+        yield _observed(record.attempt.job_id, Context.PROLOG, record.start_time + 0.5, facts, dice, node)
+        if record.end_time is not None:
+            facts = {**facts, **_ended(record, number, dice)}
+            yield _observed(record.attempt.job_id, Context.EPILOG, record.end_time + 1.5, facts, dice, node)
+    if record.end_time is not None:
+        told = {"user": record.user, "name": record.name, "account": record.account, "partition": record.partition}
+        told |= {"work_dir": f"/home/{record.user}", "exit": f"{record.exit_code or 0}:{record.signal or 0}"}
+        facts = {**shared, **told, "wait_status": (record.exit_code or 0) << 8, "derived": 0}
+        yield _observed(record.attempt.job_id, Context.EPILOG_SLURMCTLD, record.end_time + 1.0, facts, dice)
+
+
+def of_submission(submission: Submission, dice: random.Random) -> Observation:
+    facts = {"submission": to_plain(submission)}
+    return _observed(submission.job_id, Context.SUBMIT, submission.at, facts, dice, uid=submission.uid)
+
+
+def of_prerun(record: PrerunRecord, dice: random.Random) -> Observation:
+    facts = {"prerun": to_plain(record)}
+    return _observed(record.prerun_job_id, Context.PRERUN, record.at, facts, dice, uid=record.uid)
+
+
+def _ended(record: AttemptRecord, number: int, dice: random.Random) -> dict[str, Any]:
+    used, found = record.measurement, record.diagnosis
+    kernel = texts.GPU_LINES.get(found.category) if found is not None and found.node else None
+    facts: dict[str, Any] = {
+        "exit": f"{record.exit_code or 0}:{record.signal or 0}",
+        "wait_status": (record.exit_code or 0) << 8,
+        "derived": 0,
+        "kernel": [{"text": kernel, "at": float(record.end_time or 0)}] if kernel else [],
+        "kernel_source": "journal",
+        "started_at": record.start_time,
+        "gpu": [_gpu(index) for index in range(min(GPUS_PER_NODE, max(1, record.gpus)))],
+    }
+    if used is not None:
+        facts |= {"mem_peak_mib": used.mem_peak_mib, "mem_source": "cgroup", "cpu_s": used.cpu_s, "oom_kills": 0}
+    if number == 0 and found is not None and record.std_out:
+        facts["logs"] = [{"name": record.std_out, "text": _tail(found.category, dice), "truncated": False}]
+    return facts
+
+
+def _tail(category: str, dice: random.Random) -> str:
+    """The end of a log: some write a few lines, some more than the 64 KiB that an Epilog takes (assumed)."""
+    text = texts.log_of(category)
+    return (text * (1 + int(min(65_536, dice.lognormvariate(8.7, 1.3))) // len(text)))[-65_536:]
+
+
+def _gpu(index: int) -> dict[str, Any]:
+    return {
+        "index": index,
+        "bus_id": f"00000000:{16 * (index + 1):02X}:00.0",
+        "recovery_action": "none",
+        "remapped_rows": {"correctable": 0, "uncorrectable": 0, "pending": False, "failed": False},
+        "ecc_uncorrected": {"volatile": 0, "aggregate": 0},
+        "pcie": {"width": 16, "max_width": 16, "replays": 0},
+        "persistence": True,
+    }
+
+
+def _observed(
+    job_id: int,
+    context: Context,
+    at: float,
+    facts: Mapping[str, Any],
+    dice: random.Random,
+    node: str = "",
+    uid: int = 0,
+) -> Observation:
+    nonce = f"{dice.getrandbits(128):032x}"
+    return Observation(
+        nonce=f"{uid}-{nonce}" if uid else nonce,
+        cluster=CLUSTER,
+        job_id=job_id,
+        context=context,
+        at=at,
+        node=node,
+        uid=uid,
+        facts=facts,
+    )

@@ -1,0 +1,53 @@
+"""Rows on their way into a database: records by the store's own tables, in large transactions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.store import schema
+from slurmwrap.store.connection import connect
+from slurmwrap.store.database import Database
+
+_ALSO = {"strikes": ("cluster", "submit_time")}
+_BATCH = 20_000
+
+
+class Sink:
+    """Opens or makes the file by the store, and writes beside it: one method call per row would take hours."""
+
+    def __init__(self, path: Path) -> None:
+        Database.open(path).close()
+        self.counts: Counter[str] = Counter()
+        self._connection: sqlite3.Connection = connect(path, busy_s=60)
+        self._rows: dict[str, list[Mapping[str, Any]]] = {}
+        self._size = 0
+
+    def add(self, table: schema.Table, record: Any, **also: Any) -> None:
+        """One record; `also`: values of columns that the record has no field for."""
+        sql = schema.insert(table, "OR REPLACE", also=_ALSO.get(table.name, ()))
+        self.row(table.name, sql, {**schema.to_row(table, record), **also})
+
+    def row(self, table: str, sql: str, row: Mapping[str, Any]) -> None:
+        """One row by a statement of its own."""
+        self._rows.setdefault(sql, []).append(row)
+        self.counts[table] += 1
+        self._size += 1
+        if self._size >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """All that is waiting, in one transaction. Attempts first: actions refer to them."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        for sql, rows in sorted(self._rows.items(), key=lambda item: "INTO attempts" not in item[0]):
+            self._connection.executemany(sql, rows)
+        self._connection.execute("COMMIT")
+        self._rows, self._size = {}, 0
+
+    def close(self) -> None:
+        self.flush()
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connection.close()

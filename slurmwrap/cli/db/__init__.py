@@ -1,0 +1,1 @@
+"""`slurmwrap db`: the database itself."""

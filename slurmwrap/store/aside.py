@@ -1,0 +1,41 @@
+"""Edge: a file replaced at once: who reads it meanwhile sees the old one or the new one, never half of either."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkstemp
+
+
+def put(path: Path, content: str | bytes, mode: int | None = None) -> None:
+    """As `replace`, for a path that somebody named: a device or a pipe is written to instead."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(_bytes(content))
+    else:
+        replace(path, content, mode)
+
+
+def replace(path: Path, content: str | bytes, mode: int | None = None) -> None:
+    """Writes aside, and renames. `mode`: of the file; None: as the umask says. OSError; then nothing is left aside."""
+    # No ending of its own: node_exporter reads all that ends in .prom, also half of it.
+    descriptor, aside = mkstemp(dir=path.parent, prefix=f".{path.name}."[:200])
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_bytes(content))
+            os.fchmod(file.fileno(), _new_mode() if mode is None else mode)
+        Path(aside).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(aside).unlink()
+        raise
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+
+
+def _new_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

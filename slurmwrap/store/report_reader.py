@@ -1,0 +1,243 @@
+"""Edge: reads the figures of a night report out of a database, several queries at a time.
+
+SQLite lets go of Python's lock while it works: queries on connections of their own run side by side, and the long ones
+are cut by time. A database in memory has one connection, and little in it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.errors import StoreError
+from slurmwrap.records import dataclass
+from slurmwrap.report.figures import Cell, Detail, Key
+from slurmwrap.store import report_sql as sql
+from slurmwrap.store.connection import connect_readonly, explained
+
+Rows = list[tuple[Any, ...]]
+_WORKERS, _PARTS, _LONG_S = 4, 4, 60 * 86400.0
+_BUSY_S = 5.0
+_CACHE = ("PRAGMA temp_store = MEMORY", "PRAGMA cache_size = -64000", "PRAGMA mmap_size = 4294967296")
+
+# Whose alone, by the alias of the table that is asked.
+_USER = {
+    "r": " AND r.user = :user_id",
+    "a": " AND a.user = :user",
+    "s": " AND s.user = :user",
+    "d": " AND d.user = :user",
+    "p": " AND p.uid = :uid",
+    "x": " AND EXISTS (SELECT 1 FROM attempts b WHERE b.cluster = x.cluster AND b.job_id = x.job_id"
+    " AND b.submit_time = x.submit_time AND b.user = :user)",
+}
+_ACCOUNT = {
+    "r": " AND r.account = :account_id",
+    "a": " AND a.account = :account",
+    "s": " AND EXISTS (SELECT 1 FROM attempts b WHERE b.cluster = s.cluster AND b.job_id = s.job_id"
+    " AND b.account = :account)",
+    "d": " AND EXISTS (SELECT 1 FROM attempts b WHERE b.cluster = d.cluster AND b.job_id = d.job_id"
+    " AND b.account = :account)",
+    "p": " AND EXISTS (SELECT 1 FROM attempts b WHERE b.cluster = p.cluster"
+    " AND b.job_id IN (p.job_id, p.prerun_job_id) AND b.account = :account)",
+    "x": " AND EXISTS (SELECT 1 FROM attempts b WHERE b.cluster = x.cluster AND b.job_id = x.job_id"
+    " AND b.submit_time = x.submit_time AND b.account = :account)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """[since, until), Unix seconds, and whose; "" is everybody's."""
+
+    since: float
+    until: float
+    user: str = ""
+    account: str = ""
+
+
+class Reader:
+    """Queries of report_sql.py, asked at once and answered when `Future.result` is called. A context manager."""
+
+    def __init__(self, path: Path, period: Period, connection: sqlite3.Connection | None = None) -> None:
+        """`connection`: of a database in memory; else `path` is opened, to be read only. StoreError."""
+        self.path, self.period = path, period
+        self._own = connection is None
+        self._first = connection or self._connect()
+        self._idle: list[sqlite3.Connection] = [self._first]
+        self._pool = ThreadPoolExecutor(_WORKERS) if self._own else None
+        if not self._one("SELECT 1 FROM sqlite_master WHERE name = 'runs'"):  # opened to read: not migrated
+            self.close()
+            raise StoreError(f"{path} is of an older version", hint="the next 'slurmwrap reconcile' migrates it")
+        self.names: dict[int, str] = {number: _text(name) for number, name in self._one("SELECT id, name FROM names")}
+        self._ids = {name: number for number, name in self.names.items()}
+        self._given = self._parameters()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Waits for what is asked still."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        for connection in self._idle if self._own else ():
+            connection.close()
+        self._idle = []
+
+    def _parameters(self) -> dict[str, Any]:
+        user, account = self.period.user, self.period.account
+        found = self._one(sql.UID_OF, [self._ids[user]]) if user in self._ids else []
+        found = found or (self._one("SELECT uid FROM submissions WHERE user = ? LIMIT 1", [user]) if user else [])
+        return {
+            "since": self.period.since,
+            "until": self.period.until,
+            "user": user,
+            "account": account,
+            "user_id": self._ids.get(user, -1),
+            "account_id": self._ids.get(account, -1),
+            "uid": found[0][0] if found else -2,
+            "base": max(self.names, default=0) + 1,
+        }
+
+    # ------------------------------------------------------------------------------------------- asking
+
+    def ask(self, query: str, table: str, **given: Any) -> Future[Rows]:
+        """`table`: alias of the one that `{mine}` limits."""
+        return self._begin(partial(self._rows, self._mine(query, table), {**self._given, **given}))
+
+    def sums(self, summed: sql.Summed, since: float, until: float, **given: Any) -> list[Future[Rows]]:
+        """The same for sums over runs, cut into pieces of time where it is long: what they give is to be added."""
+        return [self.sum(summed, **given, since=low, until=high) for low, high in self.pieces(since, until)]
+
+    def sum(self, summed: sql.Summed, **given: Any) -> Future[Rows]:
+        """In one piece."""
+        return self._begin(partial(self._summed, summed, {**self._given, **given}))
+
+    def parts(self, query: str, table: str, since: float, until: float, **given: Any) -> list[Future[Rows]]:
+        """A query, cut likewise."""
+        return [self.ask(query, table, **given, since=low, until=high) for low, high in self.pieces(since, until)]
+
+    def pieces(self, since: float, until: float) -> Iterator[tuple[float, float]]:
+        """What is asked at once of a long time; a short one is whole."""
+        parts = _PARTS if until - since > _LONG_S and self._own else 1
+        return pairwise([since + (until - since) * part / parts for part in range(parts)] + [until])
+
+    def _begin(self, work: Callable[[], Rows]) -> Future[Rows]:
+        if self._pool is not None:
+            return self._pool.submit(work)
+        done: Future[Rows] = Future()
+        done.set_result(work())
+        return done
+
+    def _summed(self, summed: sql.Summed, given: Mapping[str, Any]) -> Rows:
+        with explained(self.path), self._borrowed() as connection:
+            connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {summed.table} ({summed.create})")
+            connection.execute(f"DELETE FROM temp.{summed.table}")
+            connection.execute(f"INSERT INTO temp.{summed.table} {self._mine(summed.insert, 'r')}", given)
+            rows = connection.execute(summed.select, given).fetchall()
+            return json.loads(rows[0][0]) if summed.as_json else rows
+
+    def stream(self, query: str, table: str, **given: Any) -> Iterator[tuple[Any, ...]]:
+        """Row by row: whoever has seen enough stops."""
+        with explained(self.path), self._borrowed() as connection:
+            yield from connection.execute(self._mine(query, table), {**self._given, **given})
+
+    def bound(self, query: str, table: str, **given: Any) -> tuple[str, dict[str, Any]]:
+        """The same query and its values, for who reads whole records."""
+        return self._mine(query, table), {**self._given, **given}
+
+    @property
+    def uid(self) -> int:
+        """Of the user that the report is about; -2 when he is not known."""
+        return int(self._given["uid"])
+
+    def _mine(self, query: str, table: str) -> str:
+        mine = _USER[table] if self.period.user else ""
+        mine += _ACCOUNT[table] if self.period.account else ""
+        return query.format(mine=mine)
+
+    def _rows(self, query: str, given: Mapping[str, Any]) -> Rows:
+        with explained(self.path), self._borrowed() as connection:
+            return connection.execute(query, given).fetchall()
+
+    def _one(self, query: str, given: Sequence[Any] = ()) -> Rows:
+        with explained(self.path):
+            return self._first.execute(query, given).fetchall()
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self.path.exists():
+            raise StoreError(f"there is no database at {self.path} yet", hint="it is made when the first job is seen")
+        with explained(self.path):
+            connection = connect_readonly(self.path, busy_s=_BUSY_S, any_thread=True)
+            for pragma in _CACHE:
+                connection.execute(pragma)
+        return connection
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def cells(self, asked: Sequence[Future[Rows]]) -> list[Cell]:
+        """What CELLS gave, unpacked and added."""
+        sums: dict[int, tuple[int, int]] = {}
+        for packed, runs, gpu_s in (row for part in asked for row in part.result()):
+            before = sums.get(packed, (0, 0))
+            sums[packed] = before[0] + runs, before[1] + gpu_s
+        base = self._given["base"]
+        return [self._cell(packed, runs, gpu_s, base) for packed, (runs, gpu_s) in sums.items()]
+
+    def _cell(self, packed: int, runs: int, gpu_s: int, base: int) -> Cell:
+        rest, bin = divmod(packed, 32)
+        rest, demand = divmod(rest, 4)
+        rest, struck = divmod(rest, 2)
+        rest, category = divmod(rest, base)
+        user, account = divmod(rest, base)
+        return Cell(
+            user=self.names[user],
+            account=self.names[account],
+            category=self.names.get(category, ""),
+            struck=bool(struck),
+            demand=demand,
+            bin=bin,
+            runs=runs,
+            gpu_s=float(gpu_s),
+        )
+
+    def details(self, keys: Sequence[Key]) -> dict[Key, Detail]:
+        """Addresses and advice of these runs."""
+        found = {}
+        with explained(self.path), self._borrowed() as connection:
+            for key in keys:
+                row = connection.execute(sql.DETAIL, key).fetchone()
+                if row is not None:
+                    found[key] = Detail(_text(row[0]) or str(key[1]), _text(row[1] or ""))
+        return found
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)
+
+
+def json_list(text: Any) -> list[Any]:
+    """A JSON list of a column; [] where it is none."""
+    with suppress(ValueError, TypeError):
+        found = json.loads(text)
+        return found if isinstance(found, list) else []
+    return []

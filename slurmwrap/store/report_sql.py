@@ -1,0 +1,358 @@
+"""The queries of the night report. `{mine}` limits them to one user or account; :since and :until are Unix seconds.
+
+What is counted over a whole year reads `runs` (store/runs_table.py) and nothing wider. A query that needs more looks at
+the newest days alone: :recent and :detail are where these begin.
+"""
+
+from __future__ import annotations
+
+from slurmwrap.records import dataclass
+from slurmwrap.report.figures import BIN_EDGES_S
+
+
+def _bin(low: int, high: int) -> str:
+    """The number of the bin that run_s falls into, found by halves: a list of cases took a third of the query."""
+    if high - low == 1:
+        return str(low)
+    middle = (low + high) // 2
+    return f"iif(run_s < {BIN_EDGES_S[middle]}, {_bin(low, middle)}, {_bin(middle, high)})"
+
+
+_BIN = _bin(0, len(BIN_EDGES_S))
+_REAL = "r.end_time >= :since AND r.end_time < :until AND r.aside = 0{mine}"
+
+_STRUCK = "(r.incident IS NOT NULL AND r.incident IN (SELECT value FROM json_each(:incidents)))"
+_DEMAND = "(r.gpus > 1) + (r.gpus > 4) + (r.gpus > 8)"
+_FAILED_ALONE = f"r.outcome = 2 AND NOT {_STRUCK}"
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Sums by a key, made in a table of the connection's own: SQLite's GROUP BY sorts, which takes three times as long
+    as to add each row where it belongs (measured on 2 million rows)."""
+
+    table: str
+    create: str
+    insert: str
+    select: str
+    as_json: bool = False  # `select` gives one list of all: row by row each would wait for Python's lock
+
+
+# The numbers of user, account and category share one of 64 bits.
+CELLS = Summed(
+    table="cells",
+    create="packed INTEGER PRIMARY KEY, runs INTEGER, gpu_s INTEGER",
+    insert=f"""
+SELECT ((((user * :base + account) * :base + coalesce(category, 0)) * 2 + {_STRUCK}) * 4 + {_DEMAND}) * 32 + {_BIN},
+    1, gpus * run_s FROM runs r WHERE {_REAL}
+ON CONFLICT (packed) DO UPDATE SET runs = runs + 1, gpu_s = gpu_s + excluded.gpu_s""",
+    select="SELECT json_group_array(json_array(packed, runs, gpu_s)) FROM temp.cells",
+    as_json=True,
+)
+# Of failures from :looked on; `alone`: in the period, and struck by no incident. In the order of category and run_s.
+LASTED = Summed(
+    table="lasted",
+    create="packed INTEGER PRIMARY KEY, runs INTEGER",
+    insert=f"""
+SELECT (category << 32) | (min(run_s, 2147483647) << 1) | (r.end_time >= :since AND NOT {_STRUCK}), 1 FROM runs r
+WHERE r.end_time >= :looked AND r.end_time < :until AND r.aside = 0 AND r.outcome = 2{{mine}}
+ON CONFLICT (packed) DO UPDATE SET runs = runs + 1""",
+    select="""
+SELECT json_group_array(json_array(packed >> 32, packed & 1, (packed >> 1) & 2147483647, runs)) FROM (
+    SELECT * FROM temp.lasted ORDER BY packed
+)""",
+    as_json=True,
+)
+OFTEN = Summed(
+    table="often",
+    create="packed INTEGER PRIMARY KEY, runs INTEGER, gpu_s INTEGER",
+    insert=f"""
+SELECT (name * :base + user) * :base + category, 1, gpus * run_s FROM runs r WHERE {_REAL} AND {_FAILED_ALONE}
+ON CONFLICT (packed) DO UPDATE SET runs = runs + 1, gpu_s = gpu_s + excluded.gpu_s""",
+    select="""
+SELECT u.id, j.id, c.id, runs, gpu_s, j.name, u.name, c.name FROM temp.often o
+JOIN job_names j ON j.id = packed / :base / :base JOIN names u ON u.id = packed / :base % :base
+JOIN names c ON c.id = packed % :base
+WHERE runs > 1 ORDER BY runs DESC, gpu_s DESC, u.name, j.name, c.name LIMIT :rows""",
+)
+# Newest first: whoever has seen enough stops reading.
+NEWEST = f"""
+SELECT user, name, category, r.cluster, r.job_id, r.submit_time FROM runs r
+WHERE {_REAL} AND {_FAILED_ALONE}
+ORDER BY r.end_time DESC, r.job_id DESC, r.submit_time DESC, r.cluster DESC
+"""
+INCIDENT_GPU_S = f"""
+SELECT r.incident, sum(r.gpus * r.run_s) FROM runs r WHERE {_REAL} AND r.incident IS NOT NULL AND r.outcome = 2
+GROUP BY r.incident
+"""
+
+# Runs whose job had another one end earlier in the period, and how many of them failed of the same again.
+REPEATS = f"""
+WITH again AS MATERIALIZED ( -- else SQLite looks each of them up twice
+    SELECT user, account, category, outcome, {_STRUCK} AS struck, (
+        SELECT max(a.diagnosis_category IS (SELECT name FROM names WHERE id = r.category)
+            AND a.incident NOT IN (SELECT value FROM json_each(:incidents)))
+        FROM attempts a
+        WHERE a.cluster = (SELECT name FROM names WHERE id = r.cluster) AND a.job_id = r.job_id
+        AND a.submit_time < r.submit_time AND a.end_time >= :since AND a.end_time < :until
+        AND (a.nodes <> '[]' OR NOT EXISTS (SELECT 1 FROM preruns p WHERE p.job_id = a.job_id AND p.cluster = a.cluster
+            AND p.verdict_outcome = 'fail'))
+    ) AS same FROM runs r WHERE {_REAL} AND again = 1
+)
+SELECT user, account, category, count(*) AS repeats, sum(same AND outcome = 2 AND NOT struck) AS failed FROM again
+WHERE same IS NOT NULL GROUP BY user, account, category
+"""
+
+# Of runs that ended from :since to :until: GPU-seconds (SPILLS tells what of them was held before), how many have their
+# GPU use known, and whether there are several clusters.
+MOMENT = f"""
+SELECT coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 1), 0),
+    coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 2), 0),
+    coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 3), 0),
+    count(*) FILTER (WHERE gpus > 0 AND (gpu_permille IS NOT NULL OR gpus_unused IS NOT NULL)),
+    min(r.cluster), max(r.cluster)
+FROM runs r WHERE {_REAL}
+"""
+SPILLS = f"""
+SELECT end_time - run_s AS start, gpus, outcome FROM runs r WHERE {_REAL} AND end_time - run_s < :since AND outcome > 0
+AND gpus > 0
+"""
+
+DETAIL = "SELECT address, diagnosis_advice FROM attempts WHERE cluster = ? AND job_id = ? AND submit_time = ?"
+
+BLAMED = """
+SELECT a.diagnosis_input_path, a.user, a.diagnosis_category, count(*),
+    sum(a.gpus * max(0, a.end_time - coalesce(a.start_time, a.end_time)))
+FROM attempts a INDEXED BY attempts_blamed_inputs
+WHERE a.end_time >= :since AND a.end_time < :until AND a.diagnosis_input_path <> ''
+AND a.diagnosis_category NOT IN ('success', 'cancelled'){mine}
+GROUP BY a.diagnosis_input_path, a.user, a.diagnosis_category
+"""
+
+GSUB_JOBS = """
+SELECT count(*) FROM submissions s WHERE s.at >= :low AND s.at < :high{mine}
+AND EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = s.cluster AND a.job_id = s.job_id
+    AND a.end_time >= :since AND a.end_time < :until
+    AND (a.nodes <> '[]' OR NOT EXISTS (SELECT 1 FROM preruns p WHERE p.job_id = a.job_id AND p.cluster = a.cluster
+        AND p.verdict_outcome = 'fail')))
+"""
+
+# A sweep's jobs share one pre-run: it ran once.
+OUTCOMES = """
+SELECT verdict_outcome, count(*) FROM preruns p WHERE p.at >= :since AND p.at < :until{mine} GROUP BY verdict_outcome
+"""
+PRERUN_S = """
+SELECT coalesce(sum(seconds), 0) FROM (
+    SELECT max(verdict_seconds) AS seconds FROM preruns p WHERE p.at >= :since AND p.at < :until{mine}
+    GROUP BY cluster, prerun_job_id
+)
+"""
+TRIALS_S = """
+SELECT coalesce(sum(gpus * run_s), 0) FROM runs r WHERE end_time >= :since AND end_time < :until AND aside = 1{mine}
+"""
+# It stopped a job that then had no run: a borrowed verdict stops none, nor one that Slurm did not take.
+_STOPPED_ONE = """(p.verdict_outcome = 'fail' AND p.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM attempts a
+    WHERE a.cluster = p.cluster AND a.job_id = p.job_id AND a.submit_time <= p.at AND a.nodes <> '[]'))"""
+CAUGHT = f"""
+SELECT verdict_category, iif({_STOPPED_ONE}, job_id, NULL), gpus, uid, at, verdict_reason FROM preruns p
+WHERE p.at >= :since AND p.at < :until AND verdict_outcome = 'fail'{{mine}} ORDER BY at, prerun_job_id, job_id
+"""
+# `cluster` is that of the row with the largest id (https://sqlite.org/lang_select.html#bareagg).
+TRIED = """
+SELECT (SELECT s.user FROM submissions s WHERE s.cluster = p.cluster AND s.job_id = p.job_id AND s.uid = p.uid LIMIT 1),
+    uid, preruns
+FROM (
+    SELECT uid, count(DISTINCT prerun_job_id) AS preruns, max(job_id) AS job_id, cluster
+    FROM preruns p WHERE p.at >= :since AND p.at < :until{mine} GROUP BY uid
+) p
+"""
+
+_FIRST_RUN = """(SELECT min(a.submit_time) FROM attempts a WHERE a.cluster = p.cluster AND a.job_id = p.job_id)"""
+_SUBMITTED = """(SELECT max(s.at) FROM submissions s
+    WHERE s.cluster = p.cluster AND s.job_id = p.job_id AND s.at <= p.at)"""
+# A job with a dependency or a later --begin starts by these, hardly within the minute of its release.
+DELAYED = f"""
+SELECT count(*), coalesce(sum(wait_s IS NOT NULL), 0), coalesce(sum(gpus * wait_s), 0), coalesce(sum(wait_s), 0) FROM (
+    SELECT p.gpus, CASE WHEN p.released = 1 THEN (
+        SELECT max(0, p.at - {_SUBMITTED}) FROM attempts a
+        WHERE a.cluster = p.cluster AND a.job_id = p.job_id AND a.submit_time = {_FIRST_RUN}
+        AND a.start_time >= p.at - 60 AND a.start_time <= p.at + 60
+    ) END AS wait_s
+    FROM preruns p WHERE p.at >= :detail AND p.at < :until AND verdict_outcome <> 'fail'{{mine}}
+)
+"""
+PASSED = f"""
+SELECT p.verdict_seconds, a.diagnosis_category, a.end_time - coalesce(a.start_time, a.end_time)
+FROM preruns p JOIN attempts a
+    ON a.cluster = p.cluster AND a.job_id = p.job_id AND a.submit_time = {_FIRST_RUN}
+WHERE p.at >= :detail AND p.at < :until AND verdict_outcome = 'pass' AND a.diagnosis_category IS NOT NULL
+AND a.end_time IS NOT NULL{{mine}}
+"""
+
+# Later submissions of the very same by force or without a pre-run, of which a run ended well.
+_RAN_WELL = """
+    SELECT 1 FROM submissions s JOIN submissions t
+        ON t.script_sha256 = s.script_sha256 AND t.fingerprint = s.fingerprint
+        AND t.uid = s.uid AND t.at > p.at AND (json_extract(t.more, '$.forced[0]') IS NOT NULL OR t.prerun_mode = 'off')
+    JOIN attempts a ON a.cluster = t.cluster AND a.job_id = t.job_id AND a.diagnosis_category = 'success'
+    WHERE s.cluster = p.cluster AND s.job_id = p.job_id AND s.fingerprint <> ''
+"""
+REFUSED = f"""
+SELECT count(*), coalesce(sum(EXISTS ({_RAN_WELL})), 0)
+FROM preruns p WHERE p.at >= :since AND p.at < :until AND {_STOPPED_ONE}{{mine}}
+"""
+
+# GPU-seconds of each as a JSON list: a year has 150,000 of them, of a hundred kinds.
+AGAIN = """
+SELECT a.diagnosis_category AS before, n.diagnosis_category AS category,
+    json_group_array(coalesce(n.gpus * max(0, n.end_time - n.start_time), 0)) AS gpu_s
+FROM (
+    SELECT DISTINCT cluster, job_id, submit_time FROM actions x
+    WHERE x.intended_at >= :since AND x.intended_at < :until AND verb IN ('requeue', 'requeuehold') AND mode = 'act'
+    AND done_at IS NOT NULL AND error = ''
+) x JOIN attempts a ON a.cluster = x.cluster AND a.job_id = x.job_id AND a.submit_time = x.submit_time{mine}
+LEFT JOIN attempts n ON n.cluster = x.cluster AND n.job_id = x.job_id AND n.submit_time = (
+    SELECT min(submit_time) FROM attempts m
+    WHERE m.cluster = x.cluster AND m.job_id = x.job_id AND m.submit_time > x.submit_time
+) GROUP BY a.diagnosis_category, n.diagnosis_category
+"""
+STEPS = """
+SELECT rule, mode, refused, done, count(*) AS targets FROM (
+    SELECT rule, mode, max(error <> '') AS refused, min(done_at IS NOT NULL) AS done FROM actions x
+    WHERE x.intended_at >= :since AND x.intended_at < :until{mine}
+    GROUP BY rule, mode, cluster, job_id, submit_time, target
+) GROUP BY rule, mode, refused, done
+"""
+
+_RUNS_OF = """(
+    SELECT {what} FROM attempts a WHERE a.cluster = s.cluster AND (a.job_id = s.job_id
+        OR a.address <> CAST(a.job_id AS TEXT) AND a.address >= s.job_id || '_' AND a.address < s.job_id || '`')
+    AND a.end_time IS NOT NULL{which}
+)"""
+_FAILED = " AND a.diagnosis_category NOT IN ('success', 'cancelled')"
+_WASTE = _RUNS_OF.format(what="sum(a.gpus * max(0, a.end_time - a.start_time))", which=_FAILED)
+DRAWN = f"""
+SELECT s.lot, s.held_out, coalesce({_WASTE}, 0) AS waste,
+    coalesce((SELECT max(p.verdict_seconds) FROM preruns p WHERE p.cluster = s.cluster
+        AND p.prerun_job_id = s.prerun_job_id AND p.job_id = s.job_id
+        AND p.job_id = (SELECT min(q.job_id) FROM preruns q WHERE q.cluster = p.cluster
+            AND q.prerun_job_id = p.prerun_job_id)), 0) AS trial
+FROM submissions s WHERE s.at >= :since AND s.at < :until AND s.lot <> ''
+AND {_RUNS_OF.format(what="count(*)", which="")} > 0{{mine}}
+ORDER BY s.at DESC LIMIT 100000
+"""
+
+PLACED = """
+SELECT count(*) FROM submissions s WHERE s.at >= :detail AND s.at < :until{mine} AND EXISTS (
+    SELECT 1 FROM json_each(s.changes) c
+    WHERE json_extract(c.value, '$.option') IN ('nodes', 'nodelist', 'exclude', 'switches', 'constraint')
+)
+"""
+TUNED = """
+SELECT a.gpus * (a.end_time - a.start_time) AS gpu_s, a.cpus, a.gpus, json_array_length(a.nodes) AS nodes,
+    json_extract(s.more, '$.shape') AS shape, json_extract(q.more, '$.cpu_curve') AS curve
+FROM submissions s JOIN profiles q ON q.key IN (s.profile_key, s.uid || ':' || s.profile_key)
+JOIN attempts a ON a.cluster = s.cluster AND a.job_id = s.job_id
+WHERE s.at >= :detail - 604800 AND s.at < :until AND s.profile_key <> '' AND a.gpus > 0 AND a.start_time IS NOT NULL
+AND a.end_time >= :detail AND a.end_time < :until AND json_array_length(q.more, '$.cpu_curve') > 1
+AND json_extract(s.more, '$.shape') IS NOT NULL{mine}
+"""
+
+# gpu_permille is the mean over the GPUs that had a process.
+IDLE = f"""
+SELECT r.cluster, r.job_id, r.submit_time, r.user, j.name, r.gpus, coalesce(r.gpus_unused, 0) AS unused,
+    r.gpu_permille, r.run_s
+FROM runs r JOIN job_names j ON j.id = r.name
+WHERE {_REAL} AND r.gpus > 0 AND run_s >= :least AND (gpus_unused > 0 OR
+    gpu_permille * (r.gpus - coalesce(gpus_unused, 0)) < :low * 1000 * r.gpus)
+"""
+
+ASKED = """
+SELECT user, name, count(*) AS runs, avg(cpus) AS cpus_asked,
+    sum(used * run_s) / sum(run_s) FILTER (WHERE used IS NOT NULL) AS cpus_used,
+    avg(asked_mib), max(peak_mib),
+    coalesce(sum(max(0, cpus - used) * nodes * run_s) / 3600.0, 0),
+    coalesce(sum(max(0, asked_mib - peak_mib) * nodes * run_s) / 3600.0 / 1024, 0)
+FROM (
+    SELECT user, name, nodes, run_s, cpus, json_extract(measurement, '$.cpus_used') AS used,
+        coalesce(nullif(mem_mib_per_node, 0), mem_mib_per_cpu * cpus) AS asked_mib,
+        json_extract(measurement, '$.mem_peak_mib') AS peak_mib
+    FROM (
+        SELECT a.user, a.name, a.measurement, a.mem_mib_per_node, a.mem_mib_per_cpu,
+            max(1, json_array_length(a.nodes)) AS nodes, a.end_time - a.start_time AS run_s,
+            1.0 * a.cpus / max(1, json_array_length(a.nodes)) AS cpus
+        FROM attempts a WHERE a.end_time >= :recent AND a.end_time < :until AND a.start_time < a.end_time
+        AND a.measurement IS NOT NULL AND a.diagnosis_category = 'success'{mine}
+    )
+) WHERE run_s >= :least AND (used IS NOT NULL OR peak_mib IS NOT NULL) GROUP BY user, name
+"""
+SPREAD = f"""
+SELECT a.nodes, r.gpus * r.run_s, r.outcome = 2 FROM runs r JOIN attempts a
+    ON a.cluster = (SELECT name FROM names WHERE id = r.cluster) AND a.job_id = r.job_id
+    AND a.submit_time = r.submit_time
+WHERE r.end_time >= :detail AND {_REAL} AND r.nodes > 1
+"""
+LARGE = f"""
+SELECT (SELECT name FROM names WHERE id = r.cluster), job_id FROM runs r WHERE {_REAL} AND gpus > 8
+GROUP BY cluster, job_id ORDER BY sum(gpus * run_s) DESC LIMIT 20
+"""
+DELAYS = """
+SELECT d.cluster, d.job_id, d.submit_time, d.address, d.user, d.gpus, d.eligible_at, d.seen_at, d.fair_share_s,
+    d.fragmentation_s, d.unknown_s, d.over
+FROM delays d WHERE d.seen_at >= :since AND d.eligible_at < :until{mine}
+"""
+CLUSTERS = f"SELECT DISTINCT r.cluster FROM runs r WHERE {_REAL}"
+PRERUN_CLUSTERS = "SELECT DISTINCT p.cluster FROM preruns p WHERE p.at >= :since AND p.at < :until{mine}"
+CURVES = "SELECT 1 FROM profiles WHERE json_array_length(more, '$.cpu_curve') > 1 LIMIT 1"
+COUNTING = """
+SELECT DISTINCT a.cluster, a.job_id FROM attempts a WHERE a.end_time >= :recent AND a.end_time < :until
+AND json_extract(a.measurement, '$.steps') > 0{mine} ORDER BY a.end_time DESC LIMIT 3000
+"""
+
+# Whole records, by Session._read.
+DRAINS = "SELECT * FROM actions x WHERE x.intended_at >= :since AND x.intended_at < :until AND verb = 'drain'{mine}"
+SPOKEN = """
+SELECT * FROM (
+    SELECT x.*, row_number() OVER (PARTITION BY rule ORDER BY intended_at DESC) AS number FROM actions x
+    WHERE x.intended_at >= :recent AND x.intended_at < :until AND submit_time IS NOT NULL
+    AND rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain'){mine}
+) WHERE number <= :sample ORDER BY action_id
+"""
+STOPPED = """
+SELECT * FROM attempts a WHERE a.end_time >= :recent AND a.end_time < :until AND decision = 'stop'
+AND diagnosis_decision = 'stop'{mine}
+AND NOT EXISTS (SELECT 1 FROM preruns p WHERE p.cluster = a.cluster AND p.prerun_job_id = a.job_id)
+ORDER BY end_time DESC LIMIT :sample
+"""
+HARDWARE = """
+SELECT a.* FROM runs r JOIN attempts a ON a.job_id = r.job_id AND a.submit_time = r.submit_time
+    AND a.cluster = (SELECT name FROM names WHERE id = r.cluster)
+WHERE r.end_time >= :recent AND r.aside = 0 AND r.category IN (
+    SELECT id FROM names WHERE name IN ('gpu_hardware', 'gpu_ecc_error', 'node_failure', 'cuda_init_failed')
+){mine} ORDER BY r.end_time DESC LIMIT 2000
+"""
+_OF = "(SELECT json_extract(value, '$[0]') AS cluster, json_extract(value, '$[1]') AS job_id FROM json_each(?)) b"
+OF_JOBS = f"""
+SELECT a.* FROM {_OF} JOIN attempts a ON a.cluster = b.cluster AND a.job_id = b.job_id
+ORDER BY a.submit_time, a.cluster, a.job_id
+"""
+SAME = f"""
+SELECT DISTINCT t.* FROM {_OF} JOIN submissions s ON s.cluster = b.cluster AND s.job_id = b.job_id
+JOIN submissions t ON t.script_sha256 = s.script_sha256 AND t.fingerprint = s.fingerprint AND t.uid = s.uid
+    AND t.at >= s.at
+ORDER BY t.at LIMIT 5000
+"""
+WELL = """
+SELECT * FROM attempts WHERE end_time > ? AND start_time >= ? AND diagnosis_category = 'success' AND nodes LIKE ?
+ORDER BY end_time LIMIT 6
+"""
+NAME_OF = "SELECT user FROM submissions WHERE cluster = ? AND job_id = ? AND uid = ?"
+RAN_AS = "SELECT user FROM attempts WHERE cluster = ? AND job_id = ? AND uid = ?"
+CLUSTERS_EVER = """
+SELECT name AS cluster FROM names n WHERE EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = n.name)
+"""
+UID_OF = """
+SELECT a.uid FROM runs r JOIN attempts a ON a.job_id = r.job_id AND a.submit_time = r.submit_time
+    AND a.cluster = (SELECT name FROM names WHERE id = r.cluster)
+WHERE r.user = ? ORDER BY r.end_time DESC LIMIT 1
+"""

@@ -1,0 +1,45 @@
+"""store/aside.py: files replaced at once."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.store.aside import put, replace
+
+
+def test_a_file_is_written_aside_and_keeps_no_leftover(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    put(path, "old")
+    put(path, "new \udc80", 0o640)
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new \\udc80", 0o640)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError):
+        put(tmp_path / "folder" / "none" / "page", "x")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "page"]
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    put(pipe, "page")
+    assert (os.read(reader, 100), stat.S_ISFIFO(pipe.stat().st_mode)) == (b"page", True)
+    os.close(reader)
+
+
+def test_a_pipe_in_a_place_of_ours_is_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    replace(pipe, "page", 0o600)
+    assert (pipe.read_bytes(), stat.S_IMODE(pipe.stat().st_mode)) == (b"page", 0o600)
+
+
+def test_where_it_cannot_be_put_in_place_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        replace(tmp_path / "folder", "page")
+    assert [one.name for one in tmp_path.iterdir()] == ["folder"]

@@ -1,0 +1,186 @@
+"""What SQL finds for a list is what retry.wanted.matches says of each record, on a database of a real shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic_year import fill
+
+from slurmwrap.cli.found import sums_of
+from slurmwrap.diagnosis.evidence import Attempt
+from slurmwrap.report.jobs import JobRow, row_of
+from slurmwrap.report.story import never_ran, stopped_jobs
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.record import submitted_id
+from slurmwrap.retry.submission import Submission
+from slurmwrap.retry.wanted import Wanted, matches
+from slurmwrap.store import find
+from slurmwrap.store.database import Database
+from slurmwrap.store.standing import standings
+
+UNTIL = 1_795_000_000.0
+DAY = 86400.0
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    database = tmp_path_factory.mktemp("find") / "site.db"
+    fill(database, days=4, jobs_per_day=60, seed=3, until=UNTIL)
+    return database
+
+
+def by_hand(database: Database, wanted: Wanted) -> dict[Attempt, AttemptRecord]:
+    """Every run, one by one; without pre-runs' own, and without jobs that their pre-run stopped."""
+    preruns, submissions = database.preruns(), database.submissions()
+    trials = {(p.cluster, p.prerun_job_id) for p in preruns} | {(s.cluster, s.prerun_job_id) for s in submissions}
+    stopped = stopped_jobs(preruns)
+    return {
+        run.attempt: run
+        for run in database.attempts()
+        if matches(wanted, run)
+        and (run.attempt.cluster, run.attempt.job_id) not in trials
+        and not never_ran(run, stopped)
+    }
+
+
+CASES = {
+    "all": Wanted(),
+    "a day": Wanted(since=UNTIL - DAY),
+    "until": Wanted(since=UNTIL - 3 * DAY, until=UNTIL - DAY),
+    "failed": Wanted(failed=True),
+    "a user": Wanted(users=("user001",)),
+    "two users' failures": Wanted(users=("user001", "user002"), failed=True, since=UNTIL - 2 * DAY),
+    "a category": Wanted(categories=("cpu_oom", "gpu_oom")),
+    "a name": Wanted(names=("sweep*", "eval-bert")),
+    "an account": Wanted(accounts=("lab-vision",)),
+    "a partition": Wanted(partitions=("gpu",), since=UNTIL - DAY),
+    "a decision": Wanted(decisions=("stop",)),
+    "a state": Wanted(states=("COMPLETED", "RUNNING")),
+    "running": Wanted(states=("RUNNING",)),
+    "a node": Wanted(nodes=("gpu0001", "gpu0002", "gpu0003")),
+    "none": Wanted(users=("nobody",)),
+}
+
+
+@pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
+def test_sql_and_the_predicate_agree(path: Path, wanted: Wanted) -> None:
+    with Database.open(path, readonly=True) as database:
+        expected = by_hand(database, wanted)
+        found = find.runs(database, wanted, limit=None)
+        sums = find.sums(database, wanted)
+        jobs = find.jobs(database, wanted, limit=None)
+    assert len(found) == len(expected)
+    assert {run.attempt: run for run in found} == expected
+    told = sums_of(found)
+    assert (sums.runs, sums.failed) == (told.runs, told.failed)
+    assert sums.gpu_hours == pytest.approx(told.gpu_hours)
+    assert sums.failed_gpu_hours == pytest.approx(told.failed_gpu_hours)
+    assert set(jobs) == {(key.cluster, key.job_id) for key in expected}
+
+
+def test_the_cases_find_something_and_not_everything(path: Path) -> None:
+    with Database.open(path, readonly=True) as database:
+        counts = {name: len(find.runs(database, wanted, limit=None)) for name, wanted in CASES.items()}
+    assert counts["none"] == 0
+    assert all(
+        0 < count < counts["all"] for name, count in counts.items() if name not in ("all", "none", "a partition")
+    )
+
+
+def test_the_newest_come_first_by_their_end_or_their_beginning(path: Path) -> None:
+    with Database.open(path, readonly=True) as database:
+        every = find.runs(database, Wanted(), limit=None)
+        some = find.runs(database, Wanted(), limit=10)
+        jobs = find.jobs(database, Wanted(), limit=5)
+    moments = [run.end_time or run.start_time or run.attempt.submit_time for run in every]
+    assert moments == sorted(moments, reverse=True)
+    assert any(run.end_time is None for run in every)
+    assert some == every[:10]
+    assert jobs == tuple(dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in every))[:5]
+
+
+def test_one_job_is_found_by_its_key(path: Path) -> None:
+    with Database.open(path, readonly=True) as database:
+        run = find.runs(database, Wanted(failed=True), limit=1)[0]
+        assert run in find.attempts_of_id(database, run.attempt.job_id)
+        assert find.attempts_of_id(database, 10**12) == ()
+        assert find.clusters(database) == (run.attempt.cluster,)
+        assert find.uids_of(database, run.user) == (run.uid,)
+
+
+def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> None:
+    """At a site they have millions of rows."""
+    with Database.open(path, readonly=True) as database:
+        run = find.runs(database, Wanted(failed=True), limit=1)[0]
+        asked: list[str] = []
+        connection = database._tables.conn
+        connection.set_trace_callback(asked.append)
+        database.attempts_of(run.address)
+        database.attempts_of(f"{run.attempt.job_id}_3")
+        find.attempts_of_id(database, run.attempt.job_id)
+        database.submissions_of(run.attempt.job_id)
+        database.preruns_of(run.attempt.job_id)
+        database.actions(run.attempt)
+        database.delays(job_id=run.attempt.job_id)
+        database.resets(run.attempt.job_id)
+        find.runs(database, Wanted(since=UNTIL - DAY), limit=10)
+        find.jobs(database, Wanted(since=UNTIL - DAY, failed=True), limit=10)
+        connection.set_trace_callback(None)
+        plans = [row[3] for sql in asked for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    assert len(plans) > 20
+    large = ("attempts", "submissions", "preruns", "actions", "delays", "runs", "a", "r", "s", "p")
+    assert [plan for plan in plans if plan.split()[0] == "SCAN" and plan.split()[1] in large] == []
+
+
+@pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
+def test_a_row_of_many_jobs_at_once_is_that_of_each_alone(path: Path, wanted: Wanted) -> None:
+    with Database.open(path, readonly=True) as database:
+        keys = find.jobs(database, wanted, limit=None)
+        rows = [row_of(one.runs, one.to_do, one.submission) for one in standings(database, keys)]
+        alone = [by_its_key(database, key) for key in keys]
+    assert rows == alone
+    assert [(row.cluster, row.job_id) for row in rows] == list(keys)
+
+
+def by_its_key(database: Database, key: tuple[str, int]) -> JobRow:
+    runs = database.attempts(cluster=key[0], job_id=key[1])
+    last = runs[-1]
+    actions = database.actions(last.attempt, unfinished=True)
+    return row_of(runs, actions, database.submission(key[0], submitted_id(last)))
+
+
+def test_what_waits_is_what_has_no_run(path: Path, tmp_path: Path) -> None:
+    """A job that waits, one that runs, a task that ended of an array, a job that ended before it was written down."""
+    copy = tmp_path / "site.db"
+    copy.write_bytes(path.read_bytes())
+    with Database.open(copy) as database:
+        assert find.waiting(database, since=0.0, until=None, users=(), limit=None) == ()
+        ended = find.runs(database, Wanted(failed=True), limit=1)[0]
+        cluster = ended.attempt.cluster
+        for job_id, user, at in ((900_001, "ada", UNTIL - 9), (900_002, "bob", UNTIL - DAY), (900_003, "ada", UNTIL)):
+            database.save_submission(Submission(cluster=cluster, job_id=job_id, uid=1, user=user, at=at, name="x"))
+        running = Attempt(cluster=cluster, job_id=900_003, submit_time=int(UNTIL))
+        database.save_attempt(replace(ended, attempt=running, address="900003", end_time=None, state=""))
+        task = Attempt(cluster=cluster, job_id=900_010, submit_time=int(UNTIL))
+        database.save_submission(Submission(cluster=cluster, job_id=900_004, uid=1, user="ada", at=UNTIL - 5))
+        database.save_attempt(replace(ended, attempt=task, address="900004_1"))
+        early = Attempt(cluster=cluster, job_id=900_005, submit_time=int(UNTIL))
+        database.save_submission(Submission(cluster=cluster, job_id=900_005, uid=1, user="ada", at=UNTIL - 4))
+        database.save_attempt(replace(ended, attempt=early, address="900005", end_time=int(UNTIL - 2 * DAY)))
+        elsewhere = Submission(cluster="elsewhere", job_id=ended.attempt.job_id, uid=1, user="ada", at=UNTIL - 3)
+        database.save_submission(elsewhere)
+
+        def waiting(
+            since: float = UNTIL - DAY, until: float | None = None, user: str = "", limit: int = 9
+        ) -> list[int]:
+            users = (user,) if user else ()
+            found = find.waiting(database, since=since, until=until, users=users, limit=limit)
+            return [one.job_id for one in found]
+
+        assert waiting() == [elsewhere.job_id, 900_001, 900_002]
+        assert waiting(since=UNTIL - 20) == [elsewhere.job_id, 900_001]
+        assert waiting(until=UNTIL - 20) == [900_002]
+        assert waiting(user="bob") == [900_002]
+        assert waiting(limit=1) == [elsewhere.job_id]

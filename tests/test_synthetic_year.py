@@ -1,0 +1,119 @@
+"""The synthetic site: its rows are the real code's own, and its rates the published ones."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_year import fill, texts
+
+from slurmwrap.sim.failures import rates
+from slurmwrap.store import schema
+from slurmwrap.store.care import check
+from slurmwrap.store.database import Database
+
+NOW = 1_795_000_000.0
+DAYS, PER_DAY = 50, 50
+TOP = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nothing of it is pruned."""
+    path = tmp_path_factory.mktemp("year") / "site.db"
+    fill(path, days=DAYS, jobs_per_day=PER_DAY, until=NOW, observed_d=2, pruned=False)
+    return path
+
+
+def rows(path: Path, sql: str) -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(sql)]
+
+
+@pytest.mark.parametrize("table", schema.TABLES, ids=[table.name for table in schema.TABLES])
+def test_each_row_is_as_the_store_writes_its_record(made: Path, table: schema.Table) -> None:
+    """Read, and written again, it is the same: no column and no field of `more` that the real code would not write."""
+    for row in rows(made, f"SELECT * FROM {table.name}"):
+        written = schema.to_row(table, schema.from_row(table, row))
+        assert {name: row[name] for name in written} == written
+
+
+def test_the_file_is_sound_and_holds_every_kind_of_row(made: Path) -> None:
+    found = check(made)
+    assert found.faults == ()
+    counts = {one.name: one.rows for one in found.tables}
+    empty = {name for name, count in counts.items() if not count}
+    assert empty <= {
+        *("profiles", "measurements", "set_aside", "ledger_resets", "pruned", "seen"),
+        *("gpu_faults", "incidents"),
+    }
+
+
+def test_the_same_seed_makes_the_same_year_and_another_one_another(tmp_path: Path) -> None:
+    told = []
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        fill(tmp_path / name, days=8, jobs_per_day=20, seed=seed, until=NOW)
+        told.append(rows(tmp_path / name, "SELECT * FROM attempts ORDER BY job_id, submit_time"))
+    assert told[0] == told[1]
+    assert told[0] != told[2]
+
+
+def test_jobs_fail_as_often_and_of_what_is_published(made: Path) -> None:
+    """Philly: 17.9 % of the jobs fail of table 7's causes at least once, 13.5 % are killed; a job that fails is
+    submitted 2.3 times. Within four standard errors, of the jobs that were drawn."""
+    sql = "SELECT diagnosis_category AS c FROM attempts WHERE restarts = 0 AND end_time IS NOT NULL"
+    firsts = rows(made, f"{sql} AND name NOT LIKE 'prerun-%'")
+    count = Counter(row["c"] for row in firsts)
+    total = sum(count.values())
+    assert abs(total - DAYS * PER_DAY * 0.85) < 0.12 * DAYS * PER_DAY
+    own = {cause.category for cause in rates.PHILLY}
+    failed = sum(count[category] for category in own)
+    expected = rates.FAILING_JOBS * 2.3 / (1 + rates.FAILING_JOBS * 1.3)  # failing trials by all calls
+    assert abs(failed / total - expected) < 0.10
+    assert count.most_common(3)[0][0] == "success"
+    table = sorted(rates.PHILLY, key=lambda cause: cause.trials, reverse=True)
+    assert {table[0].category, table[1].category} <= {c for c, _ in count.most_common(5)}
+
+
+def test_nodes_fail_as_often_as_is_published_and_mostly_lemons(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.db"
+    fill(path, days=150, jobs_per_day=10, until=NOW)  # 16 nodes
+    struck = [row["node"] for row in rows(path, "SELECT node FROM removals")]
+    expected = 150 * 16 * rates.NODE_FAILURES_PER_DAY
+    assert abs(len(struck) - expected) < 4 * expected**0.5
+    assert Counter(struck).most_common(1)[0][1] > len(struck) / 3
+
+
+@pytest.mark.parametrize("category", texts.CATEGORIES)
+def test_each_sample_is_judged_to_be_what_it_is_of(category: str) -> None:
+    assert texts.diagnosis_of(category).category == category
+
+
+def test_the_command_says_what_it_made(tmp_path: Path) -> None:
+    out = tmp_path / "site.db"
+    words = [
+        sys.executable,
+        str(TOP / "bench" / "synthetic_year"),
+        "--days",
+        "8",
+        "--jobs-per-day",
+        "10",
+        "--out",
+        str(out),
+    ]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout.splitlines()
+    assert told[0].startswith("day 7 of 8: ")
+    assert told[-1].startswith(f"{out}: ")
+    with Database.open(out, readonly=True) as store:
+        attempts = store.attempts()
+    assert len(attempts) > 40
+    again = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
