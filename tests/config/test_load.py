@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,7 +65,15 @@ def test_rules_are_advise_until_switched_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[prerum]\n", "unknown key 'prerum'; did you mean 'prerun'?"),
+        ("[prerum]\n", ":1: unknown key 'prerum'; did you mean 'prerun'?"),
+        (
+            "\n# x\n[prerun]\nsteps = 4\nwindow_days = 3\n",
+            ":5: prerun.window_days: unknown key; did you mean 'nodes.window_days'?",
+        ),
+        ("grace_s = 5\n", ":1: unknown key 'grace_s'; did you mean 'prerun.grace_s'?"),
+        ("[nodes]\nslurm_timeout_s = 5\n", "did you mean 'slurm_timeout_s', which stands above the first [section]?"),
+        ("[x]\n", "unknown key 'x'; `slurmwrap config show` lists the keys"),
+        ('[log]\nto = "syslog"\n', ":2: log.to must be one of auto, stderr, journal, not 'syslog'"),
         ("[prerun]\ngrace = 5\n", "prerun.grace: unknown key; did you mean 'grace_s'?"),
         ('[prerun]\ngrace_s = "soon"\n', "prerun.grace_s: 'soon' is not a whole number"),
         ("[prerun]\ngrace_s = true\n", "prerun.grace_s: 'True' is not a whole number"),
@@ -93,6 +103,64 @@ def test_a_wrong_key_or_value_names_file_and_key(tmp_path: Path, text: str, mess
         load(variables)
     assert variables["SLURMWRAP_CONFIG"] in str(caught.value)
     assert message in str(caught.value)
+
+
+def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(environ(tmp_path, SLURMWRAP_PRERUN_STEPS="many"))
+    assert str(caught.value) == "SLURMWRAP_PRERUN_STEPS: prerun.steps: 'many' is not a whole number"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="files of other users need root")
+@pytest.mark.parametrize(
+    ("owner", "mode", "why"),
+    [
+        ((0, 0), 0o666, "others may write it (mode 0666)"),
+        ((0, 65534), 0o664, "others may write it (mode 0664)"),
+        ((65534, 65534), 0o644, "it belongs to uid 65534"),
+        ((0, 0), 0o664, ""),
+        ((0, 65534), 0o640, ""),
+    ],
+)
+def test_root_reads_no_file_that_others_may_write(tmp_path: Path, owner: tuple[int, int], mode: int, why: str) -> None:
+    variables = environ(tmp_path, "[prerun]\nsteps = 4\n")
+    file = Path(variables["SLURMWRAP_CONFIG"])
+    os.chown(file, *owner)
+    file.chmod(mode)
+    if not why:
+        assert load(variables) == Config(prerun=Prerun(steps=4))
+        return
+    with pytest.raises(ConfigError) as caught:
+        load(variables)
+    assert str(caught.value) == f"{file}: {why}, and root and SlurmUser do what it says"
+    assert caught.value.hint == f"see that nobody changed it, then: chown root: {file}; chmod 644 {file}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to become somebody else needs root")
+@pytest.mark.parametrize(("state_of", "refused"), [(65534, True), (0, False)])
+def test_slurm_user_reads_none_either_and_everybody_else_does(open_dir: Path, state_of: int, refused: bool) -> None:
+    """SlurmUser is known by the state directory that is his."""
+    state, file = open_dir / "state", open_dir / "config.toml"
+    state.mkdir()
+    os.chown(state, state_of, state_of)
+    file.write_text(f'[site]\nstate_dir = "{state}"\n')
+    file.chmod(0o666)
+    run = "from slurmwrap.config import load; print(load().site.state_dir)"
+    done = subprocess.run(
+        [sys.executable, "-c", run],
+        env={"SLURMWRAP_CONFIG": str(file), "HOME": "/nonexistent"},
+        cwd=Path(__file__).parents[2],
+        user=65534,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if refused:
+        assert done.stderr.splitlines()[-1].endswith(
+            "others may write it (mode 0666), and root and SlurmUser do what it says"
+        )
+    else:
+        assert (done.stdout, done.stderr) == (f"{state}\n", "")
 
 
 def test_state_lies_where_xdg_says(tmp_path: Path) -> None:

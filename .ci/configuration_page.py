@@ -1,0 +1,24 @@
+"""Writes docs/configuration.md's tables anew out of slurmwrap/config: `.venv/bin/python .ci/configuration_page.py`.
+
+tests/config/test_keys.py tells when it is due.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from between import between
+
+from slurmwrap.config.pages import reference
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"
+
+
+def with_keys(page: str) -> str:
+    """The page with its tables written anew. ValueError where it has no marks."""
+    return between(page, BEGIN, END, f"\n{reference()}\n")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_keys(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

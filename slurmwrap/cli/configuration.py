@@ -1,0 +1,178 @@
+"""`slurmwrap config`: what is in force and who said so, a file to begin with, and what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slurmwrap import config as configuration
+from slurmwrap.cli import terminal
+from slurmwrap.cli.voice import harmless
+from slurmwrap.config.check import mistakes, remarks
+from slurmwrap.config.keys import Key, about, toml
+from slurmwrap.config.origins import Setting, settings, unknown_variables
+from slurmwrap.config.pages import template as template_text
+from slurmwrap.config.suggest import suggested
+from slurmwrap.errors import ConfigError, UsageError
+from slurmwrap.report.tell import Paint
+
+app = typer.Typer(help="The configuration: what holds and why, a template, a check.", no_args_is_help=True)
+
+_What = Annotated[str, typer.Argument(metavar="[SECTION[.KEY]]", help="A section or a key; all without it.")]
+_Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+_Changed = Annotated[bool, typer.Option("--changed", help="Only what a file or a variable sets.")]
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="It is read, and nothing else is done.")]
+
+
+@app.command(short_help="Each value, and where it comes from.")
+def show(what: _What = "", as_json: _Json = False, changed: _Changed = False) -> None:
+    """Print each value with where it comes from: the default, a line of a file, or a variable.
+
+    Defaults < the site's file < your file < SLURMWRAP_* variables.
+
+    \b
+    Examples:
+      slurmwrap config show                 everything
+      slurmwrap config show --changed       what was set, and where
+      slurmwrap config show prerun          one section
+      slurmwrap config show prerun.grace_s  one key: what it is for, what it may be
+    """
+    config = configuration.load(os.environ)
+    chosen = _chosen(what, settings(os.environ))
+    if changed:
+        chosen = [one for one in chosen if one.changed]
+    notes = [*unknown_variables(os.environ), *remarks(config)]
+    if as_json:
+        typer.echo(json.dumps({"settings": [_plain(one) for one in chosen], "remarks": notes}, indent=2))
+        return
+    paint = terminal.painter()
+    if len(chosen) == 1 and what == chosen[0].key.name:
+        typer.echo(harmless("\n".join(_explained(chosen[0]))))
+        return
+    typer.echo("\n".join(_listed(chosen, paint)) or "Nothing is set: the defaults hold.")
+    for note in notes:
+        typer.echo(paint(f"note: {harmless(note)}", "yellow"))
+
+
+@app.command(short_help="A whole config.toml to begin with.")
+def template() -> None:
+    """Print a whole config.toml: every key explained, with its default, as a comment. It loads and changes nothing.
+
+    \b
+    Example:
+      slurmwrap config template > config.toml
+    """
+    typer.echo(template_text(), nl=False)
+
+
+@app.command(short_help="What is wrong with a file.")
+def check(file: _File) -> None:
+    """Read a file as slurmwrap would, and tell everything that is wrong with it at once.
+
+    Exit codes: 0 it can be installed, 78 it cannot.
+
+    \b
+    Example:
+      slurmwrap config check config.toml
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    wrong = mistakes(str(file), text)
+    for one in wrong:
+        typer.echo(harmless(one))
+    if wrong:
+        sys.exit(ConfigError.exit_code)
+    merged = configuration.merge(configuration.Config(), configuration.parsed(text, str(file)))
+    for one in remarks(merged):
+        typer.echo(f"{file}: note: {one}")
+    typer.echo(f"{file}: fine")
+
+
+def _chosen(what: str, found: Sequence[Setting]) -> list[Setting]:
+    """Those of a section, or the one key. UsageError for what does not exist."""
+    if not what:
+        return list(found)
+    chosen = [one for one in found if what in (one.key.name, one.key.section)]
+    if not chosen:
+        raise UsageError(f"there is no section and no key '{what}'{suggested(what)}")
+    return chosen
+
+
+def _listed(chosen: Sequence[Setting], paint: Paint) -> Iterator[str]:
+    """Sections with their keys, each key on one line as far as it can be; what is not the default stands out."""
+    wide = max((len(one.key.word) for one in chosen), default=0)
+    section = None
+    for one in chosen:
+        if one.key.section != section:
+            if section is not None:
+                yield ""
+            section = one.key.section
+            if section:
+                yield paint(f"[{section}]", "bold")
+        yield _line(one, wide, paint)
+
+
+def _line(one: Setting, wide: int, paint: Paint) -> str:
+    value = harmless(toml(one.held.value))
+    origin = harmless(_short(one.held.origin))
+    if not one.changed:
+        return f"{one.key.word:{wide}} = {value:12}  {paint(origin, 'dim')}"
+    line = f"{one.key.word:{wide}} = {value:12}  {origin}"
+    if len(line) > _columns():
+        line = f"{one.key.word:{wide}} = {value}\n{'':{wide}}   {origin}"
+    return paint(line, "bold")
+
+
+def _short(origin: str) -> str:
+    home = os.environ.get("HOME", "")
+    return f"~{origin.removeprefix(home)}" if home and origin.startswith(f"{home}/") else origin
+
+
+def _explained(one: Setting) -> Iterator[str]:
+    """Everything about one key."""
+    key = one.key
+    yield f"{key.name} = {toml(one.held.value)}"
+    yield ""
+    yield from _wrapped(f"{key.text} {key.reader.sentence}")
+    yield ""
+    yield from (f"  {name:9} {text}" for name, text in _facts(key))
+    yield "  set by    " + "\n            ".join(
+        f"{_short(said.origin)}: {toml(said.value)}" for said in reversed(one.said)
+    )
+
+
+def _facts(key: Key) -> Iterator[tuple[str, str]]:
+    yield "allowed", key.allowed
+    if key.unit:
+        yield "unit", key.unit
+    yield "default", toml(key.default)
+    yield "variable", key.variable
+    if key.section:
+        yield "section", f"[{key.section}] {' '.join(about(key.section).split())}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, min(_columns(), 100), break_on_hyphens=False)
+
+
+def _plain(one: Setting) -> dict[str, Any]:
+    """For programs."""
+    key = one.key
+    said = [{"origin": source.origin, "kind": source.kind, "value": source.value} for source in one.said]
+    told = {"key": key.name, "value": one.held.value, "origin": one.held.origin, "kind": one.held.kind}
+    words = {"default": key.default, "unit": key.unit, "allowed": key.allowed, "variable": key.variable}
+    return {**told, **words, "text": key.text, "reader": key.reader.value, "said": said}
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((80, 24)).columns

@@ -1,0 +1,221 @@
+"""The sentences of the configuration: section → key → (who reads it, unit, what it is for). A table, and nothing else.
+
+Who reads it: "gsub", "reconcile" or "site" (keys.Reader).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_G, _R, _S = "gsub", "reconcile", "site"
+
+SECTIONS: Mapping[str, str] = {
+    "": "Above the first [section].",
+    "submit": "Which calls of gsub are for us (docs/dropin.md). Patterns are the shell's: `debug*`, `[ab]?`.",
+    "prerun": "The trial of a job on one GPU (docs/prerun.md).",
+    "placement": "Where jobs go (docs/placement.md).",
+    "tuning": "CPUs and memory out of profiles (docs/placement.md, docs/profile.md).",
+    "retry": "What may be done about a failure (docs/decisions.md).",
+    "site": "What the administrator installed. Without these everybody has his own jobs only.",
+    "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md); gsub always by the commands.",
+    "mail": "Mail to the owner of a job that failed for good, and the night report's.",
+    "diagnosis": "How failures are told apart (docs/diagnosis.md).",
+    "incidents": "When failures of several jobs are one incident, and how its retries wait (docs/incidents.md).",
+    "nodes": "When a node is suspect, and when it is a lemon (docs/nodes.md).",
+    "report": "The night report of the site.",
+    "metrics": "Figures for monitoring, as node_exporter's textfile collector takes them (docs/metrics.md).",
+    "log": "Where the reconciler's log goes.",
+    "retention": "How long the site's database keeps what (docs/database.md).",
+    "rules": """What each rule may do (docs/decisions.md): `observe` records, `advise` tells people, `act` does it.
+        Switch to act when the report has shown you how often the advice was right.""",
+}
+
+MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
+    "": {
+        "slurm_timeout_s": (_G, "seconds", "How long one command of Slurm's may take before Slurm counts as away."),
+    },
+    "submit": {
+        "enabled": (_G, "", "Whether gsub looks at jobs at all; false hands every call to sbatch as it is."),
+        "array_threshold": (_G, "tasks", "Arrays with more tasks go to sbatch as they are; 0: of any size are ours."),
+        "pass_partitions": (
+            _G,
+            "",
+            "Jobs for these partitions go to sbatch as they are, interactive ones for example.",
+        ),
+        "pass_accounts": (_G, "", "Jobs of these accounts go to sbatch as they are."),
+        "pass_qos": (_G, "", "Jobs with one of these QOS go to sbatch as they are."),
+        "pass_users": (_G, "", "Jobs of these users go to sbatch as they are."),
+        "snapshot_kept_s": (
+            _G,
+            "seconds",
+            """How long a user's later calls live on what an earlier one read of the nodes, so that a loop of gsub costs
+            the controller little more than one of sbatch; partitions, limits and topology last six times as long, and
+            with 0 every call reads.""",
+        ),
+        "templates": (
+            _G,
+            "",
+            "The site's own launch templates, which win over the shipped ones of the same name (docs/templates.md).",
+        ),
+    },
+    "prerun": {
+        "mode": (
+            _G,
+            "",
+            """How the job waits for its trial: auto until it ends but no longer than grace_s, gate without bound, wait
+            before anything is submitted, only no job at all, off no trial.""",
+        ),
+        "partition": (_G, "", "Where trials run; empty: in the job's own partition."),
+        "grace_s": (_G, "seconds", "How long the real job waits for its trial at most, whatever becomes of the trial."),
+        "time_limit_s": (_G, "seconds", "The time limit of a trial."),
+        "steps": (_G, "optimizer steps", "So many steps count as a pass."),
+        "min_gpus": (_G, "GPUs", "Jobs with fewer are not tried first."),
+        "profile_s": (
+            _G,
+            "seconds",
+            "How long a trial may go on to measure the CPU curve of an unknown job; 0: only when asked.",
+        ),
+        "holdout": (
+            _G,
+            "share of jobs",
+            """So many skip their trial by lot, so that the report can say by experiment what trials save; 0.05 is
+            enough for most sites, 0: none.""",
+        ),
+        "overlay": (
+            _G,
+            "",
+            "A private overlay over the user's directories, so that a trial leaves nothing, where namespaces allow it.",
+        ),
+    },
+    "placement": {
+        "enabled": (_G, "", "Whether gsub says where jobs should run."),
+        "switch_wait_s": (
+            _G,
+            "seconds",
+            "How long a job insists on few switches (--switches=N@this; Slurm cuts it to its max_switch_wait).",
+        ),
+        "exclude_cap": (_G, "share of nodes", "At most so many of a partition's are excluded or drained by us."),
+        "skew_limit": (_G, "ratio", "Only models with a larger share in one tensor insist on nodes close together."),
+        "topology_file": (_G, "", "The site's own description of racks, where Slurm knows no topology."),
+        "topology_features": (
+            _G,
+            "",
+            'Prefixes of node features that name domains, widest last: "rack,row" for rack1 and row3; empty: none.',
+        ),
+        "pin_s": (
+            _R,
+            "seconds",
+            "How long a job may insist on the nodes that were free when it was planned; 0: never.",
+        ),
+        "relax_jobs": (_R, "jobs", "So many waiting jobs at the head of the queue have their locality loosened."),
+        "relax_updates_per_s": (_R, "per second", "At most so many updates of waiting jobs are asked of slurmctld."),
+    },
+    "tuning": {
+        "enabled": (_G, "", "Whether CPUs and memory follow what is known of a job."),
+        "memory_margin": (_G, "factor", "Memory asked for over the measured peak of anonymous and shared memory."),
+        "memory_floor_mib": (_G, "MiB", "Never less than so much."),
+        "runs_before_shrink": (_G, "runs", "So many complete runs before memory goes below what the user asked for."),
+        "policy": (_G, "", "How waiting jobs share CPUs and memory."),
+        "assumed_run_s": (
+            _G,
+            "seconds",
+            "How long a job is taken to run where nobody knows: for more CPUs half is waited.",
+        ),
+    },
+    "retry": {
+        "default": (_G, "", "Whether gsub's jobs are retried that said neither --retry nor --no-retry."),
+        "per_root_cause": (_R, "retries", "So many of one job for one root cause."),
+        "confirmations": (_R, "retries", "So many where an input or a node is blamed, to be sure of it."),
+        "resize_memory_factor": (_R, "factor", "More memory for the retry of a job that ran out of it."),
+        "resize_time_factor": (_R, "factor", "More time for the retry of a job that was seen to resume."),
+        "backoff_s": (_R, "seconds", "The wait before a retry, growing with each."),
+        "max_restarts": (
+            _R,
+            "failures",
+            "Of one job, preemptions not counted, whatever progress its log speaks of; 0: no cap.",
+        ),
+        "max_lost_gpu_hours": (
+            _R,
+            "GPU-hours",
+            "Of one job's failed runs, less what a resumed run kept; beyond it there is no retry; 0: no cap.",
+        ),
+        "max_per_hour": (_R, "retries", "Of all jobs together; those beyond it start later; 0: no brake."),
+    },
+    "site": {
+        "spool": (_G, "", "The directory shared by nodes and controller where observations arrive, mode 1733."),
+        "published": (_G, "", "The world-readable directory of node health and sealed diagnoses."),
+        "state_dir": (
+            _R,
+            "",
+            "SlurmUser's own directory on the controller: the site's database, the controller's records.",
+        ),
+        "munge_socket": (_G, "", "munged's socket; empty: MUNGE's default."),
+        "slurm_user": (
+            _G,
+            "",
+            "Who is believed beside root; empty: the reconciler asks Slurm for SlurmUser, gsub believes root alone.",
+        ),
+    },
+    "slurm": {
+        "adapter": (_R, "", "auto: PySlurm where it is installed, fits and was tried, else the commands."),
+    },
+    "mail": {
+        "server": (_S, "", "host or host:port of an SMTP server that takes mail without a login; empty: none is sent."),
+        "sender": (_S, "", "The address that mail comes from."),
+        "to": (_S, "", 'Who gets it, with {user} for the owner\'s name: "{user}@example.org".'),
+    },
+    "diagnosis": {
+        "signatures": (_R, "", "The site's own file of signatures, beside the shipped ones."),
+    },
+    "incidents": {
+        "window_s": (_R, "seconds", "Failures further apart than this are not related."),
+        "min_jobs": (_R, "jobs", "So many must have failed, ..."),
+        "min_users": (_R, "users", "... of so many users: one user's many failures are his job, ..."),
+        "min_nodes": (_R, "nodes", "... unless kernel, NVML or Slurm speak of so many nodes."),
+        "quiet_s": (_R, "seconds", "It is over when no run failed of it for so long."),
+        "spread_s": (_R, "seconds", "Then its retries start within so long, not all at once."),
+        "max_s": (_R, "seconds", "No incident lasts longer, whatever still fails: then retries go on."),
+    },
+    "nodes": {
+        "window_days": (_R, "days", "How far back a node's faults count (28 in Kokolis et al. 2024)."),
+        "suspect_ratio": (_R, "times the fleet's rate", "From this rate of faults on a node is suspect."),
+        "lemon_ratio": (_R, "times the fleet's rate", "From this rate of faults on a node is a lemon."),
+        "suspect_jobs": (_R, "jobs", "So many distinct ones were struck, or one by a conclusive fault."),
+        "lemon_jobs": (_R, "jobs", "So many distinct ones were struck, ..."),
+        "lemon_users": (_R, "users", "... of so many distinct users."),
+        "prior": (_R, "faults", "How much evidence it takes to be believed; a node that ran little is judged gently."),
+        "repair_discount": (_R, "weight", "What a fault from before a repair still counts."),
+        "relapse_factor": (_R, "weight", "What a fault after a repair counts."),
+    },
+    "report": {
+        "to": (_S, "", "Who gets the night report by [mail]: addresses with commas between; empty: nobody."),
+        "directory": (_S, "", "Where its pages are kept, one per day; empty: reports below site.state_dir."),
+        "keep_d": (_S, "days", "How long pages are kept."),
+    },
+    "metrics": {
+        "textfile": (
+            _S,
+            "",
+            """The file that the reconciler writes anew, /var/lib/prometheus/node-exporter/slurmwrap.prom for example;
+            empty: none.""",
+        ),
+        "every_s": (_S, "seconds", "How often."),
+    },
+    "log": {
+        "to": (_R, "", "auto: journald with fields where it runs as a systemd service, else stderr."),
+    },
+    "retention": {
+        "detail_d": (_S, "days", "What hooks recorded, log lines, plans: what nodes and retries look back on."),
+        "keep_d": (_S, "days", "The runs themselves, their diagnosis and decision."),
+    },
+    "rules": {
+        "retry": (_R, "", "Start a failed job again."),
+        "retry_elsewhere": (_R, "", "Start it again with the blamed node excluded."),
+        "resize": (_R, "", "Start it again with more memory or time."),
+        "drain": (_R, "", "Drain a node with a conclusive fault, and lift our own drain when it is repaired."),
+        "block_input": (_R, "", "Refuse jobs that read an input that made jobs fail."),
+        "gate": (_S, "", "Permit the nodes' Prolog to refuse a node with a conclusive fault (docs/hooks.md)."),
+        "relax": (_R, "", "Loosen the locality that a waiting job asks for."),
+        "tune": (_R, "", "Give waiting jobs CPUs and memory by what was learnt meanwhile."),
+    },
+}

@@ -1,0 +1,153 @@
+"""Every key is documented, no stale one is, and page and template are as they are generated."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from configuration_page import PAGE, with_keys
+
+from slurmwrap.config import BOUNDS, CHOICES, RULES, Config, merge
+from slurmwrap.config.check import mistakes, remarks
+from slurmwrap.config.keys import Key, Reader, keys, toml, value_of
+from slurmwrap.config.lines import lines_of, place
+from slurmwrap.config.meanings import SECTIONS
+from slurmwrap.config.origins import Setting, Source, settings, unknown_variables
+from slurmwrap.config.pages import template
+from slurmwrap.config.suggest import sections
+
+
+def every_key() -> set[str]:
+    return {f"{section}.{name}" for section, names in sections().items() for name in names} | {"slurm_timeout_s"}
+
+
+def test_every_key_is_documented_and_no_stale_one() -> None:
+    assert {key.name for key in keys()} == every_key()
+    assert set(SECTIONS) == {key.section for key in keys()}
+
+
+def test_bounds_and_choices_are_of_keys_that_exist() -> None:
+    assert set(BOUNDS) - every_key() == set()
+    assert set(CHOICES) - every_key() == set()
+
+
+def test_every_number_has_bounds_and_a_unit() -> None:
+    numbers = [key for key in keys() if isinstance(key.default, int | float) and not isinstance(key.default, bool)]
+    assert [key.name for key in numbers if key.name not in BOUNDS] == []
+    assert [key.name for key in numbers if not key.unit] == []
+
+
+def test_every_text_is_a_sentence() -> None:
+    assert [key.name for key in keys() if not re.fullmatch(r"\S.*[^ ]\.(\.\.)?|\S.*, \.\.\.", key.text)] == []
+
+
+def test_a_key_says_all_about_itself() -> None:
+    found = next(key for key in keys() if key.name == "prerun.steps")
+    assert found == Key(
+        name="prerun.steps",
+        default=3,
+        unit="optimizer steps",
+        text="So many steps count as a pass.",
+        reader=Reader.GSUB,
+    )
+    assert (found.variable, found.allowed) == ("SLURMWRAP_PRERUN_STEPS", "a whole number from 1 to 1000000")
+
+
+def test_the_page_is_as_it_is_generated() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_keys(page) == page, ".venv/bin/python .ci/configuration_page.py writes it anew"
+
+
+def test_the_template_loads_and_changes_nothing() -> None:
+    assert merge(Config(), tomllib.loads(template())) == Config()
+    assert mistakes("config.toml", template()) == ()
+
+
+def test_the_template_with_every_key_switched_on_is_the_default_too() -> None:
+    switched_on = re.sub(r"(?m)^#(?=\w+ = )", "", template())
+    assert set(lines_of(switched_on)) >= every_key()
+    whole = merge(Config(), tomllib.loads(switched_on))
+    assert whole == merge(Config(), {"rules": dict.fromkeys(RULES, "advise")})
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(True, "true"), (("a", 'b"'), '["a", "b\\""]'), ("x\n\x1b", '"x\\n\\u001b"'), (1e9, "1000000000"), (0.5, "0.5")],
+)
+def test_values_are_written_as_toml_reads_them(value: object, written: str) -> None:
+    assert toml(value) == written
+    assert tomllib.loads(f"x = {written}")["x"] == (list(value) if isinstance(value, tuple) else value)
+
+
+WINDING = """# [prerun]
+title = '''
+[prerun]
+steps = 3
+'''
+[prerun] # here
+"steps" = 4
+nodes.x = [
+  1, # one
+
+  2]
+"""
+
+
+def test_lines_are_those_of_the_keys_and_not_of_what_looks_like_one() -> None:
+    wanted = {"title": 2, "prerun": 6, "prerun.steps": 7, "prerun.nodes": 8, "prerun.nodes.x": 8}
+    assert lines_of(WINDING) == wanted
+    assert place("f", WINDING, "prerun.steps") == "f:7"
+    assert place("f", WINDING, "prerun.absent") == "f:6"
+    assert place("f", WINDING, "absent") == "f"
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = '[prerun]\nsteps = 0\nx = 1\n[retry]\ndefault = "perhaps"\n[later]\na = 1\nb = 2\n'
+    assert mistakes("f", text) == (
+        "f:2: prerun.steps must be from 1 to 1e+06, not 0",
+        "f:3: prerun.x: unknown key; `slurmwrap config show` lists the keys",
+        "f:5: retry.default: 'perhaps' is not true or false",
+        "f:6: unknown key 'later'; `slurmwrap config show` lists the keys",
+    )
+    assert mistakes("f", "[a\n") == ("f: Expected ']' at the end of a table declaration (at line 1, column 3)",)
+    assert mistakes("f", "prerun = 3\n") == ("f:1: prerun must be a table; write [prerun] and its keys below it",)
+
+
+def test_what_can_be_read_and_is_hardly_meant_is_remarked() -> None:
+    assert remarks(Config()) == ()
+    odd = merge(Config(), {"nodes": {"lemon_ratio": 1}, "report": {"to": "a@b"}, "site": {"state_dir": "/s"}})
+    assert remarks(odd) == (
+        "nodes.lemon_ratio is below nodes.suspect_ratio: a node is a lemon before it is suspect",
+        "report.to names somebody, and mail.server is empty: no mail is sent",
+        "site.spool is empty: nothing arrives from nodes, and runs are judged by Slurm's words alone",
+    )
+
+
+def test_each_value_knows_who_said_it(tmp_path: Path) -> None:
+    site, user = tmp_path / "site.toml", tmp_path / "home/.config/slurmwrap/config.toml"
+    site.write_text("\n[prerun]\nsteps = 5\n")
+    user.parent.mkdir(parents=True)
+    user.write_text("[prerun]\nsteps = 6\n[rules]\ndrain='act'\n")
+    environ = {"SLURMWRAP_CONFIG": str(site), "HOME": str(tmp_path / "home"), "SLURMWRAP_PRERUN_STEPS": "7"}
+    found = {one.key.name: one for one in settings(environ)}
+    default = Source(origin="default", kind="default", value=3)
+    assert found["prerun.steps"].said == (
+        default,
+        Source(origin=f"{site}:3", kind="site", value=5),
+        Source(origin=f"{user}:2", kind="user", value=6),
+        Source(origin="SLURMWRAP_PRERUN_STEPS", kind="variable", value=7),
+    )
+    assert found["rules.drain"].held == Source(origin=f"{user}:4", kind="user", value="act")
+    assert [name for name, one in found.items() if one.changed] == ["prerun.steps", "rules.drain"]
+    assert isinstance(found["nodes.prior"], Setting) and found["nodes.prior"].held.value == value_of(
+        Config(), "nodes.prior"
+    )
+
+
+def test_a_variable_that_is_no_keys_is_found_and_those_of_a_trial_are_not() -> None:
+    inside = {"SLURMWRAP_TRIAL_DIR": "/x", "SLURMWRAP_PRERUN": "1", "SLURMWRAP_RELEASE_AT": "1", "SLURMWRAP_CONFIG": ""}
+    assert unknown_variables({**inside, "SLURMWRAP_PRERUN_STEP": "3", "SLURMWRAP_NODES_PRIOR": "1"}) == (
+        "SLURMWRAP_PRERUN_STEP is no key's variable; did you mean SLURMWRAP_PRERUN_STEPS?",
+    )
