@@ -4,6 +4,7 @@
     ├─ UsageError           255   a flag or #GSUB line we cannot take (sbatch's own code for a bad option)
     │  └─ UnknownOption     255   nobody's option that we know of: a site plugin's, or sbatch refuses it
     ├─ ConfigError           78   a configuration file or key
+    │  └─ WrongKey           78   one key of it: unknown, or with a value that it cannot have
     ├─ ScriptError            1   the batch script itself (sbatch's own code)
     ├─ TraceError            65   a trace or profile file for the simulator (sysexits.h: EX_DATAERR)
     ├─ SlurmError             1   Slurm refused; carries sbatch's/scontrol's own text and exit code

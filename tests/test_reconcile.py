@@ -25,7 +25,7 @@ from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once, watch
 from slurmwrap.reconcile.desk import Notebook
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.attempt import AttemptRecord, LedgerReset, PrerunRecord
 from slurmwrap.retry.decision import InputRead, Strike
 from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
@@ -486,20 +486,42 @@ def test_an_ended_job_waits_a_little_for_an_epilog_that_is_still_under_way(world
     assert category_of(world, failed)[0] == "gpu_hardware"
 
 
+def fails(world: World, run: JobRecord, restarts: int) -> None:
+    """Its next run ends of NCCL, is told by the hooks, and looked at."""
+    now = int(world.clock.now())
+    run = replace(run, restarts=restarts, submit_time=now, start_time=now + 5, end_time=now + 60, state="FAILED")
+    world.add(run)
+    world.hear(*hooks(run, log=NCCL))
+    world.clock.sleep(100)
+    world.run()
+
+
 def test_the_third_retry_of_one_root_cause_is_the_last(world: World) -> None:
-    run = job(95)
     world.hear(submitted(submission(95)))
     for restarts in range(4):
-        now = int(world.clock.now())
-        run = replace(run, restarts=restarts, submit_time=now, start_time=now + 5, end_time=now + 60, state="FAILED")
-        world.add(run)
-        world.hear(*hooks(run, log=NCCL))
-        world.clock.sleep(100)
-        world.run()
+        fails(world, job(95), restarts)
     decisions = [record.decision for record in world.store.attempts(cluster="lab", job_id=95)]
     assert decisions == ["retry", "retry", "retry", "stop"]
     starts = [call[3] for call in world.asked() if call[2] == "StartTime"]
     assert starts == ["now+64", "now+136", "now+290"]  # doubled, and a part that is this job's own
+
+
+def test_a_ledger_that_a_person_cleared_begins_anew(world: World) -> None:
+    world.hear(submitted(submission(95)))
+    for restarts in range(6):
+        fails(world, job(95), restarts)
+        if restarts == 2:
+            at = world.clock.now()
+            world.store.add_reset(LedgerReset(cluster="lab", job_id=95, at=at, who="root", note="switch mended"))
+    told = [(record.decision, record.decision_reason[:24]) for record in world.store.attempts(cluster="lab", job_id=95)]
+    assert told == [
+        ("retry", "nccl_error, retry 1 of 3"),
+        ("retry", "nccl_error, retry 2 of 3"),
+        ("retry", "nccl_error, retry 3 of 3"),
+        ("retry", "nccl_error, retry 1 of 3"),
+        ("retry", "nccl_error, retry 2 of 3"),
+        ("retry", "nccl_error, retry 3 of 3"),
+    ]
 
 
 def test_a_job_out_of_memory_gets_more_in_its_own_unit(world: World) -> None:

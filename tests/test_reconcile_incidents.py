@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes import START, Fuse, Killed, job, node
+from night_figures import night_of
 from test_reconcile import ACT, NCCL, World, hooks, outcome, submission, submitted
 
 from slurmwrap.cluster.job import JobRecord
@@ -15,7 +16,7 @@ from slurmwrap.config import Incidents
 from slurmwrap.edges import OpenIncident
 from slurmwrap.reconcile import Scope, reconcile_once
 from slurmwrap.reconcile.desk import Notebook
-from slurmwrap.report.build import build
+from slurmwrap.report.headline import page_of
 from slurmwrap.report.text import render
 from slurmwrap.retry.incident import Incident
 
@@ -87,13 +88,13 @@ def test_the_report_has_one_line_for_it_and_blames_no_node(storm: Storm) -> None
         storm.fails(1000 + i, uid=1001 + i % 5, on=f"n{i % 4}", at=i - 60)
     storm.run()
     store = storm.store
-    kept = (store.attempts(), store.preruns(), store.submissions(), store.actions(), store.strikes(since=0), ())
-    page = build(*kept, incidents=store.incidents(), since=START - 3600, until=START)
+    kept = {"attempts": store.attempts(), "actions": store.actions(), "strikes": store.strikes(since=0)}
+    page = night_of(**kept, incidents=store.incidents(), since=START - 3600, until=START)
     (row,) = page.incidents
     assert (row.jobs, row.users, row.over_at, row.gpu_hours) == (6, 5, None, pytest.approx(6 * 2 / 60))
     assert (page.categories, page.repeated, page.suspects, page.headline.failed_attempts) == ((), (), (), 6)
-    (line,) = [line for line in render(page).splitlines() if "leaf0" in line]
-    assert line.split() == ["nccl_error", "switch", "leaf0", "2026-09-21", "14:12", "open", "6", "5", "0.20"]
+    (line,) = [line for line in render(page_of(page)).splitlines() if "leaf0" in line]
+    assert line.split() == ["nccl_error", "switch", "leaf0", "2026-09-21", "14:12", "still", "open", "6", "5", "0.20"]
 
 
 def test_strikes_from_before_it_was_recognised_count_no_more(storm: Storm) -> None:
@@ -169,6 +170,24 @@ def test_it_grows_and_closes_in_later_passes_of_one_process(storm: Storm) -> Non
     assert storm.publisher.published is not None and storm.publisher.published.incidents == ()
     late = next(a for a in storm.store.attempts() if a.attempt.job_id == 1020)
     assert late.incident == ""
+
+
+def test_one_that_a_person_closed_is_over_for_a_reconciler_that_runs(storm: Storm) -> None:
+    book = Notebook()
+    for i in range(3):
+        storm.fails(1000 + i, uid=1001 + i, on=f"n{2 * i}", at=-60 + i)
+    reconcile_once(storm.edges(), book)
+    (one,) = storm.incidents()
+    closed = replace(one, over_at=storm.clock.now(), closed_by="root", note="filer is back")
+    storm.store.save_incident(closed)
+    storm.clock.sleep(20)
+    storm.fails(1010, uid=1007, on="n1", at=10)
+    reconcile_once(storm.edges(), book)
+    assert storm.incidents() == (closed,)
+    assert storm.publisher.published is not None and storm.publisher.published.incidents == ()
+    late = next(a for a in storm.store.attempts() if a.attempt.job_id == 1010)
+    assert (late.incident, late.decision) == ("", "retry")
+    assert late.retry_at is not None and late.retry_at < storm.clock.now() + 120
 
 
 def test_a_pass_without_failures_asks_neither_the_database_nor_slurm_for_them(storm: Storm) -> None:

@@ -99,6 +99,16 @@ def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
     return prepared
 
 
+_MODES = {  # what each is, for who reads its name for the first time (docs/prerun.md)
+    "auto": ", a job of its own on a GPU, for which the job waits some minutes at most",
+    "gate": ", a job of its own on a GPU, for which the job waits however long it takes",
+    "wait": ", watched here before the job is submitted",
+    "only": ", and no job after it",
+    "profile": ", a job of its own on a GPU, which measures what the job needs",
+    "off": "",
+}
+
+
 def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     """Everything after the preparation; returns the exit code."""
     own = prepared.request.own
@@ -108,7 +118,8 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         from slurmwrap.job.show import equivalent_script
 
         sys.stdout.buffer.write(equivalent_script(prepared.request, prepared.batch))
-        voice.say(f"nothing submitted; pre-run: {prepared.prerun} ({prepared.prerun_reason})")
+        voice.say("nothing submitted")
+        voice.say(f"its pre-run would be: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
         return 0
     if prepared.prerun in ("wait", "only"):
         from slurmwrap.cli.trial_job import pre_run_first
@@ -120,7 +131,8 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
             remarks = tuple(f for f in prepared.warnings if f not in verdict.findings)
             return print_alone(replace(verdict, findings=(*verdict.findings, *remarks)), own.json)
         if verdict.outcome.value == "fail":
-            raise PrerunFailed(f"the pre-run failed: {verdict.reason}", hint="nothing was submitted")
+            why = f": {verdict.reason}" if _tells_little(prepared.request) else ""  # else it was just said
+            raise PrerunFailed(f"nothing was submitted, since the pre-run failed{why}")
         refresh(desk, voice)
         prepared = submit.prepare(prepared.request, desk)  # again, on what was measured
         if own.explain:
@@ -170,23 +182,23 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     result = sent.result
     _show(result)
     if result.timed_out:
-        unknown = "it is not known whether the job was submitted; look with squeue --me before you try again"
-        voice.say(f"{_no_answer(result)}: {unknown}")
+        voice.say(f"{_no_answer(result)}: it is not known whether the job was submitted")
+        voice.say("look with squeue --me before you try again")
         return result.exit_code or 1
     if result.job_id is None or _tells_little(prepared.request):
         return result.exit_code
-    if prepared.prerun == "gate":
-        voice.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
+    if prepared.held_out:
+        voice.say(f"job {result.job_id} goes without its pre-run, by lot: the site measures what pre-runs save")
     if sent.attached_to is not None:
         which = f"job {sent.attached_to}" if sent.attached_to else "just submitted"
         voice.say(f"job {result.job_id} waits for the pre-run of an earlier one with the same script and code, {which}")
     elif sent.trial is not None and sent.trial.job_id is not None:
         from slurmwrap.cli.trial_job import on_gpus
 
-        voice.say(
-            f"job {result.job_id} waits for its pre-run on {on_gpus(prepared)}, job {sent.trial.job_id}; "
-            f"slurmwrap why {result.job_id} tells how it went"
-        )
+        voice.say(f"job {result.job_id} waits for its pre-run on {on_gpus(prepared)}, job {sent.trial.job_id}")
+        voice.say(f"watch it: slurmwrap watch {result.job_id}")
+    if prepared.prerun == "gate":
+        voice.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
     return result.exit_code
 
 

@@ -1,97 +1,185 @@
-"""`slurmwrap history`: one line per run. Flags in, one table out."""
+"""`slurmwrap history`: runs and what they ended of, alike ones on one line. Flags in, one table out."""
 
 from __future__ import annotations
 
-import json
 import os
-import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import tzinfo
 from typing import Annotated
 
 import typer
 
-from slurmwrap.cli import terminal
-from slurmwrap.cli.known import Known, of_period, place_of
-from slurmwrap.cli.why import note
+from slurmwrap.cli import listing, terminal
+from slurmwrap.cli.found import Found, find_runs, only_stopped
+from slurmwrap.cli.known import place_of
+from slurmwrap.cli.why import say_notes
 from slurmwrap.config import load
-from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report import words
-from slurmwrap.report.story import failed, never_ran, stopped_jobs
+from slurmwrap.report.rows import alike, label
+from slurmwrap.report.story import failed
 from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.wanted import moment_of, state_of
 from slurmwrap.store.plain import to_plain
 
 HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "result")
+_PER_LINE = 20  # runs that are read for each line, for arrays are folded
 
 
 def history(
-    since: Annotated[str, typer.Option(help="24h, 7d, or a date.")] = "7d",
-    user: Annotated[str, typer.Option(help="Only this user's runs.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    since: listing.Since = "7d",
+    until: listing.Until = "",
+    failed: listing.Failed = False,
+    category: listing.Category = "",
+    state: listing.State = "",
+    decision: listing.Decision = "",
+    name: listing.Name = "",
+    user: listing.User = "",
+    account: listing.Account = "",
+    partition: listing.Partition = "",
+    node: listing.Node = "",
+    prerun: Annotated[bool, typer.Option("--prerun", help="Only jobs that their pre-run stopped.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="A line for each run: nothing is folded.")] = False,
+    limit: listing.Limit = listing.LIMIT,
+    everything: listing.Everything = False,
+    as_json: listing.AsJson = False,
 ) -> None:
-    """List runs and what they ended of.
+    """List runs and what they ended of, newest first.
 
-    Yours, or everyone's for root and SlurmUser.
+    Yours, or everyone's for root and SlurmUser. Tasks of an array that ended alike share a line, and so do failures of
+    one name and cause.
 
     \b
     Examples:
       slurmwrap history
-      slurmwrap history --since 24h --user ada
+      slurmwrap history --failed --since 30d
+      slurmwrap history --user ada --category gpu_oom --all
+      slurmwrap history --node n[1-4] --since 24h
       slurmwrap history --json | jq '.runs[] | select(.decision == "stop")'
     """
-    start = terminal.since(since, time.time())
-    known = of_period(place_of(load(os.environ), os.environ, os.geteuid()), start)
-    note(known)
-    trials = {(s.cluster, s.prerun_job_id) for s in known.submissions} | {
-        (p.cluster, p.prerun_job_id) for p in known.preruns
-    }
-    runs = [run for run in known.attempts if _within(run, start) and user in ("", run.user)]
-    ended_early = stopped_jobs(known.preruns)
-    runs = [r for r in runs if (r.attempt.cluster, r.attempt.job_id) not in trials and not never_ran(r, ended_early)]
-    uids = {run.uid for run in runs} | {s.uid for s in known.submissions if s.user == user}
-    stopped = [p for p in known.preruns if p.at >= start and _stopped(p) and (not user or p.uid in uids)]
+    wanted = listing.wanted(
+        user=user, account=account, partition=partition, name=name, category=category, decision=decision,
+        state=state, node=node, since=since, until=until, failed=failed,
+    )  # fmt: skip
+    read = None if everything else limit if each or as_json else limit * _PER_LINE
+    place = place_of(load(os.environ), os.environ, os.geteuid())
+    found = find_runs(place, wanted, read)
+    found = only_stopped(found) if prerun else found
+    say_notes(found.notes)
     if as_json:
-        typer.echo(
-            json.dumps({"runs": [to_plain(r) for r in runs], "stopped": [to_plain(p) for p in stopped]}, indent=2)
-        )
+        typer.echo(_json(found))
         return
-    typer.echo(table(known, runs, stopped, terminal.local_zone()))
+    shown = None if everything else limit
+    typer.echo(page(found, terminal.local_zone(), limit=shown, each=each, columns=terminal.columns()))
 
 
-def _within(run: AttemptRecord, start: float) -> bool:
-    return run.end_time is None or run.end_time >= start
+def _json(found: Found) -> str:
+    totals = {**asdict(found.sums), "stopped": found.stopped_in_all}
+    more = totals["runs"] + totals["stopped"] - len(found.runs) - len(found.stopped)
+    return listing.envelope(
+        "history",
+        {
+            "runs": [to_plain(run) for run in found.runs],
+            "stopped": [to_plain(record) for record in found.stopped],
+            "totals": totals,
+            "more": more,
+        },
+    )
 
 
-def _stopped(record: PrerunRecord) -> bool:
-    return record.verdict.outcome is Outcome.FAIL
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One run, or a job that its pre-run stopped. `same`: what lines have in common that are folded."""
+
+    at: float
+    address: str
+    name: str
+    user: str
+    gpus: int
+    ended: float | None
+    took: str  # "1:05"
+    result: str
+    same: tuple[object, ...]
 
 
-def table(known: Known, runs: list[AttemptRecord], stopped: list[PrerunRecord], zone: tzinfo | None) -> str:
-    """Oldest first; runs that differ in nothing but their array task share a line. "pre-run": it never started."""
-    names = {(s.cluster, s.job_id): (s.name, s.user) for s in known.submissions}
-    lines = [(_time(run), _row(run, zone)) for run in runs]
-    lines += [(p.at, _stopped_row(p, names.get((p.cluster, p.job_id or 0), ("", "")), zone)) for p in stopped]
-    rows = _folded([row for _, row in sorted(lines, key=lambda line: line[0])])
-    if not rows:
+def page(
+    found: Found, zone: tzinfo | None, *, limit: int | None, columns: int = words.WIDTH, each: bool = False
+) -> str:
+    """The table, newest first, then the sums. Users are shown where they differ."""
+    lines = [_of_run(run) for run in found.runs] + [_of_stopped(p, found) for p in found.stopped]
+    if not lines:
         return "No run is known of this time."
-    users = {row[2] for row in rows}
-    keep = [i for i, name in enumerate(HEAD) if name != "~user" or len(users) > 1]
-    return words.table([HEAD[i] for i in keep], [[row[i] for i in keep] for row in rows], indent=0, columns=words.WIDTH)
+    lines.sort(key=lambda line: line.at, reverse=True)
+    groups = [(line,) for line in lines] if each else list(alike(lines, lambda line: line.same))
+    shown = groups[:limit]
+    left = found.sums.runs + found.stopped_in_all - sum(map(len, shown))
+    users = len({line.user for line in lines}) > 1
+    keep = [i for i, name in enumerate(HEAD) if name != "~user" or users]
+    rows = [[row[i] for i in keep] for row in (_row(group, zone) for group in shown)]
+    table = words.table([HEAD[i] for i in keep], rows, indent=0, columns=columns)
+    more = f"\nand {words.count(left, 'run')} more (--all shows them)" if left > 0 else ""
+    return f"{table}{more}\n\n{_totals(found)}"
 
 
-def _time(run: AttemptRecord) -> float:
-    return float(run.end_time or run.start_time or run.attempt.submit_time)
+def _totals(found: Found) -> str:
+    sums, stopped = found.sums, found.stopped_in_all
+    parts = []
+    if sums.runs:
+        share = f" ({100 * sums.failed / sums.runs:.0f} %)" if sums.failed and sums.runs else ""
+        lost = f", {words.hours(sums.failed_gpu_hours)} of them in failed runs" if sums.failed else ""
+        parts = [words.count(sums.runs, "run"), f"{sums.failed:,} failed{share}"]
+        parts.append(f"{words.hours(sums.gpu_hours)} GPU-hours{lost}")
+    if stopped:
+        parts.append(f"{words.count(stopped, 'job')} stopped by a pre-run")
+    return words.wrapped(", ".join(parts) + ".")
 
 
-def _row(run: AttemptRecord, zone: tzinfo | None) -> list[str]:
+def _row(group: Sequence[Line], zone: tzinfo | None) -> list[str]:
+    newest = group[0]
     return [
-        run.address or str(run.attempt.job_id),
-        run.name,
-        run.user,
-        str(run.gpus),
-        words.moment(run.end_time, zone)[5:] if run.end_time else "",
-        _hours(run.run_s) if run.start_time else "",
-        _result(run),
+        label([line.address for line in group]),
+        newest.name,
+        newest.user,
+        str(newest.gpus),
+        words.moment(newest.ended, zone)[5:] if newest.ended else "",
+        newest.took,
+        newest.result,
     ]
+
+
+def _of_run(run: AttemptRecord) -> Line:
+    address = run.address or str(run.attempt.job_id)
+    result = _result(run)
+    repeats = failed(run) or "_" in address  # a sweep's tasks, and the same failure again and again
+    head = address.partition("_")[0] if "_" in address else ""
+    same = (head, run.name, run.user, run.gpus, result) if repeats else (address, run.attempt)
+    return Line(
+        at=float(moment_of(run)),
+        address=address,
+        name=run.name,
+        user=run.user,
+        gpus=run.gpus,
+        ended=run.end_time,
+        took=_hours(run.run_s) if run.start_time is not None and run.end_time is not None else "",
+        result=result,
+        same=same,
+    )
+
+
+def _of_stopped(record: PrerunRecord, found: Found) -> Line:
+    name, user = found.names.get((record.cluster, record.job_id or 0), ("", ""))
+    result = record.verdict.category or "failed"
+    return Line(
+        at=record.at,
+        address=str(record.job_id or record.prerun_job_id),
+        name=name,
+        user=user or listing.user_name(record.uid),
+        gpus=record.gpus,
+        ended=record.at,
+        took="pre-run",
+        result=result,
+        same=("pre-run", name, record.uid, record.gpus, result) if name else (record.prerun_job_id, record.at),
+    )
 
 
 def _hours(seconds: float) -> str:
@@ -103,33 +191,4 @@ def _result(run: AttemptRecord) -> str:
     """The category of a failure; Slurm's state of anything else."""
     if failed(run) and run.diagnosis:
         return run.diagnosis.category
-    return run.state.lower().replace("_", " ") or "not ended"
-
-
-def _stopped_row(record: PrerunRecord, known_as: tuple[str, str], zone: tzinfo | None) -> list[str]:
-    name, user = known_as
-    job = str(record.job_id or record.prerun_job_id)
-    ended = words.moment(record.at, zone)[5:]
-    return [job, name, user, str(record.gpus), ended, "pre-run", record.verdict.category or "failed"]
-
-
-def _folded(rows: list[list[str]]) -> list[list[str]]:
-    """Neighbours of one array that are alike but for the task become one line: "77_0…77_31 (32)"."""
-    groups: list[list[list[str]]] = []
-    for row in rows:
-        before = groups[-1][0] if groups else None
-        if before and "_" in row[0] and row[0].split("_")[0] == before[0].split("_")[0] and _alike(row, before):
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return [_one(group) for group in groups]
-
-
-def _alike(row: list[str], other: list[str]) -> bool:
-    return [*row[1:4], row[6]] == [*other[1:4], other[6]]
-
-
-def _one(group: list[list[str]]) -> list[str]:
-    if len(group) == 1:
-        return group[0]
-    return [f"{group[0][0]}…{group[-1][0].split('_')[1]} ({len(group)})", *group[-1][1:]]
+    return state_of(run).lower().replace("_", " ")

@@ -5,30 +5,31 @@ The digest of a file is its identity (size, first and last MiB): a file that cha
 
 from __future__ import annotations
 
-import json
 import os
-import pwd
-import stat
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli import terminal
+from slurmwrap.cli import listing, terminal
+from slurmwrap.cli.input_files import SITE, Row, digest_of, now_of, rows_of
 from slurmwrap.cli.known import Place, about_job, place_of
 from slurmwrap.config import load
 from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.host.inputs import read_inputs_as
 from slurmwrap.report import words
+from slurmwrap.report.rows import alike, fold_names, without_empty
 from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.wanted import Wanted
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
 from slurmwrap.store.userstate import UserState
 
-SITE = -1  # the uid of a block that binds everybody
+_PER_LINE = 20  # files that are read for each line, for those with the same fault are folded
+_PATH = 32  # columns of the table
 _DIGEST = 12  # characters that are shown of a digest, and enough to name one
 
 app = typer.Typer(
@@ -38,69 +39,113 @@ app = typer.Typer(
     \b
     Examples:
       slurmwrap inputs list
+      slurmwrap inputs list '/data/imagenet/*' --job 4711
       slurmwrap inputs show data/train.h5
       slurmwrap inputs clear data/train.h5       submit with it again
+      slurmwrap inputs clear --job 4711          all that this job made blocked
       slurmwrap inputs block data/old.h5 --reason "labels are shifted by one"
     """,
 )
 
 Name = Annotated[str, typer.Argument(metavar="FILE", help="Its path, or the first 12 characters of its digest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A block, and what its file is like now: "same", "changed" (it is free), "gone", or "" where we cannot read it."""
-
-    blocked: BlockedInput
-    now: str = ""
+OfJob = Annotated[int, typer.Option("--job", metavar="JOBID", help="Only what this job made blocked.")]
 
 
 @app.command("list")
-def list_inputs(as_json: AsJson = False) -> None:
-    """List blocked inputs: those of your jobs, everyone's for root and SlurmUser."""
+def list_inputs(
+    pattern: Annotated[str, typer.Argument(metavar="[PATTERN]", help="Only paths like it: '/data/*.tar'.")] = "",
+    job: OfJob = 0,
+    user: listing.User = "",
+    since: Annotated[str, typer.Option("--since", "-S", help="Only blocked since then: 24h, 7d, or a date.")] = "",
+    freed: Annotated[bool, typer.Option("--freed", help="What you freed instead: it binds you no more.")] = False,
+    limit: listing.Limit = listing.LIMIT,
+    everything: listing.Everything = False,
+    as_json: listing.AsJson = False,
+) -> None:
+    """List blocked inputs, newest first: those of your jobs, everyone's for root and SlurmUser.
+
+    Files of one directory with the same fault share a line.
+    """
     place = _place()
-    rows = [Row(blocked=one, now=_now(one, place)) for one in _blocked(place)]
-    typer.echo(json.dumps([_plain(row) for row in rows], indent=2) if as_json else table(rows))
+    if freed:
+        _list_freed(place, as_json)
+        return
+    wanted = listing.wanted(user=user, since=since)
+    found = [one for one in _blocked(place) if _is_meant(one, pattern, job, wanted)]
+    shown, more = listing.cut(found, limit * (1 if as_json else _PER_LINE), everything)
+    rows = rows_of(shown, place)
+    text, left = table(rows, None if everything else limit, columns=terminal.columns())
+    more = more if as_json else more + left
+    listing.say_list("inputs", [_plain(row) for row in rows], text, as_json=as_json, more=more)
+
+
+def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: Wanted) -> bool:
+    return (
+        (not pattern or fnmatchcase(one.path, pattern) or one.path == str(Path(pattern).absolute()))
+        and (not job or one.job_id == job)
+        and (not wanted.users or _binds(one.uid) in wanted.users)
+        and (wanted.since is None or one.at >= wanted.since)
+    )
+
+
+def _list_freed(place: Place, as_json: bool) -> None:
+    """The site's word that its user overruled for himself."""
+    freed = {} if place.site else UserState(place.database.parent).freed_inputs()
+    rows = [{"digest": digest, "freed_at": at} for digest, at in sorted(freed.items(), key=lambda one: -one[1])]
+    lines = [[digest[:_DIGEST], words.moment(at, terminal.local_zone())] for digest, at in freed.items()]
+    text = words.table(("digest", "freed"), lines, indent=0) if lines else "No input was freed by you."
+    listing.say_list("inputs_freed", rows, text, as_json=as_json)
 
 
 @app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
+def show(name: Name, as_json: listing.AsJson = False) -> None:
     """Show why an input is blocked: the job, its log lines, and who is bound."""
     place = _place()
     row = _one(name, place)
     cited = _evidence(row.blocked, place)
     if as_json:
         lines = [{"source": cite.source, "line": cite.line, "text": cite.text} for cite in cited]
-        typer.echo(json.dumps({**_plain(row), "evidence": lines}, indent=2))
+        typer.echo(listing.envelope("input", {**_plain(row), "evidence": lines}))
         return
     typer.echo(_story(row, cited))
 
 
 @app.command()
-def clear(name: Name) -> None:
-    """Free an input, so that jobs may name it again.
+def clear(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE...", help="Paths, or first characters of digests.")
+    ] = None,
+    job: OfJob = 0,
+) -> None:
+    """Free inputs, so that jobs may name them again.
 
     Root and SlurmUser free what binds everybody; anybody else what binds himself.
     """
+    if bool(names) == bool(job):
+        raise UsageError("name the files to free, or the job with --job", hint="slurmwrap inputs list")
     place = _place()
-    blocked = _one(name, place).blocked
-    if place.site:
-        with Database.open(place.database) as database:
-            database.clear_input(blocked.digest)
-        typer.echo(f"free again: {_named(blocked)}")
-        typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
-        return
-    if blocked.uid == SITE:
+    chosen = [_one(name, place).blocked for name in names or ()] or [b for b in _blocked(place) if b.job_id == job]
+    if not chosen:
+        raise UsageError(f"job {job} made no input blocked", hint="slurmwrap inputs list", exit_code=1)
+    bound = next((one for one in chosen if one.uid == SITE and not place.site), None)
+    if bound is not None:
         raise RefusedError(
-            f"{_named(blocked)} is blocked for everybody: only an administrator can free it",
+            f"{_named(bound)} is blocked for everybody: only an administrator can free it",
             hint="gsub --force submits a job with it as it is; a changed file is free by itself",
         )
+    for one in chosen:
+        _free(one, place)
+        typer.echo(f"free again: {_named(one)}")
+    if place.site:
+        typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
+
+
+def _free(blocked: BlockedInput, place: Place) -> None:
     if place.database.exists():
         with Database.open(place.database) as database:
             database.clear_input(blocked.digest)
-    UserState(place.database.parent).free_input(blocked.digest, time.time())
-    typer.echo(f"free again: {_named(blocked)}")
+    if not place.site:
+        UserState(place.database.parent).free_input(blocked.digest, time.time())
 
 
 @app.command()
@@ -115,7 +160,7 @@ def block(
     """
     place = _place()
     blocked = BlockedInput(
-        digest=_digest_of(path.absolute()),
+        digest=digest_of(path.absolute()),
         path=str(path.absolute()),
         uid=SITE if place.site else place.uid,
         reason=reason,
@@ -154,56 +199,11 @@ def _one(name: str, place: Place) -> Row:
     path = str(Path(name).absolute())
     found = [b for b in known if b.path == path or (len(name) >= _DIGEST and b.digest.startswith(name))]
     if not found and Path(name).exists():
-        digest = _digest_of(Path(path))
+        digest = digest_of(Path(path))
         found = [b for b in known if b.digest == digest]
     if not found:
         raise UsageError(f"'{name}' is not blocked", hint="slurmwrap inputs list", exit_code=1)
-    return Row(blocked=found[0], now=_now(found[0], place))
-
-
-def _now(blocked: BlockedInput, place: Place) -> str:
-    """Whether its path still holds what was blocked. Nobody's file is read with more rights than its user has."""
-    reader = blocked.uid if place.site and place.uid == 0 and blocked.uid > 0 else place.uid
-    if not blocked.path or (place.site and blocked.uid == SITE and place.uid == 0):
-        return ""
-    found = read_inputs_as(reader, (blocked.path,))
-    if not found:
-        return ""
-    if not found[0].digest:
-        return "gone" if found[0].fault == "does not exist" else ""
-    return "same" if found[0].digest == blocked.digest else "changed"
-
-
-def _digest_of(path: Path) -> str:
-    """Of a file as it is now; UsageError where it cannot be read.
-
-    Root reads as the file's owner; what is root's own, as nobody where the path may be a user's link to it.
-    """
-    try:
-        owner = path.stat().st_uid or (0 if _roots_alone(path) else _nobody())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", exit_code=1) from error
-    ours = os.geteuid()
-    found = read_inputs_as(owner if ours == 0 else ours, (str(path),))
-    if not found or not found[0].digest:
-        fault = found[0].fault if found and found[0].fault else "it is no regular file, or may not be read"
-        raise UsageError(f"cannot read {path}: {fault}", exit_code=1)
-    return found[0].digest
-
-
-def _roots_alone(path: Path) -> bool:
-    """Whether nobody but root decides what lies there: no links, no directory of anybody else's on the way."""
-    if os.path.realpath(path) != str(path):
-        return False
-    found = [one.lstat() for one in (path, *path.parents)]
-    return all(one.st_uid == 0 and (not one.st_mode & 0o022 or one.st_mode & stat.S_ISVTX) for one in found)
-
-
-def _nobody() -> int:
-    try:
-        return pwd.getpwnam("nobody").pw_uid
-    except KeyError:
-        return -1
+    return Row(blocked=found[0], now=now_of(found[0], place))
 
 
 def _evidence(blocked: BlockedInput, place: Place) -> tuple[Citation, ...]:
@@ -218,23 +218,42 @@ def _evidence(blocked: BlockedInput, place: Place) -> tuple[Citation, ...]:
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def table(rows: list[Row]) -> str:
-    """One line per input. "changed" and "gone" ones are refused no longer."""
+def table(rows: Sequence[Row], limit: int | None = None, *, columns: int = words.WIDTH) -> tuple[str, int]:
+    """At most `limit` lines, and how many inputs are left out. "changed" and "gone" ones are refused no longer."""
     if not rows:
-        return "No input is blocked."
-    head = ("~input", "binds", ">job", "since", "now", "~reason")
-    lines = [
-        [
-            row.blocked.path or row.blocked.digest[:_DIGEST],
-            _binds(row.blocked.uid),
-            str(row.blocked.job_id or ""),
-            words.moment(row.blocked.at, terminal.local_zone())[5:],
-            row.now,
-            row.blocked.reason,
-        ]
-        for row in rows
+        return "No input is blocked.", 0
+    head = ("input", "binds", "job", "since", "now", "~reason")
+    groups = alike(rows, _same)
+    lines = [_line(group) for group in groups[:limit]]
+    left = sum(map(len, groups[len(lines) :]))
+    return words.table(*without_empty(head, lines), indent=0, columns=columns), left
+
+
+def _same(row: Row) -> tuple[object, ...]:
+    """Files of one directory with the same fault."""
+    one = row.blocked
+    directory = one.path.rpartition("/")[0]
+    return (directory or one.digest, one.uid, one.reason.replace(one.path, ""), row.now)
+
+
+def _line(group: Sequence[Row]) -> list[str]:
+    one = max((row.blocked for row in group), key=lambda blocked: blocked.at)
+    paths = ", ".join(fold_names(words.in_order(row.blocked.path or row.blocked.digest[:_DIGEST] for row in group)))
+    of = [str(row.blocked.job_id) for row in group if row.blocked.job_id]
+    jobs = of[0] if of else ""
+    return [
+        words.fit_middle(paths, _PATH) + (f" ({len(group)})" if len(group) > 1 else ""),
+        _binds(one.uid),
+        jobs,
+        words.moment(one.at, terminal.local_zone())[5:10],
+        group[0].now,
+        _reason(one),
     ]
-    return words.table(head, lines, indent=0, columns=words.WIDTH + 20)
+
+
+def _reason(blocked: BlockedInput) -> str:
+    """Without the path, which stands beside it."""
+    return blocked.reason.replace(blocked.path, "").strip(" :,") or blocked.reason
 
 
 def _story(row: Row, cited: tuple[Citation, ...]) -> str:
@@ -270,12 +289,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _binds(uid: int) -> str:
-    if uid == SITE:
-        return "everybody"
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return "everybody" if uid == SITE else listing.user_name(uid)
 
 
 def _named(blocked: BlockedInput) -> str:

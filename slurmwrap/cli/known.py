@@ -16,10 +16,18 @@ from slurmwrap.config import Config, user_state_dir
 from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import StoreError
 from slurmwrap.host.munge import open_sealed
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.retry.attempt import (
+    ActionRecord,
+    AttemptRecord,
+    Incident,
+    LedgerReset,
+    PrerunRecord,
+    QueueDelay,
+    StrikeRecord,
+)
 from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.incident import Incident
 from slurmwrap.retry.submission import Submission
+from slurmwrap.store import find
 from slurmwrap.store.database import Database
 from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.published import Unseal, read_why, told, trusted_uids
@@ -46,6 +54,7 @@ class Known:
     blocked: tuple[BlockedInput, ...] = ()
     incidents: tuple[Incident, ...] = ()
     delays: tuple[QueueDelay, ...] = ()
+    resets: tuple[LedgerReset, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -98,16 +107,19 @@ def of_period(place: Place, since: float) -> Known:
 
 def _of_job(database: Database, address: str, number: int) -> Known:
     submissions = database.submissions_of(number)
-    found = [*database.attempts_of(address), *database.attempts(job_id=number)]
+    found = [*database.attempts_of(address), *find.attempts_of_id(database, number)]
     if "_" not in address:  # asked by the pre-run's id: the real job is the story
         found += [run for s in submissions if s.job_id != number for run in database.attempts_of(str(s.job_id))]
     attempts = {run.attempt: run for run in found}.values()
+    ids = {number, *(s.job_id for s in submissions)}
     return Known(
         submissions=submissions,
-        preruns=tuple(p for n in {number, *(s.job_id for s in submissions)} for p in database.preruns_of(n)),
+        preruns=tuple(p for n in ids for p in database.preruns_of(n)),
         attempts=tuple(attempts),
         actions=tuple(action for run in attempts for action in database.actions(run.attempt)),
-        delays=tuple(d for n in {number, *(s.job_id for s in submissions)} for d in database.delays(job_id=n)),
+        incidents=database.incidents() if any(run.incident for run in attempts) else (),
+        delays=tuple(d for n in ids for d in database.delays(job_id=n)),
+        resets=tuple(r for n in {run.attempt.job_id for run in attempts} for r in database.resets(n)),
     )
 
 

@@ -5,34 +5,35 @@ Root and SlurmUser see the whole history in the site's database; anybody else wh
 
 from __future__ import annotations
 
-import json
 import os
-import pwd
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli import terminal
+from slurmwrap.cli import listing, terminal
 from slurmwrap.cli.known import Place, place_of
+from slurmwrap.cli.node_sum import sum_lines
 from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.hostlist import expand, fold
+from slurmwrap.cluster.hostlist import fold
 from slurmwrap.cluster.node import Node, NodeHealth
 from slurmwrap.config import Config, load
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.report import words
+from slurmwrap.report.rows import alike
 from slurmwrap.retry.decision import Ruled
 from slurmwrap.retry.history import CLEARED, REPAIRED, NodeHistory, Repair
-from slurmwrap.retry.lemon import NodeScore, Term, scores
+from slurmwrap.retry.lemon import NodeScore, scores
 from slurmwrap.retry.strikes import Standing, standings
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
 
 _MOST = 1000  # nodes that one call marks
-_GRADES = {"share": "perhaps"}  # other grades are shown by their names
+_NOTHING = "nothing is known against it"
+STATUSES = ("suspect", "lemon", "drained", "ok")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,6 +42,7 @@ app = typer.Typer(
     \b
     Examples:
       slurmwrap nodes list
+      slurmwrap nodes list --status lemon,drained --cause xid
       slurmwrap nodes list --all --json          every node with a fault in the window
       slurmwrap nodes show n17                   each fault with its job, date and weight
       slurmwrap nodes repaired n17 --note "GPU 3 replaced" --resume
@@ -49,8 +51,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NODE", help="A node, or a host list: 'n[01-04]'.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
-Note = Annotated[str, typer.Option(help="Why; it is kept and shown.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Lift our drain too; a drain of anybody else stays.")]
 
 
@@ -65,34 +65,90 @@ class View:
 
 @app.command("list")
 def list_nodes(
-    everything: Annotated[bool, typer.Option("--all", help="Nodes that are ok too, where anything was seen.")] = False,
-    as_json: AsJson = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Nodes that are ok too, where anything was seen; every line.")
+    ] = False,
+    status: Annotated[
+        str, typer.Option("--status", "-t", metavar="STATUS", help="Only suspect, lemon, drained or ok.")
+    ] = "",
+    cause: Annotated[str, typer.Option("--cause", help="Only nodes with this in a reason: xid, node_failure.")] = "",
+    node: listing.Node = "",
+    since: Annotated[str, typer.Option("--since", "-S", help="Only doubted since then: 24h, 7d, or a date.")] = "",
+    limit: listing.Limit = listing.LIMIT,
+    as_json: listing.AsJson = False,
 ) -> None:
     """List doubted nodes, worst first; nodes alike share a line."""
+    wanted = listing.wanted(node=node, since=since)
+    kinds = listing.known(listing.several(status), STATUSES, "--status")
     view = _view(_place(), load(os.environ))
-    rows = [_row(one.health.status, one) for one in view.standings]
+    told = [(_row(one.health.status, one), one.score) for one in view.standings]
     doubted = {one.health.node for one in view.standings}
-    if everything:
-        rows += [_row("ok", None, score) for score in view.scores if score.node not in doubted]
-    typer.echo(json.dumps(rows, indent=2) if as_json else table(rows))
+    if everything or "ok" in kinds:
+        told += [(_row("ok", None, score), score) for score in view.scores if score.node not in doubted]
+    rows = [
+        row
+        for row, score in told
+        if (not kinds or row["status"] in kinds)
+        and (not wanted.nodes or row["node"] in wanted.nodes)
+        and (wanted.since is None or row["since"] >= wanted.since)
+        and _has_cause(row, score, cause)
+    ]
+    text, more = table(rows, None if everything else limit, columns=terminal.columns())
+    listing.say_list("nodes", rows, text, as_json=as_json, more=0 if as_json else more)
+
+
+def _has_cause(row: Mapping[str, Any], score: NodeScore | None, cause: str) -> bool:
+    """Whether the word stands in what is said against the node, or in a fault that counts."""
+    terms = score.terms if score is not None else ()
+    texts = [row["reason"], *(f"{term.kind} {term.text}" for term in terms if term.weight)]
+    return any(cause.lower() in text.lower() for text in texts)
 
 
 @app.command(short_help="Show the sum of a node term by term.")
-def show(name: Name, as_json: AsJson = False) -> None:
-    """Show the sum of a node term by term: weights, jobs, dates and the lines behind them."""
+def show(
+    name: Name,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for each fault: nothing is folded.")] = False,
+    as_json: listing.AsJson = False,
+) -> None:
+    """Show the sum of a node term by term: weights, jobs, dates and the lines behind them.
+
+    Faults that are alike share a line, and so do nodes of which the same is told.
+    """
     config = load(os.environ)
     view = _view(_place(), config)
     names = _names(name)
     _refuse_strangers(names, view, _place(), config)
-    told = [_told(node, view, config) for node in names]
+    told = [(node, *_told(node, view, config, verbose)) for node in names]
     if as_json:
-        typer.echo(json.dumps([row for row, _ in told], indent=2))
+        listing.say_list("node", [row for _, row, _ in told], "", as_json=True)
         return
-    typer.echo("\n\n".join(story for _, story in told))
+    pages = alike(told, lambda one: (_head(one[1]), *one[2]))
+    typer.echo("\n\n".join(_page([node for node, _, _ in same], same[0][1], same[0][2]) for same in pages))
+
+
+def _page(names: Sequence[str], row: Mapping[str, Any], lines: Sequence[str]) -> str:
+    return "\n".join((f"{words.visible(fold(words.in_order(names)))}: {_head(row)}", *lines))
+
+
+def _head(row: Mapping[str, Any]) -> str:
+    return _NOTHING if row["reason"] == _NOTHING else str(row["shown"])
 
 
 @app.command()
-def clear(name: Name, note: Note = "", resume: Resume = False) -> None:
+def gate(as_json: listing.AsJson = False) -> None:
+    """Show what the nodes' Prolog gate is told: until when it may refuse, and the faults for which it does.
+
+    Only where site.published is configured. `clear` and `repaired` take a node's fault away with the next pass.
+    """
+    from slurmwrap.cli.gate import told
+
+    place = load(os.environ).site.published
+    rows, text = told(place, _place().trusted, terminal.local_zone(), time.time())
+    listing.say_list("gate", rows, text, as_json=as_json)
+
+
+@app.command()
+def clear(name: Name, note: listing.Note = "", resume: Resume = False) -> None:
     """Say that what stands against a node is void. Nothing is deleted; who said so is kept.
 
     For root and SlurmUser.
@@ -101,7 +157,7 @@ def clear(name: Name, note: Note = "", resume: Resume = False) -> None:
 
 
 @app.command(short_help="Record a repair: earlier faults weigh less, new ones more.")
-def repaired(name: Name, note: Note = "", resume: Resume = False) -> None:
+def repaired(name: Name, note: listing.Note = "", resume: Resume = False) -> None:
     """Record that a node was repaired: earlier faults weigh less, new ones more.
 
     For root and SlurmUser.
@@ -128,8 +184,8 @@ def _mark(name: str, kind: str, note: str, resume: bool) -> None:
             if resume:
                 _resume(node, database, config)
             now = time.time()
-            count = database.clear_strikes(node, _me(), now) if kind == CLEARED else 0
-            database.add_repair(Repair(node=node, at=now, who=_me(), kind=kind, note=note))
+            count = database.clear_strikes(node, listing.me(), now) if kind == CLEARED else 0
+            database.add_repair(Repair(node=node, at=now, who=listing.me(), kind=kind, note=note))
             strikes = f", {words.count(count, 'strike')} void" if kind == CLEARED else ""
             typer.echo(f"{node}: {kind}{strikes}{', resumed' if resume else ''}")
     typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
@@ -138,7 +194,7 @@ def _mark(name: str, kind: str, note: str, resume: bool) -> None:
 def _resume(node: str, database: Database, config: Config) -> None:
     """Through the edge, which looks at the node as it is now and lifts only a drain whose Reason is ours."""
     now = time.time()
-    because = f"slurmwrap nodes, by {_me()}"
+    because = f"slurmwrap nodes, by {listing.me()}"
     action = SlurmAction(verb=Verb.RESUME, target=node, because=because)
     number = database.intend(None, Ruled(rule="drain", action=action), "act", now)
     try:
@@ -157,13 +213,6 @@ def _refuse_unknown(names: Sequence[str], history: NodeHistory, nodes: Sequence[
     unknown = [name for name in names if name not in known | seen]
     if unknown:
         raise UsageError(f"there is no node '{unknown[0]}'", hint="slurmwrap nodes list --all", exit_code=1)
-
-
-def _me() -> str:
-    uid = os.getuid()
-    name = _user(uid)
-    sudo = os.environ.get("SUDO_USER", "") if uid == 0 else ""
-    return f"{name} (sudo {words.fit(sudo, 40)})" if sudo else name
 
 
 # --- what is known -------------------------------------------------------------------------------------------------
@@ -203,28 +252,20 @@ def _nodes(config: Config) -> tuple[Node, ...]:
 
 
 def _names(hostlist: str) -> tuple[str, ...]:
-    try:
-        names = expand(hostlist)
-    except ValueError as error:
-        raise UsageError(f"'{words.fit(hostlist, 60)}' names no node: {error}") from error
-    if not names or len(names) > _MOST:
-        raise UsageError(f"'{words.fit(hostlist, 60)}' names {len(names)} nodes; 1 to {_MOST} can be asked for")
-    return tuple(dict.fromkeys(names))
+    return listing.hosts(hostlist, _MOST)
 
 
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per group of nodes that are alike."""
+def table(rows: Sequence[dict[str, Any]], limit: int | None = None, *, columns: int = words.WIDTH) -> tuple[str, int]:
+    """One line per group of nodes that are alike, at most `limit`; and how many nodes are left out."""
     if not rows:
-        return "No node is doubted."
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for row in rows:
-        groups.setdefault(_cells(row), []).append(row["node"])
+        return "No node is doubted.", 0
+    groups = alike(rows, _cells)
     head = ("~node", "status", "since", ">times", ">jobs", ">users", "~why")
-    lines = [[fold(words.in_order(names)), *cells] for cells, names in groups.items()]
-    return words.table(head, lines, indent=0, columns=words.WIDTH + 20)
+    lines = [[fold(words.in_order(row["node"] for row in group)), *_cells(group[0])] for group in groups[:limit]]
+    return words.table(head, lines, indent=0, columns=columns), sum(len(group) for group in groups[len(lines) :])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -271,57 +312,19 @@ def _refuse_strangers(names: Sequence[str], view: View, place: Place, config: Co
         raise UsageError(f"there is no node '{unknown[0]}'", hint="slurmwrap nodes list --all", exit_code=1)
 
 
-def _told(node: str, view: View, config: Config) -> tuple[dict[str, Any], str]:
+def _told(node: str, view: View, config: Config, verbose: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """For programs, and the lines for people below the node's name."""
     standing = next((one for one in view.standings if one.health.node == node), None)
     score = next((one for one in view.scores if one.node == node), None)
     slurm = next((one for one in view.nodes if one.name == node), None)
     if standing is None and score is None:
-        row = {**_row("ok", None), "node": node, "reason": "nothing is known against it", "terms": []}
-        return row, f"{words.visible(node)}: nothing is known against it"
+        row = {**_row("ok", None), "node": node, "reason": _NOTHING, "terms": [], "repairs": []}
+        return row, ()
     row = _row(standing.health.status if standing else "ok", standing, score)
     terms = [asdict(term) for term in score.terms] if score else []
     row |= {"terms": terms, "repairs": [asdict(repair) for repair in score.repairs] if score else []}
-    lines = [f"{words.visible(node)}: {row['shown']}", f"  why      {words.visible(row['reason'])}"]
+    lines = [f"  why      {words.visible(row['reason'])}"]
     if slurm is not None and slurm.reason:
         state = "+".join((slurm.state, *sorted(slurm.flags)))
         lines.append(f"  Slurm    {state}: {words.visible(slurm.reason)}")
-    return row, "\n".join([*lines, *(_sum(score, config) if score else [])])
-
-
-def _sum(score: NodeScore, config: Config) -> Iterable[str]:
-    zone = terminal.local_zone()
-    yield f"  ran      {words.count(score.runs, 'run')}, {score.hours:,.1f} h in {config.nodes.window_days:g} days"
-    yield "  sum"
-    yield from (_line(term, f"{term.weight:+6.2f}") for term in score.terms if term.weight)
-    yield f"    {score.weight:6.2f}  against {score.expected:.2f} that the rest of the fleet would have shown"
-    yield (
-        f"    ({score.prior:.1f} + {score.weight:.2f}) / ({score.prior:.1f} + {score.expected:.2f})"
-        f" = {score.ratio:.1f} times the fleet's rate"
-    )
-    nodes = config.nodes
-    yield f"    suspect from {nodes.suspect_ratio:g}, lemon from {nodes.lemon_ratio:g}; {score.why}"
-    void = [term for term in score.terms if not term.weight]
-    if void:
-        yield "  does not count"
-        yield from (_line(term, "     -") for term in void)
-    if score.repairs:
-        yield "  marks"
-    for mark in score.repairs:
-        note = f": {words.visible(mark.note)}" if mark.note else ""
-        yield f"    {words.moment(mark.at, zone)}  {mark.kind} by {words.visible(mark.who)}{note}"
-
-
-def _line(term: Term, weight: str) -> str:
-    job = f"job {term.job_id} of {_user(term.uid)}" if term.job_id else ""
-    kind = ", ".join(dict.fromkeys((term.kind.replace("_", " "), _GRADES.get(term.grade, term.grade))))
-    why = "; ".join(part for part in (term.note, term.why_not) if part)
-    parts = [words.moment(term.at, terminal.local_zone()), kind, job, f"({words.visible(why)})" if why else ""]
-    text = f"\n            {words.fit(term.text, words.WIDTH + 20)}" if term.text else ""
-    return f"    {weight}  {'  '.join(part for part in parts if part)}{text}"
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name if uid >= 0 else "an unknown user"
-    except (KeyError, OverflowError):
-        return str(uid)
+    return row, (*lines, *(sum_lines(score, config.nodes, verbose) if score else []))

@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,10 @@ from typing import Annotated
 import typer
 
 from slurmwrap import config as configuration
+from slurmwrap.cli import events
 from slurmwrap.cli.asking import slurm_of
+from slurmwrap.cli.events import Event, Kind, Log
+from slurmwrap.cli.housekeeping import Housekeeping
 from slurmwrap.cli.tellers import site_publisher, why_text
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config
@@ -28,9 +32,9 @@ from slurmwrap.host.lock import held
 from slurmwrap.host.mounts import mount_of
 from slurmwrap.host.stepfiles import StepFiles
 from slurmwrap.host.userfile import UserLogs
+from slurmwrap.install.watchdog import beat
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
-from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.slurm.accounting import Sacct, WhereThereIs
 from slurmwrap.slurm.adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
@@ -68,6 +72,7 @@ def reconcile(
         raise UsageError("--once and --watch exclude each other")
     config = configuration.load(os.environ)
     voice = Voice.of_terminal("slurmwrap")
+    log = Log.of(config, voice, os.environ)
     commands, timeout_s = slurm_of(config, os.environ, voice), config.slurm_timeout_s
     slurm = choose(config.slurm.adapter, commands, os.environ, timeout_s=timeout_s, say=voice.say).slurm
     site = not user and _is_site(config)
@@ -75,11 +80,14 @@ def reconcile(
     database = place / ("site.db" if site else DATABASE)
     with held(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
         edges = _site(config, commands, store, voice) if site else own_edges(config, commands, store, voice, place)
-        edges = replace(edges, slurm=slurm)
+        edges = replace(edges, slurm=slurm, say=log.note)
+        house = Housekeeping(database, config, site=site, say=log.note)
         if watch:
-            _watch(edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), voice)
+            _watch(edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), log, house)
         else:
-            _show(reconcile_once(edges), voice)
+            summary = reconcile_once(edges)
+            log.tell_all(_told(summary))
+            house.after(summary, time.time())
     if not site:
         _look_after_preruns(config, voice)
 
@@ -175,19 +183,25 @@ def _slurm_uid(config: Config, slurm: SlurmCommands) -> int:
     return int(told[1]) if told else 0
 
 
-def _watch(edges: Edges, wake: Path, poll_s: float, voice: Voice) -> None:
+def _watch(edges: Edges, wake: Path, poll_s: float, log: Log, house: Housekeeping) -> None:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: stopping.append(received))
-    voice.say(f"reconciling every {poll_s:g} s until told to stop")
+    log.tell(Event(kind=Kind.STARTED, text=f"reconciling every {poll_s:g} s until told to stop"))
     watch_slurm(
         edges,
         poll_s=poll_s,
         woken=_wake_time(wake),
         stopped=lambda: bool(stopping),
-        report=lambda summary: _show(summary, voice, quiet=True),
+        report=lambda summary: _passed(summary, log, wake.parent.parent, house),
     )
-    voice.say("stopped")
+    log.tell(Event(kind=Kind.STOPPED, text="stopped"))
+
+
+def _passed(summary: Summary, log: Log, place: Path, house: Housekeeping) -> None:
+    beat(place, time.time())  # for the watchdog: a pass was whole
+    log.tell_all(_told(summary, quiet=True))
+    house.after(summary, time.time())
 
 
 def _wake_time(wake: Path) -> Callable[[], int]:
@@ -202,21 +216,14 @@ def _wake_time(wake: Path) -> Callable[[], int]:
     return read
 
 
-def _show(summary: Summary, voice: Voice, *, quiet: bool = False) -> None:
-    for record in summary.judged:
-        voice.say(_told(record))
-    for action in summary.applied:
-        voice.say(f"done: {action.verb} {action.target} {action.key}{'=' if action.key else ''}{action.value}".rstrip())
-    for action in summary.given_up:
-        voice.say(f"not done: {action.verb} {action.target} {action.key}: {action.error}")
-    for error in summary.errors:
-        voice.say(f"error: {error}")
-    if summary.ingested.refused:
-        voice.say(f"{summary.ingested.refused} spool files were not believed and set aside")
-    if not quiet:
-        voice.say(f"{len(summary.judged)} runs judged, {len(summary.applied)} actions done, {summary.waiting} waiting")
-
-
-def _told(record: AttemptRecord) -> str:
-    category = record.diagnosis.category if record.diagnosis else "unknown"
-    return f"job {record.address} of {record.user}: {category}, {record.decision}: {record.decision_reason}"
+def _told(summary: Summary, *, quiet: bool = False) -> tuple[Event, ...]:
+    """What a pass did; `quiet`: without its sum."""
+    refused = summary.ingested.refused
+    return (
+        *map(events.judged, summary.judged),
+        *map(events.acted, summary.applied),
+        *map(events.not_acted, summary.given_up),
+        *map(events.error, summary.errors),
+        *([events.refused(refused)] if refused else []),
+        *([] if quiet else [events.passed(len(summary.judged), len(summary.applied), summary.waiting)]),
+    )

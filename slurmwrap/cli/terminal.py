@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TextIO
 
+from slurmwrap.cli.voice import STYLES
 from slurmwrap.errors import UsageError
 from slurmwrap.report.tell import Paint, plain
 
-_STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
 _UNITS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _PERIOD = re.compile(r"([0-9]{1,6})(m|min|h|d|w)")
 
@@ -27,10 +27,23 @@ def painter(stream: TextIO | None = None, environ: Mapping[str, str] = os.enviro
 
 def paint(text: str, style: str) -> str:
     """`text` in one of the styles of a terminal; every line by itself, so that a pager may cut between them."""
-    return "\n".join(f"\033[{_STYLES[style]}m{line}\033[0m" for line in text.split("\n"))
+    return "\n".join(f"\033[{STYLES[style]}m{line}\033[0m" for line in text.split("\n"))
 
 
-def since(text: str, now: float, zone: tzinfo | None = None) -> float:
+WIDEST = 110  # columns: longer lines are hard to read
+
+
+def columns(stream: TextIO | None = None, *, least: int = 60, most: int = WIDEST) -> int:
+    """What a page may be wide: the terminal's width within limits, and 80 where `stream` (stdout) is none."""
+    stream = sys.stdout if stream is None else stream
+    try:
+        wide = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):
+        wide = 0
+    return max(least, min(most, wide)) if wide else 80  # a serial console says 0
+
+
+def since(text: str, now: float, zone: tzinfo | None = None, *, option: str = "--since") -> float:
     """`24h`, `7d`, `2w`, `30min`, or a date (`2026-11-20`, `2026-11-20T06:00`) -> Unix seconds. UsageError."""
     period = _PERIOD.fullmatch(text)
     if period:
@@ -40,7 +53,7 @@ def since(text: str, now: float, zone: tzinfo | None = None) -> float:
         return (moment.replace(tzinfo=zone) if moment.tzinfo is None else moment).timestamp()
     except (ValueError, OverflowError):
         hint = "write it as 24h, 7d or 2026-11-20"
-        raise UsageError(f"--since '{text}' is neither a period nor a date", hint=hint) from None
+        raise UsageError(f"{option} '{text}' is neither a period nor a date", hint=hint) from None
 
 
 def local_zone() -> tzinfo | None:

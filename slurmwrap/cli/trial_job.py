@@ -186,13 +186,14 @@ def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice, live: Voice | No
     try:
         inflight.submitted(job.directory, result.job_id)
         live = live or voice
-        live.say(f"pre-run on {on_gpus(prepared)} is job {result.job_id}; Ctrl-C stops watching, not the pre-run")
+        live.say(f"pre-run on {on_gpus(prepared)} is job {result.job_id}")
+        if live.tty:
+            live.say("Ctrl-C stops watching, not the pre-run")
         return follow(Path(job.directory), result.job_id, desk, live)
     except KeyboardInterrupt:
-        voice.say(
-            f"stopped watching; the pre-run, job {result.job_id}, goes on, and nothing else was submitted; "
-            f"look on: slurmwrap prerun show {result.job_id} --follow; end it: scancel {result.job_id}"
-        )
+        voice.say(f"the pre-run, job {result.job_id}, goes on, and nothing else was submitted")
+        voice.say(f"look on: slurmwrap prerun show {result.job_id} --follow")
+        voice.say(f"end it: scancel {result.job_id}")
         raise
 
 

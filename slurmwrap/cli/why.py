@@ -2,54 +2,100 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slurmwrap.cli import terminal
-from slurmwrap.cli.known import Known, Place, about_job, of_period, place_of
+from slurmwrap.cli.found import last_failed
+from slurmwrap.cli.known import Known, Place, about_job, place_of
+from slurmwrap.cli.listing import envelope
 from slurmwrap.cli.unrecorded import unrecorded
-from slurmwrap.config import load
-from slurmwrap.errors import SlurmwrapError, UsageError
-from slurmwrap.report.story import Story, last_failure, next_step, story_of
+from slurmwrap.config import Config, load
+from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
+from slurmwrap.report.account import Account, account_of
+from slurmwrap.report.nextstep import next_step
+from slurmwrap.report.story import Story, last_failure, story_of, tasks_of
 from slurmwrap.report.tell import tell
+from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import to_plain
 
 LOOK_BACK_S = 30 * 86400.0
+_SLURM_S = 3.0  # Slurm's present word is a help, not the answer
+_FILE_CAP = 1 << 20  # bytes of a script of which a line is shown
 
 
 def why(
     job: Annotated[str, typer.Argument(metavar="JOBID", help="81, or 77_2 for an array task.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", "--all", help="Every run, every task, every cited line.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs (docs/jobs.md).")] = False,
 ) -> None:
     """Tell why a job failed, and what to do now.
 
-    Without JOBID it is your last failed job.
+    Without JOBID it is your last failed job. Exit code 0: it is told, or nothing failed; 1: nothing is known of the
+    job; 6: the database cannot be read; 255: that is no job id.
 
     \b
     Examples:
       slurmwrap why
       slurmwrap why 81
+      slurmwrap why 77 -v                   each task of an array by itself
       slurmwrap why 77_2 --json | jq .next
     """
     config = load(os.environ)
     place = place_of(config, os.environ, os.geteuid())
-    address = _checked(job) if job else _last(place)
+    address = checked(job) if job else _last(place)
     if not address:
         _say(f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as is known here")
         return
     known = about_job(place, address)
-    story = story_of(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
     note(known)
+    story = _with_slurm(story_of_job(address, known, config, place), place, config)
+    if place.alone and not any(run.diagnosis for run in story.attempts):
+        _say("no site reconciler here: 'slurmwrap reconcile' finds out how your runs ended")
+    if as_json:
+        typer.echo(envelope("why", {**plain_story(story), "next": to_plain(next_step(story))}))
+        return
+    page = tell(
+        story,
+        terminal.local_zone(),
+        terminal.painter(),
+        columns=terminal.columns(),
+        verbose=verbose,
+        account=account(story, known, config),
+    )
+    typer.echo(page, nl=False)
+
+
+def checked(job: str) -> str:
+    """A job id as people write it. UsageError for anything else."""
+    head, _, task = job.partition("_")
+    if not head.isdecimal() or not job.isascii() or (task and not task.isdecimal()) or len(job) > 30:
+        raise UsageError(f"'{job}' is no job id", hint="write 81, or 77_2 for a task of array 77")
+    return job
+
+
+def account(story: Story, known: Known, config: Config) -> Account | None:
+    """The ledger of the job; None for an array, whose tasks have one each."""
+    ids = {run.attempt.job_id for run in story.attempts}
+    return account_of(story.attempts, config.retry, known.resets) if len(ids) == 1 else None
+
+
+def story_of_job(address: str, known: Known, config: Config, place: Place) -> Story:
+    """By what is kept of it, else by Slurm's own word. SlurmwrapError where nobody knows it."""
+    story = story_of(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
     if story.empty:
-        story = replace(
-            story, attempts=unrecorded(address, config, os.environ, None if place.site or place.uid == 0 else place.uid)
-        )
+        whose = None if place.site or place.uid == 0 else place.uid
+        story = replace(story, attempts=unrecorded(address, config, os.environ, whose))
         if story.attempts:
             _say("nothing was recorded of it here: this is Slurm's own word")
     if story.empty:
@@ -57,30 +103,67 @@ def why(
             f"nothing is known of job {address}",
             hint="'slurmwrap history' lists what is known; Slurm's own word: scontrol show job " + address,
         )
-    if place.alone and not any(run.diagnosis for run in story.attempts):
-        _say("no site reconciler here: 'slurmwrap reconcile' finds out how your runs ended")
-    typer.echo(_json(story) if as_json else tell(story, terminal.local_zone(), terminal.painter()), nl=as_json)
-
-
-def _checked(job: str) -> str:
-    head, _, task = job.partition("_")
-    if not head.isdecimal() or not head.isascii() or (task and not task.isdecimal()) or len(job) > 30:
-        raise UsageError(f"'{job}' is no job id", hint="write 81, or 77_2 for a task of array 77")
-    return job
+    belongs = {run.incident for run in story.attempts if run.incident}
+    mine = tuple(one for one in known.incidents if one.incident_id in belongs)
+    return replace(story, incidents=mine, lines=_lines(story, place.uid))
 
 
 def _last(place: Place) -> str | None:
-    known = of_period(place, time.time() - LOOK_BACK_S)
-    return last_failure(known.attempts, known.preruns)
+    found = last_failed(place, time.time() - LOOK_BACK_S)
+    say_notes(found.notes)
+    return last_failure(found.runs, found.stopped)
 
 
-def _json(story: Story) -> str:
-    return json.dumps({**to_plain(story), "next": to_plain(next_step(story))}, indent=2)
+def _with_slurm(story: Story, place: Place, config: Config) -> Story:
+    """With Slurm's word of this moment, for a job that has not ended."""
+    last = story.attempts[-1] if story.attempts else None
+    if (last is not None and (last.state or tasks_of(story))) or story.empty:
+        return story
+    if story.preruns and story.preruns[-1].verdict.outcome.value == "fail":
+        return story
+    with suppress(SlurmError):
+        job = SlurmCommands(os.environ, timeout_s=min(_SLURM_S, config.slurm_timeout_s)).job(story.address)
+        if job is not None and (place.site or place.uid in (0, job.uid)):
+            reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
+            return replace(story, slurm_says=f"{job.state}{reason}")
+    return story
+
+
+def _lines(story: Story, uid: int) -> Mapping[tuple[str, int], str]:
+    """What stands at the lines that the pre-run's findings name, as it was then: read for its owner alone, and only
+    from files that were not changed since."""
+    asked = story.submission
+    if asked is None or asked.uid != uid:
+        return {}
+    named = {(finding.file, finding.line) for record in story.preruns for finding in record.verdict.findings}
+    found = {place: _line_of(Path(asked.work_dir) / place[0], place[1], asked.at) for place in named if all(place)}
+    return {place: line for place, line in found.items() if line}
+
+
+def _line_of(path: Path, number: int, before: float) -> str:
+    with suppress(OSError, ValueError):
+        status = path.stat()
+        if path.is_file() and status.st_size <= _FILE_CAP and status.st_mtime <= before:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            return lines[number - 1] if 0 < number <= len(lines) else ""
+    return ""
+
+
+def plain_story(story: Story) -> dict[str, object]:
+    """For JSON."""
+    plain: dict[str, object] = to_plain(replace(story, lines={}))
+    plain["lines"] = [{"file": file, "line": line, "text": text} for (file, line), text in story.lines.items()]
+    return plain
 
 
 def note(known: Known) -> None:
     """What could not be read, on stderr."""
-    for one in known.notes:
+    say_notes(known.notes)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """The same of the remarks alone."""
+    for one in notes:
         _say(one)
 
 

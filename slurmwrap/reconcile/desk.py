@@ -121,6 +121,7 @@ class Summary:
     held_back: int = 0  # changes of waiting jobs that must wait for their turn: the next pass should come soon too
     errors: list[str] = field(default_factory=list)
     published: bool = False
+    took_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -42,9 +42,19 @@ def begin(run: Pass) -> None:
         _read(run, since)
     else:
         run.incidents = tuple(one for one in known if one.over_at is None or one.over_at >= run.now - _KEPT_S)
+        run.incidents = _closed_by_people(run)
         recent = sorted((r for r in book.failures.values() if _end(r) >= since), key=_end)[-_MOST:]
         book.failures = {record.attempt: record for record in recent}
     _close(run)
+
+
+def _closed_by_people(run: Pass) -> tuple[Incident, ...]:
+    """`run.incidents`, with those that a person closed since (`slurmwrap incidents close`)."""
+    if all(one.over_at is not None for one in run.incidents):
+        return run.incidents
+    closed_now = {one.incident_id: one for one in run.edges.store.incidents(since=run.now - _KEPT_S) if one.closed_by}
+    run.dirty |= any(one.over_at is None and one.incident_id in closed_now for one in run.incidents)
+    return tuple(closed_now.get(one.incident_id, one) for one in run.incidents)
 
 
 def _read(run: Pass, since: float) -> None:
@@ -82,6 +92,7 @@ def end(run: Pass) -> None:
     if run.unseen:
         _look(run, tuple((run.book.failures or {}).values()))
     _close(run)
+    run.incidents = _closed_by_people(run)
     for one in run.incidents:
         if one.incident_id in run.grown:
             run.edges.store.save_incident(one)

@@ -258,7 +258,7 @@ def case_of(
         record=record,
         job=job,
         submission=submission,
-        ledger=ledger_of(others, record),
+        ledger=ledger_of(others, record, run.edges.store.resets(record.attempt.job_id) if others else ()),
         fleet=fleet_of(run.snapshot(), record.partition) if placed else Fleet(),
         limits=_limits(record.partition, run) if placed else (),
         incident=incident_of(record, run),

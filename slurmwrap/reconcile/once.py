@@ -55,6 +55,7 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
         _look_after(look, run)
     _publish(run)
     _tell_gate(run)
+    run.summary.took_s = max(0.0, edges.clock.now() - run.now)
     return run.summary
 
 

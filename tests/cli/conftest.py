@@ -79,11 +79,13 @@ def _shifted(value: Any, shift: float) -> Any:
 
 @pytest.fixture
 def slurmwrap(tmp_path: Path) -> Callable[..., Result]:
-    """`slurmwrap(*words, site=False)`: root or SlurmUser with a site, or a user with a state directory of his own."""
+    """`slurmwrap(*words, site=False)`: root or SlurmUser with a site, or a user with a state directory of his own.
 
-    def run(*words: str, site: bool = False) -> Result:
-        environ = {"XDG_STATE_HOME": str(tmp_path), "SLURMWRAP_CONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
-        environ |= {"SLURMWRAP_SITE_STATE_DIR": str(tmp_path / "site") if site else "", "TZ": "UTC"}
+    `at`: where both lie, instead of the test's own directory."""
+
+    def run(*words: str, site: bool = False, at: Path = tmp_path) -> Result:
+        environ = {"XDG_STATE_HOME": str(at), "SLURMWRAP_CONFIG": str(at / "none"), "HOME": str(at)}
+        environ |= {"SLURMWRAP_SITE_STATE_DIR": str(at / "site") if site else "", "TZ": "UTC"}
         return CliRunner().invoke(app, [*words], env=environ, catch_exceptions=True)
 
     return run

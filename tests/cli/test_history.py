@@ -1,8 +1,9 @@
-"""slurmwrap history: one line per run, 80 columns, filters, JSON."""
+"""slurmwrap history: what is folded, filters, sums, JSON; the same of a site's database and of a user's own."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,10 +11,11 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.history import table
-from slurmwrap.cli.known import Known
+from slurmwrap.cli.found import Found, sums_of
+from slurmwrap.cli.history import page
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.errors import UsageError
 from slurmwrap.report.words import width
@@ -26,61 +28,118 @@ Fill = Callable[[Path, dict[str, Any], float], None]
 def test_the_composed_day(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
     fill(tmp_path / "slurmwrap" / "user.db", day, time.time() - day["until"])
     result = slurmwrap("history", "--since", "7d")
-    lines = result.stdout.splitlines()
+    table, _, sums = result.stdout.partition("\n\n")
+    lines = table.splitlines()
     assert lines[0].split() == ["job", "name", "user", "GPUs", "ended", "h:min", "result"]
-    assert [line for line in lines if width(line) > 80] == []
+    assert [line for line in result.stdout.splitlines() if width(line) > 80] == []
     assert "\x1b" not in result.stdout
     shown = [(line.split()[0], "pre-run  semantic_error" in line) for line in lines[1:]]
     assert ("170", True) in shown
     assert "102" not in {job for job, _ in shown}, "a pre-run is no run of its own"
     assert [job for job, _ in shown if job == "101"] == ["101", "101"]
-    assert any(line.startswith("110_0…2 (3)") for line in lines)
+    assert any(line.startswith("110_[0-2] (3)") for line in lines)
+    assert "stopped by a pre-run." in sums
 
 
-def test_a_user_and_a_period_can_be_chosen(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is root's here")
+def test_the_sites_database_gives_the_same_page(
+    slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path
+) -> None:
+    for place in ("slurmwrap/user.db", "site/site.db"):
+        fill(tmp_path / place, day, time.time() - day["until"])
+    for words in ((), ("--failed",), ("--user", "fay"), ("--since", "4h"), ("--prerun",), ("--each",)):
+        assert slurmwrap("history", *words, site=True).stdout == slurmwrap("history", *words).stdout
+
+
+def test_filters_choose(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
     fill(tmp_path / "slurmwrap" / "user.db", day, time.time() - day["until"])
-    bob = json.loads(slurmwrap("history", "--user", "bob", "--json").stdout)
-    assert ([run["address"] for run in bob["runs"]], bob["stopped"]) == (["110_0", "110_1", "110_2"], [])
-    fay = json.loads(slurmwrap("history", "--user", "fay", "--json").stdout)
-    assert ([run["address"] for run in fay["runs"]], [p["job_id"] for p in fay["stopped"]]) == ([], [170])
-    late = json.loads(slurmwrap("history", "--since", "4h", "--json").stdout)
-    assert sorted(run["address"] for run in late["runs"]) == ["101", "141", "150"]
+
+    def chosen(*words: str) -> tuple[list[str], list[int]]:
+        found = json.loads(slurmwrap("history", "--json", *words).stdout)
+        return sorted(run["address"] for run in found["runs"]), [p["job_id"] for p in found["stopped"]]
+
+    assert chosen("--user", "bob") == (["110_0", "110_1", "110_2"], [])
+    assert chosen("--user", "fay") == ([], [170])
+    assert chosen("--since", "4h")[0] == ["101", "141", "150"]
+    assert chosen("--prerun") == ([], [170])
+    assert chosen("--category", "gpu_hardware", "--node", "n3")[0] == ["101"]
+    assert not {"141", "150"} & set(chosen("--until", "4h")[0])
+    wrong = slurmwrap("history", "--decision", "retri").exception
+    assert isinstance(wrong, UsageError) and wrong.hint == "did you mean retry?"
+
+
+def test_what_is_left_out_is_said_and_counted(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
+    fill(tmp_path / "slurmwrap" / "user.db", day, time.time() - day["until"])
+    every = json.loads(slurmwrap("history", "--json", "--all").stdout)
+    assert (every["more"], every["totals"]["runs"], every["totals"]["stopped"]) == (0, len(every["runs"]), 1)
+    some = json.loads(slurmwrap("history", "--json", "--limit", "2").stdout)
+    assert some["more"] == len(every["runs"]) - 2
+    assert some["totals"] == every["totals"]
+    lines = slurmwrap("history", "--limit", "2", "--each").stdout.splitlines()
+    assert lines[3] == f"and {len(every['runs']) + 1 - 2} runs more (--all shows them)"
 
 
 def test_nothing_is_said_in_words(slurmwrap: Run) -> None:
     assert slurmwrap("history").stdout == "No run is known of this time.\n"
 
 
-def test_a_wrong_period_is_named(slurmwrap: Run) -> None:
-    result = slurmwrap("history", "--since", "7 days")
+@pytest.mark.parametrize("option", ["--since", "--until"])
+def test_a_wrong_period_is_named(slurmwrap: Run, option: str) -> None:
+    result = slurmwrap("history", option, "7 days")
     assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"{option} '7 days' is neither a period nor a date"
     assert result.exception.hint == "write it as 24h, 7d or 2026-11-20"
 
 
+BASE = AttemptRecord(
+    attempt=Attempt(cluster="lab", job_id=1, submit_time=0),
+    name="sweep",
+    user="ada",
+    state="FAILED",
+    gpus=1,
+    start_time=1_795_240_800,
+    diagnosis=Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=1, signature=""),
+    decision="stop",
+)
+
+
+def told(*runs: AttemptRecord, each: bool = False) -> list[str]:
+    found = Found(runs=runs, sums=sums_of(runs))
+    return page(found, UTC, limit=None, each=each).splitlines()
+
+
 def test_tasks_that_ended_alike_share_a_line_and_users_are_shown_only_where_they_differ() -> None:
-    diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=1, signature="")
-    base = AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=1, submit_time=0),
-        name="sweep",
-        user="ada",
-        state="FAILED",
-        gpus=1,
-        start_time=1_795_240_800,
-        diagnosis=diagnosis,
-        decision="stop",
-    )
-    runs = [replace(base, address=f"77_{n}", end_time=1_795_240_860 + n) for n in range(3)]
+    runs = [replace(BASE, address=f"77_{n}", end_time=1_795_240_860 + n) for n in range(3)]
     other = replace(
-        base, address="80", name="no\nname", end_time=1_795_244_400, state="OUT_OF_MEMORY", decision="resize"
+        BASE, address="80", name="no\nname", end_time=1_795_244_400, state="OUT_OF_MEMORY", decision="resize"
     )
-    assert table(Known(), [*runs, other], [], UTC).splitlines() == [
-        "job         name      GPUs  ended        h:min  result",
-        "77_0…2 (3)  sweep        1  11-21 06:01   0:01  gpu_oom",
-        "80          no\\nname     1  11-21 07:00   1:00  gpu_oom",
+    assert told(*runs, other) == [
+        "job           name      GPUs  ended        h:min  result",
+        "80            no\\nname     1  11-21 07:00   1:00  gpu_oom",
+        "77_[0-2] (3)  sweep        1  11-21 06:01   0:01  gpu_oom",
+        "",
+        "4 runs, 4 failed (100 %), 1.05 GPU-hours, 1.05 of them in failed runs.",
     ]
     bob = replace(other, user="bob", diagnosis=None, start_time=None)
-    assert table(Known(), [runs[0], bob], [], UTC).splitlines() == [
+    assert told(runs[0], bob)[:3] == [
         "job   name      user  GPUs  ended        h:min  result",
-        "77_0  sweep     ada      1  11-21 06:01   0:01  gpu_oom",
         "80    no\\nname  bob      1  11-21 07:00         out of memory",
+        "77_0  sweep     ada      1  11-21 06:01   0:01  gpu_oom",
     ]
+
+
+def test_the_same_failure_again_and_again_is_one_line() -> None:
+    runs = [
+        replace(BASE, attempt=replace(BASE.attempt, job_id=n), address=str(n), end_time=1_795_240_860 + n)
+        for n in range(80, 85)
+    ]
+    completed = [
+        replace(
+            run, address=f"9{run.address}", diagnosis=replace(BASE.diagnosis, category="success"), state="COMPLETED"
+        )
+        for run in runs[:2]
+    ]
+    lines = told(*runs, *completed)
+    assert [line.split()[0] for line in lines[1:4]] == ["84", "981", "980"]
+    assert lines[1].split()[1] == "(5)"
+    assert [line.split()[0] for line in told(*runs, each=True)[1:6]] == ["84", "83", "82", "81", "80"]

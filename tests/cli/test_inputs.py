@@ -54,7 +54,7 @@ def test_an_input_is_listed_with_what_its_file_is_like_now(slurmwrap: Run, own: 
     states = []
     for change in (lambda: None, lambda: data.write_bytes(b"mended"), data.unlink):
         change()
-        states.append(json.loads(slurmwrap("inputs", "list", "--json").stdout)[0]["now"])
+        states.append(json.loads(slurmwrap("inputs", "list", "--json").stdout)["rows"][0]["now"])
     assert states == ["same", "changed", "gone"]
     head, row = slurmwrap("inputs", "list").stdout.splitlines()
     assert head.split() == ["input", "binds", "job", "since", "now", "reason"]
@@ -95,14 +95,14 @@ def test_what_binds_everybody_is_not_for_a_user_to_free(slurmwrap: Run, own: Pat
     result = slurmwrap("inputs", "clear", str(data))
     assert isinstance(result.exception, RefusedError)
     assert "only an administrator" in str(result.exception)
-    assert json.loads(slurmwrap("inputs", "list", "--json").stdout)[0]["binds"] == "everybody"
+    assert json.loads(slurmwrap("inputs", "list", "--json").stdout)["rows"][0]["binds"] == "everybody"
 
 
 def test_a_user_blocks_a_file_for_himself_and_the_site_for_everybody(
     slurmwrap: Run, tmp_path: Path, data: Path
 ) -> None:
     assert slurmwrap("inputs", "block", str(data), "--reason", "old").stdout == f"blocked: {data}\n"
-    (mine,) = json.loads(slurmwrap("inputs", "list", "--json").stdout)
+    (mine,) = json.loads(slurmwrap("inputs", "list", "--json").stdout)["rows"]
     assert (mine["uid"], mine["digest"], mine["reason"], mine["job_id"]) == (UID, digest(str(data)), "old", None)
     if UID:
         return
@@ -154,3 +154,44 @@ def test_a_path_with_escape_sequences_is_never_printed_raw(slurmwrap: Run, tmp_p
     freed = slurmwrap("inputs", "clear", str(data))
     assert (blocked.exit_code, freed.exit_code) == (0, 0)
     assert "\x1b" not in blocked.stdout + freed.stdout
+
+
+def test_files_of_a_directory_with_the_same_fault_share_a_line(slurmwrap: Run, own: Path) -> None:
+    own.parent.mkdir()
+    with Database.open(own) as store, store.transaction():
+        for number in range(41):
+            path = f"/data/shard-{number:03d}.tar"
+            store.block_input(
+                BlockedInput(
+                    digest=f"{number:064d}", path=path, uid=UID, reason=f"{path}: does not exist", at=1e9, job_id=81
+                )
+            )
+        store.block_input(BlockedInput(digest="f" * 64, path="/data/x.tar", uid=UID, reason="cut", at=2e9, job_id=82))
+    lines = slurmwrap("inputs", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["input", "/data/x.tar", "/data/shard-[000-040].tar"]
+    assert lines[2].split()[1] == "(41)" and lines[2].endswith("does not exist")
+
+    def paths(*words: str) -> list[str]:
+        return [row["path"] for row in json.loads(slurmwrap("inputs", "list", "--json", *words).stdout)["rows"]]
+
+    assert paths("/data/x*") == paths("--job", "82") == paths("--since", "2030-01-01") == ["/data/x.tar"]
+    assert len(paths("--all")) == 42
+    assert json.loads(slurmwrap("inputs", "list", "--json", "--limit", "40").stdout)["more"] == 2
+    assert slurmwrap("inputs", "clear", "--job", "81").stdout.count("free again: ") == 41
+    assert paths() == ["/data/x.tar"]
+    freed = json.loads(slurmwrap("inputs", "list", "--freed", "--json").stdout)["rows"]
+    assert sorted(one["digest"] for one in freed) == sorted(f"{number:064d}" for number in range(41))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("clear",), "name the files to free, or the job with --job"),
+        (("clear", "--job", "9"), "job 9 made no input blocked"),
+        (("clear", "/no/such/file"), "'/no/such/file' is not blocked"),
+    ],
+)
+def test_nothing_to_clear_is_an_error(slurmwrap: Run, words: tuple[str, ...], said: str) -> None:
+    wrong = slurmwrap("inputs", *words).exception
+    assert isinstance(wrong, UsageError)
+    assert (str(wrong), wrong.hint) == (said, "slurmwrap inputs list")

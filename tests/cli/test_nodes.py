@@ -19,6 +19,7 @@ from slurmwrap.edges import Published
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.decision import Strike
+from slurmwrap.retry.gate import Fault, Gate
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import FilePublisher
 
@@ -113,7 +114,7 @@ def test_what_the_cap_leaves_out_is_shown_as_such(
     slurmwrap: Run, site: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURMWRAP_PLACEMENT_EXCLUDE_CAP", "0.05")
-    rows = {row["node"]: row for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)}
+    rows = {row["node"]: row for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)["rows"]}
     assert [(name, row["shown"], row["published"]) for name, row in rows.items()] == [
         ("n1", "lemon", True),
         ("n2", "suspect", True),
@@ -125,7 +126,7 @@ def test_what_the_cap_leaves_out_is_shown_as_such(
 
 @root_only
 def test_all_shows_nodes_that_are_ok_too(slurmwrap: Run, site: Path, slurm: Path) -> None:
-    rows = json.loads(slurmwrap("nodes", "list", "--all", "--json", site=True).stdout)
+    rows = json.loads(slurmwrap("nodes", "list", "--all", "--json", site=True).stdout)["rows"]
     assert [(row["node"], row["status"]) for row in rows if row["node"] == "n5"] == [("n5", "ok")]
 
 
@@ -137,10 +138,12 @@ def test_the_sum_of_a_node_is_shown_term_by_term(slurmwrap: Run, site: Path, slu
     assert lines[0] == "n1: lemon"
     assert "  Slurm    IDLE+DRAIN: bad fan" in story
     assert "  ran      1 run, 20.0 h in 28 days" in lines
-    assert sum("strike, suspect  job 10" in line for line in lines) == 6
+    assert sum("6 x strike, suspect  jobs 101, 102, 103, 104, 105, 106 of 6 users" in line for line in lines) == 1
+    each = slurmwrap("nodes", "show", "n1", "--verbose", site=True).stdout.splitlines()
+    assert sum("strike, suspect  job 10" in line for line in each) == 6
     assert "xid, conclusive  job 400 of 1400" in story
     assert "NVRM: Xid (PCI:0000:05:00): 79, name=\\x1b[31m" in story and "\x1b" not in story
-    (told,) = json.loads(slurmwrap("nodes", "show", "n1", "--json", site=True).stdout)
+    (told,) = json.loads(slurmwrap("nodes", "show", "n1", "--json", site=True).stdout)["rows"]
     assert told["weight"] == sum(term["weight"] for term in told["terms"]) == 9.0
     assert slurmwrap("nodes", "show", "n9", site=True).stdout == "n9: nothing is known against it\n"
 
@@ -155,7 +158,9 @@ def test_clearing_deletes_nothing_and_says_who_did_it(slurmwrap: Run, site: Path
         (mark,) = store.repairs(since=0)
     assert len(kept) == 6 and all(s.cleared_at and s.cleared_by == mark.who for s in kept)
     assert (mark.node, mark.kind, mark.note) == ("n1", "cleared", "driver rolled back")
-    assert "n1" not in [row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)]
+    assert "n1" not in [
+        row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)["rows"]
+    ]
     story = slurmwrap("nodes", "show", "n1", site=True).stdout
     assert "n1: ok" in story and "driver rolled back" in story and f"cleared by {mark.who}" in story
 
@@ -164,7 +169,7 @@ def test_clearing_deletes_nothing_and_says_who_did_it(slurmwrap: Run, site: Path
 def test_a_repair_is_recorded_for_a_whole_host_list(slurmwrap: Run, site: Path, slurm: Path) -> None:
     result = slurmwrap("nodes", "repaired", "n[1-3]", site=True)
     assert result.stdout == "n1: repaired\nn2: repaired\nn3: repaired\n"
-    left = [row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)]
+    left = [row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)["rows"]]
     assert left == ["n4"]
 
 
@@ -193,7 +198,7 @@ def test_a_drain_of_a_person_is_never_lifted_and_nothing_is_marked(slurmwrap: Ru
 @root_only
 def test_without_slurm_the_history_is_shown_all_the_same(slurmwrap: Run, site: Path, away: None) -> None:
     result = slurmwrap("nodes", "list", "--json", site=True)
-    assert json.loads(result.stdout)[0]["node"] == "n1"
+    assert json.loads(result.stdout)["rows"][0]["node"] == "n1"
     assert "drains and the cap are not known" in result.stderr
 
 
@@ -247,3 +252,55 @@ def test_nothing_known_is_said(slurmwrap: Run) -> None:
 
 def test_the_help_gives_examples(slurmwrap: Run) -> None:
     assert "slurmwrap nodes repaired n17" in slurmwrap("nodes", "--help").stdout
+
+
+@root_only
+def test_filters_choose_nodes_by_status_cause_and_name(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    def names(*words: str) -> list[str]:
+        return [
+            row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", *words, site=True).stdout)["rows"]
+        ]
+
+    assert names("--status", "lemon") == ["n1"]
+    assert names("--status", "suspect,ok", "--node", "n[3-5]") == ["n3", "n4", "n5"]
+    assert names("--cause", "xid") == ["n1"]
+    assert names("--cause", "nothing of the kind") == []
+    assert names("--since", "30min") == []
+    wrong = slurmwrap("nodes", "list", "--status", "lemmon", site=True)
+    assert isinstance(wrong.exception, UsageError)
+    assert (str(wrong.exception), wrong.exception.hint) == (
+        "--status 'lemmon' is none that we know",
+        "did you mean lemon?",
+    )
+
+
+@root_only
+def test_nodes_of_which_the_same_is_told_share_a_page(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    pages = slurmwrap("nodes", "show", "n[1-4,6-9]", site=True).stdout.split("\n\n")
+    assert [page.splitlines()[0] for page in pages] == [
+        "n1: lemon",
+        "n[2-4]: suspect",
+        "n[6-9]: nothing is known against it",
+    ]
+    assert "2 x strike, suspect  jobs 201, 202 of 2 users" in pages[1]
+
+
+@root_only
+def test_a_long_list_says_how_much_it_leaves_out(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    shown = slurmwrap("nodes", "list", "--limit", "1", site=True).stdout.splitlines()
+    assert (shown[1].split()[0], shown[2:]) == ("n1", ["and 3 more (--all shows them)"])
+
+
+def test_what_the_gate_is_told_is_shown(slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(tmp_path / "published"))
+    assert "is told nothing" in slurmwrap("nodes", "gate").stdout
+    (tmp_path / "published").mkdir(mode=0o755)
+    publisher = FilePublisher(tmp_path / "published", "", seal=lambda payload, **_: payload)
+    faults = tuple(Fault(node=f"n{i}", cause="gpu_hardware", since=NOW - 60) for i in (1, 2, 3))
+    publisher.tell_gate(Gate(at=NOW, until=NOW + 600, allowed=True, faults=faults))
+    if os.geteuid():
+        return
+    first, _, line = slurmwrap("nodes", "gate").stdout.splitlines()
+    assert first.endswith("the gate may refuse.") and line.split()[:2] == ["n[1-3]", "gpu_hardware"]
+    publisher.tell_gate(Gate(at=NOW - 700, until=NOW - 100, allowed=False))
+    assert "the gate refuses nothing" in slurmwrap("nodes", "gate").stdout

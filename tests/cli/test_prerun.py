@@ -83,7 +83,7 @@ def test_the_newest_comes_first_with_its_verdict(slurmwrap: Run, leave: Callable
 def test_filters_choose_and_json_has_every_field(slurmwrap: Run, leave: Callable[..., Path]) -> None:
     leave("a", PASSED, age_s=7300)
     leave("b", FAILED, real_job="11", job="14\n", **{"progress.json": '{"steps": 2}'})
-    (row,) = json.loads(slurmwrap("prerun", "list", "--failed", "--json").stdout)
+    (row,) = json.loads(slurmwrap("prerun", "list", "--failed", "--json").stdout)["rows"]
     wanted = {
         "job_id": 11,
         "prerun_job_id": 14,
@@ -95,8 +95,24 @@ def test_filters_choose_and_json_has_every_field(slurmwrap: Run, leave: Callable
     }
     assert {key: row[key] for key in wanted} == wanted
     assert row["progress"] == {"steps": 2}
-    assert len(json.loads(slurmwrap("prerun", "list", "--since", "1h", "--json").stdout)) == 1
+    assert len(json.loads(slurmwrap("prerun", "list", "--since", "1h", "--json").stdout)["rows"]) == 1
     assert slurmwrap("prerun", "list", "--running").stdout == "No pre-run.\n"
+
+
+def test_a_sweeps_preruns_share_a_line_and_a_limit_is_said(slurmwrap: Run, leave: Callable[..., Path]) -> None:
+    for number in range(5):
+        leave(f"s{number}", PASSED, age_s=100 + number, real_job=str(20 + number), job=f"{40 + number}\n")
+    leave("f", FAILED, age_s=600, real_job="11", job="14\n")
+    lines = slurmwrap("prerun", "list").stdout.splitlines()[1:]
+    assert [line.split()[:4] for line in lines] == [["20", "(5)", "40", "job.sh"], ["11", "14", "job.sh", "fail"]]
+    assert slurmwrap("prerun", "list", "--limit", "1").stdout.splitlines()[2] == "and 1 more (--all shows them)"
+
+    def jobs(*words: str) -> list[int]:
+        return [row["job_id"] for row in json.loads(slurmwrap("prerun", "list", "--json", *words).stdout)["rows"]]
+
+    assert jobs("--state", "pass,inconclusive", "--until", "5m") == []
+    assert jobs("--category", "import_error") == [] and jobs("--failed") == [11]
+    assert jobs("--name", "j*.sh", "--job", "22") == [22] and jobs("--name", "other*") == []
 
 
 def test_show_tells_verdict_findings_evidence_and_output(slurmwrap: Run, leave: Callable[..., Path]) -> None:
@@ -145,7 +161,7 @@ def test_what_is_not_known_is_named_with_the_way_out(slurmwrap: Run, leave: Call
     ],
 )
 def test_nothing_is_forgotten_by_mistake(slurmwrap: Run, words: tuple[str, ...], said: str) -> None:
-    done = slurmwrap("prerun", "forget", *words)
+    done = slurmwrap("prerun", "clear", *words)
     assert done.exit_code != 0
     assert said in str(done.exception)
 
@@ -163,7 +179,7 @@ def test_forget_by_job_fingerprint_script_and_all(slurmwrap: Run, leave: Callabl
         (("c" * 12,), ["a" * 64, "b" * 64, "c" * 64]),
         (("--all",), ["*"]),
     ]:
-        done = slurmwrap("prerun", "forget", *words)
+        done = slurmwrap("prerun", "clear", *words)
         assert done.exit_code == 0, done.output
         assert sorted(json.loads(forgotten.read_text())) == marks
 

@@ -58,7 +58,7 @@ def in_hours(text: str) -> str:
 
 def test_nothing_known_is_said(slurmwrap: Run) -> None:
     assert slurmwrap("profile", "list").stdout == "No profile is known.\n"
-    assert json.loads(slurmwrap("profile", "list", "--json").stdout) == []
+    assert json.loads(slurmwrap("profile", "list", "--json").stdout)["rows"] == []
 
 
 def test_a_profile_is_one_line_with_what_it_rests_on_and_how_sure_it_is(slurmwrap: Run, own: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_profile_is_one_line_with_what_it_rests_on_and_how_sure_it_is(slurmwra
 
 def test_confidence_is_as_of_now(slurmwrap: Run, own: Path) -> None:
     keep(own, replace(MEASURED, measured_at=NOW - HALF_LIFE_S))
-    (found,) = json.loads(slurmwrap("profile", "list", "--json").stdout)
+    (found,) = json.loads(slurmwrap("profile", "list", "--json").stdout)["rows"]
     assert found["confidence"] == 0.453
     assert "0.45 now; 0.91 when it was measured" in slurmwrap("profile", "show", "last").stdout
 
@@ -96,7 +96,7 @@ def test_the_list_can_be_narrowed(slurmwrap: Run, own: Path, words: tuple[str, .
     old = replace(MEASURED, key="old", measured_at=NOW - 3 * 86400)
     weak = replace(MEASURED, key="weak", source="prerun", confidence=0.1, measured_at=NOW - 4 * 86400)
     keep(own, replace(MEASURED, key="new", measured_at=NOW - 3600), old, weak)
-    shown = json.loads(slurmwrap("profile", "list", "--json", *words).stdout)
+    shown = json.loads(slurmwrap("profile", "list", "--json", *words).stdout)["rows"]
     assert [one["key"] for one in shown] == keys
 
 
@@ -152,7 +152,7 @@ def test_an_unknown_key_names_near_ones(slurmwrap: Run, own: Path) -> None:
         (("show", "trian-a100x8-3f2a91c04be7"), "there is no profile", "did you mean train-a100x8-3f2a91c04be7"),
         (("show", "train"), "'train' begins 2 keys", "give more of it"),
         (("show", ""), "there is no profile ''", "slurmwrap profile list"),
-        (("forget", "train"), "there is no profile 'train'", ""),
+        (("clear", "train"), "there is no profile 'train'", ""),
         (("export", "zzz"), "there is no profile 'zzz'", "slurmwrap profile list"),
     ]:
         error = slurmwrap("profile", *words).exception
@@ -182,7 +182,7 @@ def test_an_export_comes_back_as_it_was(slurmwrap: Run, own: Path, tmp_path: Pat
     before = all_of(own)
     file = tmp_path / "profiles.json"
     file.write_text(slurmwrap("profile", "export").stdout, encoding="utf-8")
-    assert slurmwrap("profile", "forget", "--all").exit_code == 0
+    assert slurmwrap("profile", "clear", "--all").exit_code == 0
     assert slurmwrap("profile", "list").stdout == "No profile is known.\n"
     assert slurmwrap("profile", "import", str(file)).exit_code == 0
     assert all_of(own) == before
@@ -227,17 +227,17 @@ def test_a_file_that_cannot_be_read_is_named(slurmwrap: Run, tmp_path: Path) -> 
 
 def test_what_is_forgotten_is_said_and_gone(slurmwrap: Run, own: Path) -> None:
     keep(own, MEASURED, replace(MEASURED, key="other"))
-    assert slurmwrap("profile", "forget", "other").stdout == "forgotten: other\n"
+    assert slurmwrap("profile", "clear", "other").stdout == "forgotten: other\n"
     assert all_of(own) == (MEASURED,)
-    both = slurmwrap("profile", "forget", "other", "--all").exception
+    both = slurmwrap("profile", "clear", "other", "--all").exception
     assert isinstance(both, UsageError) and both.exit_code == 255
-    assert isinstance(slurmwrap("profile", "forget").exception, UsageError)
+    assert isinstance(slurmwrap("profile", "clear").exception, UsageError)
     assert all_of(own) == (MEASURED,)
 
 
 def test_one_unknown_key_keeps_the_others(slurmwrap: Run, own: Path) -> None:
     keep(own, MEASURED)
-    assert isinstance(slurmwrap("profile", "forget", MEASURED.key, "none").exception, UsageError)
+    assert isinstance(slurmwrap("profile", "clear", MEASURED.key, "none").exception, UsageError)
     assert all_of(own) == (MEASURED,)
 
 

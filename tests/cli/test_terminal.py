@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import struct
+import termios
 from datetime import UTC, timedelta, timezone, tzinfo
 
 import pytest
@@ -47,3 +51,18 @@ def test_colour_is_for_terminals_that_want_it() -> None:
     assert terminal.painter(Terminal(), {"NO_COLOR": "1"}) is plain
     assert terminal.painter(Terminal(), {"TERM": "dumb"}) is plain
     assert terminal.painter(Terminal(), {"TERM": "xterm"})("a\nb", "red") == "\033[31ma\033[0m\n\033[31mb\033[0m"
+
+
+@pytest.mark.parametrize(
+    ("real", "shown", "within_40_and_120"), [(20, 60, 40), (90, 90, 90), (300, 110, 120), (0, 80, 80)]
+)
+def test_a_page_is_as_wide_as_the_terminal_within_limits(real: int, shown: int, within_40_and_120: int) -> None:
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, real, 0, 0))
+    with os.fdopen(ours, "rb"), os.fdopen(theirs, "w") as stream:
+        assert terminal.columns(stream) == shown
+        assert terminal.columns(stream, least=40, most=120) == within_40_and_120
+
+
+def test_what_is_no_terminal_gets_80_columns() -> None:
+    assert terminal.columns(io.StringIO()) == terminal.columns(Terminal(), least=100) == 80

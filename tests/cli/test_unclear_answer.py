@@ -21,7 +21,7 @@ echo "Configuration data as of 5"
 echo "ClusterName = c"
 """
 LOST = "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received"
-UNKNOWN = "it is not known whether the job was submitted; look with squeue --me before you try again"
+UNKNOWN = "it is not known whether the job was submitted\ngsub: look with squeue --me before you try again"
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
 from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.host import munge
+from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.retry.submission import Submission
+from slurmwrap.store.database import Database
 from slurmwrap.store.leave import write_plain
 from slurmwrap.store.plain import to_plain
 from slurmwrap.store.published import FilePublisher
@@ -115,13 +117,18 @@ def test_json_is_the_whole_story(slurmwrap: Run, tmp_path: Path) -> None:
     result = slurmwrap("why", "81", "--json")
     assert result.stderr == "slurmwrap: no site reconciler here: 'slurmwrap reconcile' finds out how your runs ended\n"
     assert json.loads(result.stdout) == {
+        "kind": "slurmwrap.why",
+        "schema": 1,
         "address": "81",
         "submission": to_plain(asked()),
         "preruns": [],
         "attempts": [],
         "actions": [],
         "delays": [],
-        "next": {"sentence": "It has not ended.", "command": "squeue -j 81"},
+        "incidents": [],
+        "slurm_says": "",
+        "lines": [],
+        "next": {"sentence": "It has not ended.", "command": "slurmwrap watch 81", "also": []},
     }
 
 
@@ -184,3 +191,123 @@ def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeyp
     result = slurmwrap("why", "81")
     assert result.stdout.startswith("Job 81 train\n")
     assert "the site's diagnoses cannot be read: unmunge: " in result.stderr
+
+
+# --- arrays, many runs, findings, jobs that wait ---------------------------------------------------------------------
+
+
+def ended(number: int, address: str, category: str = "gpu_oom", **changes: Any) -> AttemptRecord:
+    cited = Citation(
+        source=f"slurm-{address}.out",
+        line=44,
+        text="torch.cuda.OutOfMemoryError: CUDA out of memory.",
+        before=('  File "/home/me/train.py", line 9, in step', "    loss = model(batch)"),
+        after=("wandb: waiting",),
+    )
+    diagnosis = Diagnosis(
+        category=category,
+        domain="U",
+        decision="stop",
+        confidence=0.93,
+        signature="s",
+        advice="Shard.",
+        evidence=(cited,),
+    )
+    return replace(
+        AttemptRecord(
+            attempt=Attempt(cluster="lab", job_id=number, submit_time=int(NOW) - 9000 + number),
+            address=address,
+            name="sweep",
+            user="me",
+            uid=os.geteuid(),
+            state="FAILED",
+            exit_code=1,
+            gpus=1,
+            nodes=(f"n{number % 4 + 1}",),
+            start_time=int(NOW) - 8000,
+            end_time=int(NOW) - 7000 + number,
+            diagnosis=diagnosis,
+            decision="stop",
+            decision_reason="Shard.",
+        ),
+        **changes,
+    )
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "slurmwrap").mkdir()
+    return tmp_path / "slurmwrap" / "user.db"
+
+
+def keep(path: Path, *runs: AttemptRecord) -> None:
+    with Database.open(path) as database, database.transaction():
+        for run in runs:
+            database.save_attempt(run)
+
+
+def test_tasks_that_failed_alike_are_one_story(slurmwrap: Run, own: Path) -> None:
+    success = Diagnosis(category="success", domain="", decision="none", confidence=1, signature="")
+    done = ended(40, "77_40", state="COMPLETED", exit_code=0, diagnosis=success, decision="none")
+    keep(own, *(ended(n, f"77_{n}") for n in range(32)), ended(33, "77_33", "cpu_oom"), done)
+    page = slurmwrap("why", "77").stdout
+    lines = page.splitlines()
+    assert [line for line in lines if "TASK" in line] == [
+        "32 TASKS 77_[0-31] failed alike",
+        "TASK 77_33 FAILED, exit code 1",
+        "TASK 77_40 COMPLETED",
+    ]
+    assert "  Told of 77_0, the first one (slurmwrap why 77_0):" in lines
+    assert "on n[1-4]." in page and page.count("slurm-77_0.out:44") == 1
+    assert len(lines) < 50
+    assert slurmwrap("why", "77", "--verbose").stdout.count("RUN ") == 34
+
+
+def test_of_many_runs_the_last_is_told_and_the_ledger_shown(slurmwrap: Run, own: Path) -> None:
+    runs = [
+        replace(
+            ended(n, "81", "nccl_error"),
+            attempt=Attempt(cluster="lab", job_id=81, submit_time=int(NOW) - 9000 + n),
+            restarts=n,
+            decision="retry" if n < 3 else "stop",
+        )
+        for n in range(4)
+    ]
+    runs = [
+        replace(run, diagnosis=replace(run.diagnosis, decision="retry", domain="AE")) for run in runs if run.diagnosis
+    ]
+    keep(own, *runs)
+    lines = slurmwrap("why", "81").stdout.splitlines()
+    assert [line for line in lines if line.startswith("RUN ")] == ["RUN 4 FAILED, exit code 1"]
+    table = lines[lines.index("4 RUNS") + 2 : lines.index("4 RUNS") + 6]
+    assert [line.split()[-2:] for line in table] == [["nccl_error", "retry"]] * 3 + [["nccl_error", "stop"]]
+    assert ["nccl_error", "4", "3", "3", "0"] in [line.split() for line in lines]
+    assert slurmwrap("why", "81", "-v").stdout.count("RUN ") == 4
+
+
+def test_the_cited_line_stands_between_its_neighbours(slurmwrap: Run, own: Path) -> None:
+    keep(own, ended(81, "81"))
+    lines = slurmwrap("why", "81").stdout.splitlines()
+    at = lines.index("  slurm-81.out:44")
+    assert lines[at + 1 : at + 5] == [
+        '    |   File "/home/me/train.py", line 9, in step',
+        "    |     loss = model(batch)",
+        "    > torch.cuda.OutOfMemoryError: CUDA out of memory.",
+        "    | wandb: waiting",
+    ]
+
+
+def test_a_finding_shows_the_line_of_the_script_unless_it_was_changed(slurmwrap: Run, tmp_path: Path) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text("#!/bin/sh\npython train.py --data /nowhere\n")
+    os.utime(script, (NOW - 200, NOW - 200))
+    finding = Finding(severity=Severity.ERROR, message="/nowhere: no such file", file="train.sbatch", line=2)
+    failed = replace(stopped(), verdict=replace(stopped().verdict, findings=(finding,)))
+    spool = tmp_path / "slurmwrap" / "spool"
+    leave(spool, Context.SUBMIT, submission=to_plain(asked(work_dir=str(tmp_path), script_path="train.sbatch")))
+    leave(spool, Context.PRERUN, prerun=to_plain(failed))
+    assert "    > python train.py --data /nowhere\n" in slurmwrap("why", "81").stdout
+    lines = json.loads(slurmwrap("why", "81", "--json").stdout)["lines"]
+    assert lines == [{"file": "train.sbatch", "line": 2, "text": "python train.py --data /nowhere"}]
+    script.touch()
+    assert "python train.py" not in slurmwrap("why", "81").stdout

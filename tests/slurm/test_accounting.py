@@ -13,7 +13,7 @@ import pytest
 from plan_requests import faults, trials
 from realslurm import USERS, Lab, need_accounting, run_as, started, wait_for
 
-from slurmwrap.cli.profile_files import exported
+from slurmwrap.cli.profile.files import exported
 from slurmwrap.cluster.limits import Quotas
 from slurmwrap.cluster.node import Snapshot
 from slurmwrap.profiling.profile import ResourceProfile

@@ -53,6 +53,7 @@ def ids(lab: Lab, name: str) -> list[int]:
 def numbers(done: subprocess.CompletedProcess[str]) -> tuple[int, int]:
     """(real job, its pre-run) as gsub told them."""
     job, trial = re.search(r"job (\d+) waits for its pre-run on one GPU, job (\d+)", done.stderr).groups()
+    assert f"\ngsub: watch it: slurmwrap watch {job}\n" in done.stderr
     return int(job), int(trial)
 
 

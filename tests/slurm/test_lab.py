@@ -292,7 +292,7 @@ class TestOtherAccounts:
             assert "single user" in done.stdout
         finally:
             assert lab_command("down", "--dir", directory, user=ALICE).returncode == 0
-        assert [line for name in ("slurm", "munge") for line in living(name, ALICE)] == []
+        assert [line for name in ("slurmctld", "slurmd", "slurmstepd", "munged") for line in living(name, ALICE)] == []
         assert not directory.exists()
 
 

@@ -149,7 +149,7 @@ def explained(lab: Lab, scene: Scene) -> str:
     own = ("--explain", "--dry-run", "--prerun=off", f"--resource-profile={KEYS}-{scene.profile}", "--no-retry")
     done = lab.run(["gsub", *own, *scene.options, "--output=/dev/null", "--wrap=true"], ALICE, env=ASKED_ANEW)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = done.stderr.replace("gsub: nothing submitted; pre-run: off (as asked)\n", "")
+    said = done.stderr.replace("gsub: nothing submitted\ngsub: its pre-run would be: off (as asked)\n", "")
     return f"=== {scene.name}: {' '.join(scene.options)}\n{said}\n"
 
 

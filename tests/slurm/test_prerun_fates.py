@@ -138,7 +138,8 @@ def test_a_pre_run_that_never_starts_delays_its_job_by_the_grace_and_is_not_left
         job, trial = numbers(gsub(lab, home, script, grace_s=4, env={"SLURMWRAP_PRERUN_PARTITION": nowhere}))
         lab.wait_job(job, {"COMPLETED"}, timeout=90)
         assert lab.states(trial) == ["PENDING"]
-        assert [row["state"] for row in prerun(lab, home, "list", "--running") if row["job_id"] == job] == ["pending"]
+        running = prerun(lab, home, "list", "--running")["rows"]
+        assert [row["state"] for row in running if row["job_id"] == job] == ["pending"]
 
 
 def test_a_gate_whose_pre_run_is_gone_is_opened_by_the_next_look(lab: Lab, home: Path) -> None:
@@ -253,7 +254,7 @@ def test_jobs_of_a_sweep_submitted_at_once_share_a_pre_run(lab: Lab, home: Path)
     lab.wait_job(done[0][1], {"COMPLETED"}, timeout=120)
     for job, _ in done:
         lab.wait_job(job, {"COMPLETED"}, timeout=120)
-    rows = {row["job_id"]: row for row in prerun(lab, home, "list")}
+    rows = {row["job_id"]: row for row in prerun(lab, home, "list", "--all")["rows"]}
     assert sorted(rows[job]["attached"] for job, _ in done) == [False, True, True, True]
     assert [(rows[job]["verdict"], rows[job]["reason"]) for job, _ in done if rows[job]["verdict"] != "pass"] == []
 
@@ -266,7 +267,7 @@ def test_a_failure_cancels_the_same_arguments_and_others_get_a_trial_of_their_ow
     jobs = [job for job, _ in told]
     ends = [lab.wait_job(job, {"COMPLETED", "CANCELLED"}, timeout=120) for job in jobs]
     assert ends == ["CANCELLED", "COMPLETED", "CANCELLED", "COMPLETED"]
-    rows = {row["job_id"]: row["verdict"] for row in prerun(lab, home, "list")}
+    rows = {row["job_id"]: row["verdict"] for row in prerun(lab, home, "list", "--all")["rows"]}
     assert [rows[job] for job in jobs] == ["fail", "pass", "fail", "pass"]
 
 
@@ -395,7 +396,7 @@ def test_a_pre_run_whose_node_loses_its_power_delays_its_job_by_the_grace_at_mos
     lab.wait_job(job, {"COMPLETED"}, timeout=120)
     lab.wait_job(trial, {"NODE_FAIL"}, timeout=120)
     assert "was let go" not in ask(lab, home, "reconcile", "--user").stderr  # it ran already
-    rows = {row["prerun_job_id"]: row["state"] for row in prerun(lab, home, "list")}
+    rows = {row["prerun_job_id"]: row["state"] for row in prerun(lab, home, "list", "--all")["rows"]}
     assert rows[trial] == "lost"
 
 

@@ -148,3 +148,19 @@ def test_limits_of_a_partition_are_read() -> None:
 def test_configuration_is_read_in_every_release(release: str, name: str) -> None:
     config = parse_config(captured(release, "config.txt"))
     assert (config["ClusterName"], config["SlurmUser"], config["MinJobAge"]) == (name, "root(0)", "300 sec")
+
+
+@pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])
+def test_the_hooks_of_a_configuration_are_found_by_their_names_in_every_release(release: str) -> None:
+    config = parse_config(captured(release, "lab/config.txt"))
+    assert {key: config[key] for key in ("Prolog", "Epilog", "EpilogSlurmctld", "SlurmctldHost")} == {
+        "Prolog": "/lab/hooks/prolog",
+        "Epilog": "/lab/hooks/epilog",
+        "EpilogSlurmctld": "/lab/hooks/epilog_slurmctld",
+        "SlurmctldHost": "host(127.0.0.1)",
+    }
+
+
+def test_what_slurm_counts_is_one_key_with_all_values_in_order() -> None:
+    text = "Prolog[0]               = /ours\nProlog[1]               = /site/a*\nPrologFlags             = Alloc[x]\n"
+    assert parse_config(text) == {"Prolog": "/ours,/site/a*", "PrologFlags": "Alloc[x]"}

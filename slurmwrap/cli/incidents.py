@@ -1,0 +1,223 @@
+"""`slurmwrap incidents`: causes that struck several jobs at once, and how a person ends one. Flags in, table out.
+
+Root and SlurmUser see all of it; anybody else what is published of those that are open.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from slurmwrap.cli import listing, terminal
+from slurmwrap.cli.known import Place, place_of
+from slurmwrap.cluster.hostlist import fold
+from slurmwrap.config import load
+from slurmwrap.errors import RefusedError, UsageError
+from slurmwrap.report import words
+from slurmwrap.report.rows import fold_jobs
+from slurmwrap.retry.attempt import AttemptRecord, Incident
+from slurmwrap.retry.wanted import Wanted
+from slurmwrap.store import find
+from slurmwrap.store.database import Database
+from slurmwrap.store.plain import to_plain
+from slurmwrap.store.published import read_published
+
+_SHOWN = 6  # characters of an id that are enough to name it
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="""Infrastructure causes that struck several jobs within minutes (docs/incidents.md).
+
+    \b
+    Examples:
+      slurmwrap incidents list --open
+      slurmwrap incidents list --since 30d --category storage_io
+      slurmwrap incidents show 3fa4c1
+      slurmwrap incidents close 3fa4c1 --note "file system is back"
+    """,
+)
+Which = Annotated[str, typer.Argument(metavar="INCIDENT|last", help="The first characters of its id, or 'last'.")]
+
+
+@app.command("list")
+def list_incidents(
+    since: listing.Since = "7d",
+    until: listing.Until = "",
+    category: listing.Category = "",
+    user: listing.User = "",
+    node: listing.Node = "",
+    still_open: Annotated[bool, typer.Option("--open", help="Only those that are not over.")] = False,
+    limit: listing.Limit = listing.LIMIT,
+    everything: listing.Everything = False,
+    as_json: listing.AsJson = False,
+) -> None:
+    """List incidents, newest first."""
+    wanted = listing.wanted(category=category, user=user, node=node, since=since, until=until)
+    place = _place()
+    if not place.site:
+        rows = _published(place, wanted)
+        listing.say_list("incidents", rows, _public_table(rows), as_json=as_json)
+        return
+    found = [one for one in _known(place, wanted.since) if _is_meant(one, wanted, still_open)]
+    shown, more = listing.cut(found, limit, everything)
+    listing.say_list("incidents", [_plain(one) for one in shown], _table(shown), as_json=as_json, more=more)
+
+
+@app.command()
+def show(which: Which, as_json: listing.AsJson = False) -> None:
+    """Show one incident: what its failures share, its jobs, users and nodes, and how its retries wait."""
+    place = _of_site()
+    one = _one(which, _known(place, None))
+    with Database.open(place.database, readonly=True) as database:
+        runs = find.runs_of_incident(database, one.incident_id)
+    if as_json:
+        typer.echo(listing.envelope("incident", {**_plain(one), "runs": [to_plain(run) for run in runs]}))
+        return
+    typer.echo(_story(one, runs))
+
+
+@app.command(short_help="Say that an incident is over.")
+def close(which: Which, note: listing.Note = "") -> None:
+    """Say that an incident is over: what fails from now on is judged by itself, and new retries wait no longer.
+
+    Retries that were granted keep their time. Nothing is deleted; who said so is kept. For root and SlurmUser.
+    """
+    place = _of_site()
+    one = _one(which, _known(place, None))
+    if one.over_at is not None:
+        raise UsageError(f"incident {one.incident_id[:_SHOWN]} is over since {_moment(one.over_at)}", exit_code=1)
+    with Database.open(place.database) as database:
+        database.save_incident(replace(one, over_at=time.time(), closed_by=listing.me(), note=note))
+    typer.echo(f"{one.incident_id[:_SHOWN]}: closed")
+    typer.echo("retries and gsub see it after the next pass of 'slurmwrap reconcile'", err=True)
+
+
+# --- what is known -------------------------------------------------------------------------------------------------
+
+
+def _place() -> Place:
+    return place_of(load(os.environ), os.environ, os.geteuid())
+
+
+def _of_site() -> Place:
+    place = _place()
+    if not place.site:
+        raise RefusedError(
+            "incidents are the site's: only root and SlurmUser see them in full, where site.state_dir is configured",
+            hint="'slurmwrap incidents list' shows what is published of those that are open",
+        )
+    return place
+
+
+def _known(place: Place, since: float | None) -> list[Incident]:
+    with Database.open(place.database, readonly=True) as database:
+        found = database.incidents(since=since)
+    return sorted(found, key=lambda one: (one.over_at is not None, -one.began))
+
+
+def _is_meant(one: Incident, wanted: Wanted, still_open: bool) -> bool:
+    return (
+        (not still_open or one.over_at is None)
+        and (not wanted.categories or one.category in wanted.categories)
+        and (wanted.until is None or one.began < wanted.until)
+        and (not wanted.nodes or bool(set(wanted.nodes) & set(one.nodes)))
+        and (not wanted.users or any(listing.user_name(uid) in wanted.users for uid in one.uids))
+    )
+
+
+def _one(which: str, known: list[Incident]) -> Incident:
+    if which == "last" and known:
+        return max(known, key=lambda one: one.began)
+    found = [one for one in known if which and one.incident_id.startswith(which)]
+    if len(found) == 1:
+        return found[0]
+    problem = f"begins {len(found)} ids" if found else "is no incident that we know"
+    raise UsageError(f"'{words.fit(which, 60)}' {problem}", hint="slurmwrap incidents list --since 400d", exit_code=1)
+
+
+def _published(place: Place, wanted: Wanted) -> list[dict[str, Any]]:
+    told = read_published(place.published, place.trusted) if place.published else None
+    found = [
+        one for one in (told.incidents if told else ()) if not wanted.categories or one.category in wanted.categories
+    ]
+    return [
+        {"id": "", "category": one.category, "scope": one.scope, "began": one.since, "over_at": None,
+         "jobs": one.jobs, "users": one.users}
+        for one in found
+    ]  # fmt: skip
+
+
+# --- shown ---------------------------------------------------------------------------------------------------------
+
+_HEAD = ("id", "root cause", "~scope", "began", "over", ">jobs", ">users", ">nodes")
+
+
+def _table(found: Any) -> str:
+    if not found:
+        return "No incident is known of this time."
+    rows = [
+        [
+            one.incident_id[:_SHOWN],
+            one.category,
+            one.scope,
+            _moment(one.began)[5:],
+            _moment(one.over_at)[5:] if one.over_at is not None else "open",
+            str(len(one.jobs)),
+            str(one.users),
+            str(len(one.nodes)),
+        ]
+        for one in found
+    ]
+    return words.table(_HEAD, rows, indent=0, columns=terminal.columns())
+
+
+def _public_table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "No open incident is published."
+    head = ("root cause", "~scope", "since", ">jobs", ">users")
+    cells = [[r["category"], r["scope"], _moment(r["began"])[5:], str(r["jobs"]), str(r["users"])] for r in rows]
+    return words.table(head, cells, indent=0, columns=terminal.columns())
+
+
+def _story(one: Incident, runs: tuple[AttemptRecord, ...]) -> str:
+    paint, columns = terminal.painter(), terminal.columns()
+    over = (
+        f"over since {_moment(one.over_at)}" if one.over_at is not None else f"open, at least until {_moment(one.ends)}"
+    )
+    users = ", ".join(words.visible(listing.user_name(uid)) for uid in one.uids)
+    facts = [
+        ("scope", one.scope),
+        ("began", f"{_moment(one.began)}; {over}"),
+        ("jobs", fold_jobs(map(str, one.jobs))),
+        ("users", users),
+        ("nodes", fold(words.in_order(one.nodes)) if one.nodes else "none"),
+        ("retries", f"start within {words.duration(one.spread_s)} after its end; none is counted"),
+    ]
+    if one.closed_by:
+        facts.append(("closed", f"by {one.closed_by}{': ' + one.note if one.note else ''}"))
+    lines = [paint(f"Incident {one.incident_id[:_SHOWN]} {words.visible(one.category)}", "bold")]
+    lines += [
+        words.wrapped(f"{name:<8} {value}", indent="  ", hanging=" " * 11, columns=columns) for name, value in facts
+    ]
+    evidence = next((c for run in runs if run.diagnosis for c in run.diagnosis.evidence if c.role == "root"), None)
+    if evidence is not None:
+        told = f"e.g.     {evidence.source}:{evidence.line}: {evidence.text}"
+        lines.append(words.wrapped(told, indent="  ", hanging=" " * 11, columns=columns))
+    if runs:
+        lines.append(f"  more     slurmwrap why {runs[0].address or runs[0].attempt.job_id}")
+    if one.over_at is None:
+        lines.append(f"  close    slurmwrap incidents close {one.incident_id[:_SHOWN]} --note WHY")
+    return "\n".join(lines)
+
+
+def _moment(at: float) -> str:
+    return words.moment(at, terminal.local_zone())
+
+
+def _plain(one: Incident) -> dict[str, Any]:
+    plain = to_plain(one)
+    return {"id": plain.pop("incident_id"), **plain}

@@ -1,0 +1,188 @@
+"""`slurmwrap jobs`: all that is kept of jobs, and how a person takes back what was decided. Flags in, tables out.
+
+Root and SlurmUser see and clear what the site's reconciler keeps; anybody else sees his own jobs, and clears what his
+own reconciler keeps where there is no site.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+
+from slurmwrap.cli import listing, terminal
+from slurmwrap.cli.found import Jobs, find_jobs
+from slurmwrap.cli.known import Place, about_job, place_of
+from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, story_of_job
+from slurmwrap.config import load
+from slurmwrap.errors import RefusedError, UsageError
+from slurmwrap.report import words
+from slurmwrap.report.jobs import kept_of, table
+from slurmwrap.report.look import Look
+from slurmwrap.report.nextstep import next_step
+from slurmwrap.report.story import tasks_of
+from slurmwrap.report.tell import tell
+from slurmwrap.retry.attempt import AttemptRecord, LedgerReset
+from slurmwrap.store.database import Database
+from slurmwrap.store.plain import to_plain
+
+_RETRIES = ("retry", "retry_elsewhere", "resize")  # rules that run a job again
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="""What is kept of jobs: runs, decisions, what is still to be done, and retries used and left.
+
+    \b
+    Examples:
+      slurmwrap jobs list --failed
+      slurmwrap jobs list --user ada --category nccl_error --since 30d
+      slurmwrap jobs list --to-do             decisions that are not all done yet
+      slurmwrap jobs show 81                    all of it, with the retry ledger
+      slurmwrap jobs clear 81 --note "driver mended"
+    """,
+)
+Job = Annotated[str, typer.Argument(metavar="JOBID", help="81, or 77_2 for an array task.")]
+
+
+@app.command("list")
+def list_jobs(
+    since: listing.Since = "7d",
+    until: listing.Until = "",
+    failed: listing.Failed = False,
+    category: listing.Category = "",
+    state: listing.State = "",
+    decision: listing.Decision = "",
+    name: listing.Name = "",
+    user: listing.User = "",
+    account: listing.Account = "",
+    partition: listing.Partition = "",
+    node: listing.Node = "",
+    to_do: Annotated[bool, typer.Option("--to-do", help="Only those with something still to be done.")] = False,
+    limit: listing.Limit = listing.LIMIT,
+    everything: listing.Everything = False,
+    as_json: listing.AsJson = False,
+) -> None:
+    """List jobs, newest first: how often each ran, how it stands, and what is still to be done.
+
+    A job is listed when one of its runs is meant. Jobs of which no run is known yet wait, or never began.
+    """
+    wanted = listing.wanted(
+        user=user, account=account, partition=partition, name=name, category=category, decision=decision,
+        state=state, node=node, since=since, until=until, failed=failed,
+    )  # fmt: skip
+    shown = None if everything else limit
+    found = find_jobs(_place(), wanted, None if everything else limit * (1 if as_json else 4), to_do=to_do)
+    say_notes(found.notes)
+    rows = found.rows[:limit] if as_json and not everything else found.rows
+    text, more = _table(found, shown)
+    more = found.in_all - len(rows) if as_json else more
+    listing.say_list("jobs", [asdict(row) for row in rows], text, as_json=as_json, more=max(0, more))
+
+
+def _table(found: Jobs, limit: int | None) -> tuple[str, int]:
+    if not found.rows:
+        return "No job is known of this time.", 0
+    text, shown = table(found.rows, limit, zone=terminal.local_zone(), columns=terminal.columns())
+    return text, found.in_all - shown
+
+
+@app.command(short_help="Show all that is kept of one job.")
+def show(
+    job: Job,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", "--all", help="Each task of an array by itself.")] = False,
+    as_json: listing.AsJson = False,
+) -> None:
+    """Show all that is kept of one job: its submission with plan and changes, each run with evidence and decision,
+    every intended action, the retry ledger, and what clears it. Tasks of an array that ended alike are told once."""
+    config, place = load(os.environ), _place()
+    address = checked(job)
+    known = about_job(place, address)
+    note(known)
+    story = story_of_job(address, known, config, place)
+    ledger = account(story, known, config)
+    kept = kept_of(story, known.actions)
+    if as_json:
+        content = {**plain_story(story), "kept": kept, "next": to_plain(next_step(story))}
+        typer.echo(listing.envelope("job", {**content, "ledger": asdict(ledger) if ledger is not None else None}))
+        return
+    whole = verbose or not tasks_of(story)
+    look = Look(zone=terminal.local_zone(), paint=terminal.painter(), columns=terminal.columns(), verbose=whole)
+    typer.echo(
+        tell(story, look.zone, look.paint, columns=look.columns, verbose=whole, account=ledger)
+        + "\n" + look.paint("KEPT", "bold") + "\n"
+        + "\n".join(look.wrapped(f"{name:<13} {value}", "  ", " " * 16) for name, value in kept.items())
+    )  # fmt: skip
+    typer.echo(f"  {'cleared by':<13} slurmwrap jobs clear {story.address}")
+
+
+@app.command(short_help="Give a job its retries back, and take back a retry that was decided.")
+def clear(job: Job, note: listing.Note = "") -> None:
+    """Give a job its retries back, and take back a retry that was decided and not done yet.
+
+    What it failed of so far counts no more against its retries. Nothing is deleted: who said so, when and why is kept
+    and shown. A job that Slurm holds stays held. For root and SlurmUser, and for your own jobs where no site is.
+    """
+    place, address = _place(), checked(job)
+    if not place.site and not place.alone:
+        raise RefusedError(
+            "the site's reconciler keeps the ledger: only root and SlurmUser may clear it",
+            hint="submit the job again: a new job has all its retries; or ask your administrator",
+        )
+    known = about_job(place, address)
+    runs = [run for run in known.attempts if _is_of(run, address)]
+    if not runs:
+        hint = "slurmwrap jobs list --since 30d"
+        raise UsageError(f"no run of job {address} is known: there is nothing to clear", hint=hint, exit_code=1)
+    now, who = time.time(), listing.me()
+    with Database.open(place.database) as database, database.transaction():
+        for cluster, job_id in dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in runs):
+            database.add_reset(LedgerReset(cluster=cluster, job_id=job_id, at=now, who=who, note=note))
+        given_up = [told for run in runs for told in _take_back(database, run, who, now)]
+    typer.echo(
+        f"{address}: {words.count(len(runs), 'run')} forgiven, {words.count(len(given_up), 'action')} taken back"
+    )
+    for told in given_up:
+        typer.echo(f"  not done: {told}")
+    for told in _left_to_people(known.actions, runs, now):
+        typer.echo(f"  {told}", err=True)
+
+
+def _take_back(database: Database, run: AttemptRecord, who: str, now: float) -> list[str]:
+    """Intended actions of ours that would run the job again, ticked off as given up; what is not written as intended
+    yet goes with the plan."""
+    taken = []
+    for action in database.actions(run.attempt, unfinished=True):
+        if action.mode == "act" and action.rule in _RETRIES:
+            database.done(action.action_id, now, f"taken back by {who}")
+            taken.append(f"{action.verb} {action.target}")
+    kept = tuple(ruled for ruled in run.planned if ruled.rule not in _RETRIES)
+    if kept != run.planned:
+        database.save_attempt(replace(run, planned=kept, retry_at=None))
+        taken += [f"{r.action.verb.value} {r.action.target}" for r in run.planned if r.rule in _RETRIES and not taken]
+    return taken
+
+
+def _left_to_people(actions: Any, runs: list[AttemptRecord], now: float) -> list[str]:
+    """What Slurm was asked for already, and only a person can take back."""
+    told = []
+    for run in runs:
+        mine = [a for a in actions if a.attempt == run.attempt and a.mode == "act"]
+        held = any(a.verb == "requeuehold" and a.done_at is not None and not a.error for a in mine)
+        free = any(a.verb == "release" and a.done_at is not None and not a.error for a in mine)
+        if held and not free:
+            told.append(f"Slurm holds it: scontrol release {run.address}, or scancel {run.address}")
+        elif run.retry_at is not None and run.retry_at > now:
+            told.append(f"its next run is due already: scancel {run.address} if it shall not start")
+    return told
+
+
+def _is_of(run: AttemptRecord, address: str) -> bool:
+    own = run.address or str(run.attempt.job_id)
+    return address in (own, own.split("_")[0], str(run.attempt.job_id))
+
+
+def _place() -> Place:
+    return place_of(load(os.environ), os.environ, os.geteuid())

@@ -1,0 +1,144 @@
+"""Turns pre-runs into the table of `prerun list`, the page of `prerun show`, and what programs get of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.cli import terminal
+from slurmwrap.cli.follow import describe, read_progress, seen, steps_wanted
+from slurmwrap.cli.known import about_job, place_of
+from slurmwrap.cli.prerun_rows import Row
+from slurmwrap.cli.verdicts import shown
+from slurmwrap.config import load
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.prerun.verdict import Verdict
+from slurmwrap.report import words
+from slurmwrap.report.cited import cited
+from slurmwrap.report.look import Look
+from slurmwrap.report.rows import alike, label
+from slurmwrap.report.tell import Paint
+
+_TAIL_LINES = 12
+
+
+def table(rows: Sequence[Row], now: float, limit: int | None = None, *, columns: int = words.WIDTH) -> tuple[str, int]:
+    """One line per pre-run, those of one script that ended alike on one; and how many are left out."""
+    if not rows:
+        return "No pre-run.", 0
+    head = (">job", ">pre-run", "~script", "state", ">steps", ">took", ">age", "~reason")
+    groups = alike(rows, _same)
+    lines = [_cells(group, now) for group in groups[:limit]]
+    note = "\n* waited for the pre-run of an earlier job" if any(row.attached for row in rows) else ""
+    left = sum(map(len, groups[len(lines) :]))
+    return words.table(head, lines, indent=0, columns=columns) + note, left
+
+
+def _same(row: Row) -> tuple[object, ...]:
+    """A sweep's pre-runs: one script, one end."""
+    told = (row.verdict.category, row.verdict.reason) if row.verdict else ()
+    own = () if row.verdict or row.attached else (row.directory,)
+    return (row.spec.script_name, row.state, told, row.attached, *own)
+
+
+def _cells(group: Sequence[Row], now: float) -> list[str]:
+    row = group[0]
+    steps = [one.verdict.steps for one in group if one.verdict]
+    took = [one.verdict.seconds for one in group if one.verdict]
+    jobs = [str(one.real_job) for one in group if one.real_job]
+    return [
+        label(jobs) if jobs else "-",
+        f"{row.prerun_job or '-'}{'*' * row.attached}",
+        Path(row.spec.script_name).name,
+        row.state,
+        str(max(steps)) if steps else "",
+        words.duration(max(took)) if took else "",
+        words.duration(max(0.0, now - row.at)),
+        row.verdict.reason if row.verdict else "",
+    ]
+
+
+def story(row: Row, changes: list[Mapping[str, Any]], paint: Paint, now: float) -> str:
+    """Everything about one pre-run, 80 columns wide where the text is ours."""
+    head = f"PRE-RUN {row.prerun_job or ''} of {words.visible(row.spec.script_name)}"
+    if row.real_job is not None:
+        head += f", for job {row.real_job} ({words.count(row.spec.gpus, 'GPU')})"
+    style = {"pass": "green", "fail": "red"}.get(row.state, "yellow")
+    lines = [paint(head, "bold"), "  " + paint(row.state, style) + f", submitted {words.duration(now - row.at)} ago"]
+    if row.attached:
+        lines.append("  it waited for the pre-run of an earlier job of the same script and code")
+    if row.verdict is not None:
+        lines += _verdict_lines(row.verdict)
+    elif row.state in ("running", "completing"):
+        lines.append(
+            "  " + describe(seen(row.state.upper(), "", 0.0, read_progress(row.directory), steps_wanted(row.directory)))
+        )
+    if changes:
+        lines += ["", paint("WHAT IT DID", "bold")]
+        lines += [words.wrapped(_change(change), indent="  ", hanging="    ") for change in changes]
+    if output := output_of(row):
+        lines += ["", paint("ITS OUTPUT ENDS", "bold"), *(f"  | {words.visible(line)}" for line in output)]
+    lines += ["", f"  files  {words.visible(str(row.directory))}"]
+    if row.verdict is None and row.prerun_job is not None and row.state not in ("lost", "unknown"):
+        lines.append(f"  follow  slurmwrap prerun show {row.real_job or row.prerun_job} --follow")
+    return "\n".join(lines)
+
+
+def _verdict_lines(verdict: Verdict) -> list[str]:
+    steps = f", {words.count(verdict.steps, 'step')}" if verdict.steps else ""
+    category = f"{verdict.category}: " if verdict.category else ""
+    lines = [
+        f"  after {words.duration(verdict.seconds)}{steps}, decided by layer {verdict.layer}",
+        words.wrapped(f"{category}{verdict.reason}", indent="  ", hanging="    "),
+    ]
+    for finding in verdict.findings:
+        place = f"{finding.file}:{finding.line} " if finding.line else f"{finding.file} ".lstrip()
+        fix = f" ({finding.fix})" if finding.fix else ""
+        text = f"{finding.severity.value}: {place}{finding.message}{fix}"
+        lines.append(words.wrapped(text, indent="  ", hanging="    "))
+    return [*lines, *cited(verdict.evidence, Look(columns=terminal.columns()))]
+
+
+def _change(change: Mapping[str, Any]) -> str:
+    asked = f"{change.get('option')}={change.get('new')}" if change.get("option") else ""
+    refused = f"; Slurm refused: {change['error']}" if change.get("error") else ""
+    return f"{change.get('verb')} {change.get('target')} {asked}".rstrip() + f" ({change.get('reason')}){refused}"
+
+
+def changes_of(row: Row) -> list[Mapping[str, Any]]:
+    """What was asked of Slurm for the waiting job; empty where that is not known any more."""
+    try:
+        known = about_job(place_of(load(os.environ), os.environ, os.geteuid()), str(row.real_job or row.prerun_job))
+    except SlurmwrapError:
+        return []
+    mine = [p for p in known.preruns if p.job_id == row.real_job and p.changes]
+    return list(max(mine, key=lambda p: p.at).changes) if mine else []
+
+
+def output_of(row: Row) -> list[str]:
+    """The last lines of what the script printed."""
+    from slurmwrap.prerun.supervisor import tail
+
+    if not Path(row.spec.output).is_file():
+        return []
+    return tail(row.spec.output).text.replace("\r", "\n").rstrip().splitlines()[-_TAIL_LINES:]
+
+
+def plain_row(row: Row) -> dict[str, Any]:
+    about = {
+        "job_id": row.real_job,
+        "prerun_job_id": row.prerun_job,
+        "attached": row.attached,
+        "state": row.state,
+        "script": row.spec.script_name,
+        "args": list(row.spec.args),
+        "mode": row.spec.mode,
+        "gpus": row.spec.gpus,
+        "fingerprint": row.spec.fingerprint,
+        "at": row.at,
+        "directory": str(row.directory),
+        "progress": read_progress(row.directory) or None,
+    }
+    return {**about, **(shown(row.verdict) if row.verdict else {"verdict": None})}

@@ -1,0 +1,86 @@
+"""Pre-runs as the files of their directories tell of them, and Slurm where it has to be asked. Edges by argument."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurmwrap.cli.follow import LIVE, read_verdict
+from slurmwrap.config import user_state_dir
+from slurmwrap.errors import SlurmError
+from slurmwrap.prerun.trial import TrialSpec, spec_from_json
+from slurmwrap.prerun.verdict import Verdict
+from slurmwrap.store.inflight import JOB, Flights, number_in
+from slurmwrap.submit import Desk
+from slurmwrap.submit.attach import ATTACHED, GONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One pre-run. `state`: "pass", "fail", "inconclusive"; Slurm's own in lower case while it lives; "attached" while
+    it waits for another one's; "lost" when it ended without a verdict, "unknown" when Slurm cannot be asked."""
+
+    directory: Path
+    spec: TrialSpec
+    at: float  # when it was submitted, Unix seconds
+    state: str
+    verdict: Verdict | None = None
+    prerun_job: int | None = None  # of an attached one: the pre-run that it waits for
+    attached: bool = False
+
+    @property
+    def real_job(self) -> int | None:
+        """The job that waits, or waited, for it; None for --prerun=wait and only."""
+        return int(self.spec.real_job) if self.spec.real_job else None
+
+
+def rows_of(desk: Desk) -> tuple[Row, ...]:
+    """All that left files, newest first."""
+    flights = desk.flights or Flights(user_state_dir(os.environ))
+    found = [row for path in flights.trials() if (row := _read(path))]
+    if any(row.state == "" for row in found):
+        word = _slurms_word(desk)
+        found = [_with_state(row, word) for row in found]
+    return tuple(sorted(found, key=lambda row: row.at, reverse=True))
+
+
+def _read(directory: Path) -> Row | None:
+    """What its files say; `state` "" where Slurm has to be asked."""
+    try:
+        spec = spec_from_json(json.loads((directory / "spec.json").read_bytes()))
+        at = (directory / "spec.json").stat().st_mtime
+    except (OSError, ValueError, TypeError):
+        return None  # its gsub was killed while it wrote
+    verdict = read_verdict(directory)
+    host = number_in(directory / ATTACHED)
+    state = verdict.outcome.value if verdict else "lost" if (directory / GONE).exists() else ""
+    return Row(
+        directory=directory,
+        spec=spec,
+        at=at,
+        state=state or ("attached" if host is not None else ""),
+        verdict=verdict,
+        prerun_job=host if host is not None else number_in(directory / JOB),
+        attached=host is not None,
+    )
+
+
+def _slurms_word(desk: Desk) -> Callable[[Row], str]:
+    """Row → Slurm's state of its pre-run, "" for one that it does not know; asked once, of this cluster."""
+    try:
+        known = {record.job_id: record.state for record in desk.slurm.jobs(desk.user)}
+        here = desk.cluster
+    except SlurmError as error:
+        desk.say(f"how they stand now is not known: {error}")
+        return lambda _: "UNKNOWN"
+    return lambda row: known.get(row.prerun_job or -1, "") if row.spec.cluster in ("", here) else "UNKNOWN"
+
+
+def _with_state(row: Row, word: Callable[[Row], str]) -> Row:
+    if row.state:
+        return row
+    state = word(row)
+    return replace(row, state="unknown" if state == "UNKNOWN" else state.lower() if state in LIVE else "lost")

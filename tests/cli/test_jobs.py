@@ -1,0 +1,224 @@
+"""slurmwrap jobs: what is listed and shown of jobs, and what clearing one takes back; real databases."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from slurmwrap.cluster.action import SlurmAction, Verb
+from slurmwrap.config import Retry
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.errors import RefusedError, UsageError
+from slurmwrap.report.account import account_of
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.decision import Ruled
+from slurmwrap.retry.ledger import ledger_of
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.database import Database
+
+Run = Callable[..., Result]
+NOW = int(time.time())
+UID = os.geteuid()
+
+
+def ran(job_id: int, number: int = 0, category: str = "nccl_error", **changes: Any) -> AttemptRecord:
+    decision = changes.pop("decision", "retry")
+    diagnosis = Diagnosis(
+        category=category, domain="AE", decision=decision, confidence=0.9, signature="s", advice="Look at rank 3."
+    )
+    base = AttemptRecord(
+        attempt=Attempt(cluster="lab", job_id=job_id, submit_time=NOW - 9000 + 1000 * number),
+        address=str(job_id),
+        restarts=number,
+        name="train",
+        user="ada",
+        uid=UID,
+        account="lab",
+        partition="gpu",
+        state="FAILED",
+        exit_code=1,
+        nodes=("n1",),
+        gpus=8,
+        start_time=NOW - 8900 + 1000 * number,
+        end_time=NOW - 8400 + 1000 * number,
+        diagnosis=diagnosis,
+        decision=decision,
+        decision_reason=f"{category}, retry {number + 1} of 3",
+    )
+    return replace(base, **changes)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Ada's job 81 failed three times, and its third retry is decided and not done; tasks of array 77 ended alike."""
+    path = tmp_path / "slurmwrap" / "user.db"
+    path.parent.mkdir()
+    with Database.open(path) as database, database.transaction():
+        database.save_submission(
+            Submission(cluster="lab", job_id=81, uid=UID, user="ada", at=NOW - 9100, name="train", gpus=8, retry=True)
+        )
+        database.save_submission(
+            Submission(cluster="lab", job_id=99, uid=UID, user="ada", at=NOW - 50, name="later", gpus=2)
+        )
+        for number in range(3):
+            database.save_attempt(ran(81, number))
+        for task in range(4):
+            done = task == 3
+            database.save_attempt(
+                ran(
+                    100 + task,
+                    category="success" if done else "gpu_oom",
+                    decision="none" if done else "stop",
+                    address=f"77_{task}",
+                    name="sweep",
+                    state="COMPLETED" if done else "FAILED",
+                    gpus=1,
+                )
+            )
+        last = ran(81, 2).attempt
+        for verb in (Verb.REQUEUEHOLD, Verb.RELEASE):
+            action = SlurmAction(verb=verb, target="81", because="nccl_error, retry 3 of 3")
+            database.intend(last, Ruled(rule="retry", action=action), "act", NOW - 60)
+        drain = SlurmAction(verb=Verb.DRAIN, target="n1", because="Xid 79")
+        database.intend(last, Ruled(rule="drain", action=drain), "act", NOW - 60)
+    return path
+
+
+def rows(slurmwrap: Run, *words: str) -> list[dict[str, Any]]:
+    return json.loads(slurmwrap("jobs", "list", "--json", *words).stdout)["rows"]  # type: ignore[no-any-return]
+
+
+def test_tasks_alike_share_a_line_and_what_waits_is_listed(slurmwrap: Run, own: Path) -> None:
+    head, *lines = slurmwrap("jobs", "list").stdout.splitlines()
+    assert head.split() == ["job", "name", "GPUs", "runs", "last", "result", "decision", "to", "do"]
+    assert [" ".join(re.sub(r" \d\d-\d\d \d\d:\d\d", "", line).split()) for line in lines] == [
+        "99 later 2 not ended",
+        "81 train 8 3 nccl_error retry 3 actions",
+        "77_[0-2] (3) sweep 1 gpu_oom stop",
+        "77_3 sweep 1 completed",
+    ]
+
+
+def test_filters_choose_jobs_by_one_of_their_runs(slurmwrap: Run, own: Path) -> None:
+    def jobs(*words: str) -> list[str]:
+        return [row["job"] for row in rows(slurmwrap, *words)]
+
+    assert jobs("--failed") == ["81", "77_0", "77_1", "77_2"]
+    assert jobs("--category", "gpu_oom") == ["77_0", "77_1", "77_2"]
+    assert jobs("--name", "tr*", "--decision", "retry") == ["81"]
+    assert jobs("--state", "completed") == ["77_3"]
+    assert jobs("--to-do") == ["81"]
+    assert jobs("--node", "n[2-4]") == []
+    assert jobs("--until", "1h", "--failed", "--node", "n1") == ["81", "77_0", "77_1", "77_2"]
+    assert jobs("--limit", "1") == ["99"]
+    wrong = slurmwrap("jobs", "list", "--category", "gpu_omo").exception
+    assert isinstance(wrong, UsageError) and wrong.hint == "did you mean gpu_oom?"
+
+
+def test_show_has_the_ledger_the_actions_and_what_clears_them(slurmwrap: Run, own: Path) -> None:
+    lines = slurmwrap("jobs", "show", "81").stdout.splitlines()
+    assert lines[0] == "Job 81 train"
+    assert [line for line in lines if line.startswith("RUN ")] == [f"RUN {n} FAILED, exit code 1" for n in (1, 2, 3)]
+    assert "  to be done: scontrol requeuehold 81" in lines
+    assert [line.split() for line in lines if line.startswith("  nccl_error  ")] == [["nccl_error", "3", "3", "3", "0"]]
+    assert "  retries       its user agreed (--retry)" in lines
+    assert lines[-1] == "  cleared by    slurmwrap jobs clear 81"
+    plain = json.loads(slurmwrap("jobs", "show", "81", "--json").stdout)
+    assert (plain["kind"], plain["schema"], plain["ledger"]["budgets"][0]["used"]) == ("slurmwrap.job", 1, 3)
+
+
+def test_tasks_that_ended_alike_are_shown_once_unless_all_are_asked_for(slurmwrap: Run, own: Path) -> None:
+    folded, whole = slurmwrap("jobs", "show", "77").stdout, slurmwrap("jobs", "show", "77", "--all").stdout
+    assert [line for line in folded.splitlines() if "TASK" in line or line.startswith("RUN")] == [
+        "3 TASKS 77_[0-2] failed alike",
+        "TASK 77_3 COMPLETED",
+    ]
+    assert len([line for line in whole.splitlines() if line.startswith("RUN ")]) == 4
+    assert whole == slurmwrap("jobs", "show", "77", "-v").stdout
+    assert folded.splitlines()[-1] == "  cleared by    slurmwrap jobs clear 77"
+
+
+def test_clearing_forgives_takes_back_what_is_not_done_and_deletes_nothing(slurmwrap: Run, own: Path) -> None:
+    result = slurmwrap("jobs", "clear", "81", "--note", "switch mended")
+    assert result.exit_code == 0, result.exception
+    assert result.stdout == (
+        "81: 3 runs forgiven, 2 actions taken back\n  not done: requeuehold 81\n  not done: release 81\n"
+    )
+    with Database.open(own, readonly=True) as database:
+        (reset,) = database.resets(81)
+        runs = database.attempts(job_id=81)
+        open_ones = [action.verb for action in database.actions(unfinished=True)]
+        told = {action.error for action in database.actions() if action.rule == "retry"}
+    assert (reset.note, len(runs), open_ones) == ("switch mended", 3, ["drain"])
+    assert told == {f"taken back by {reset.who}"}
+    fourth = ran(81, 3, end_time=reset.at + 100)
+    assert ledger_of(runs, fourth).spent("nccl_error") == 3
+    assert ledger_of(runs, fourth, (reset,)).spent("nccl_error") == 0
+    account = account_of((*runs, fourth), Retry(), (reset,))
+    assert [(b.category, b.failures, b.used, b.left, b.not_counted) for b in account.budgets] == [
+        ("nccl_error", 4, 1, 2, ("3 before the ledger was cleared",))
+    ]
+    assert account.failures == 1
+    assert "by " in slurmwrap("jobs", "show", "81").stdout.partition("Cleared ")[2]
+
+
+def test_a_job_that_slurm_holds_is_left_to_its_user(slurmwrap: Run, own: Path) -> None:
+    with Database.open(own) as database:
+        hold = next(action for action in database.actions() if action.verb == "requeuehold")
+        database.done(hold.action_id, float(NOW))
+    result = slurmwrap("jobs", "clear", "81")
+    assert result.stdout.splitlines()[0] == "81: 3 runs forgiven, 1 action taken back"
+    assert result.stderr == "  Slurm holds it: scontrol release 81, or scancel 81\n"
+
+
+def test_what_is_planned_and_not_intended_yet_is_taken_back_too(slurmwrap: Run, own: Path) -> None:
+    action = SlurmAction(verb=Verb.REQUEUEHOLD, target="82", because="x")
+    drain = SlurmAction(verb=Verb.DRAIN, target="n1", because="y")
+    planned = (Ruled(rule="drain", action=drain), Ruled(rule="retry", action=action))
+    with Database.open(own) as database:
+        database.save_attempt(ran(82, planned=planned, retry_at=NOW + 500.0))
+    assert [row["to_do"] for row in rows(slurmwrap, "--to-do") if row["job"] == "82"] == [2]
+    assert slurmwrap("jobs", "clear", "82").stdout.splitlines()[0] == "82: 1 run forgiven, 1 action taken back"
+    with Database.open(own, readonly=True) as database:
+        (run,) = database.attempts(job_id=82)
+    assert (run.planned, run.retry_at) == (planned[:1], None)
+
+
+def test_an_unknown_job_and_a_wrong_id_are_named(slurmwrap: Run, own: Path) -> None:
+    unknown = slurmwrap("jobs", "clear", "4711").exception
+    assert isinstance(unknown, UsageError) and unknown.exit_code == 1
+    assert str(unknown) == "no run of job 4711 is known: there is nothing to clear"
+    assert str(slurmwrap("jobs", "clear", "x").exception) == "'x' is no job id"
+
+
+def test_where_a_site_keeps_the_ledger_its_user_may_not(
+    slurmwrap: Run, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(own.parent / "published"))
+    refused = slurmwrap("jobs", "clear", "81").exception
+    assert isinstance(refused, RefusedError) and refused.exit_code == 5
+    with Database.open(own, readonly=True) as database:
+        assert database.resets(81) == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is root's here")
+def test_root_lists_and_clears_the_sites_jobs(slurmwrap: Run, own: Path, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    own.rename(tmp_path / "site" / "site.db")
+    listed = json.loads(slurmwrap("jobs", "list", "--json", "--failed", site=True).stdout)
+    assert ([row["job"] for row in listed["rows"]], listed["more"]) == (["81", "77_0", "77_1", "77_2"], 0)
+    assert [
+        row["job"] for row in json.loads(slurmwrap("jobs", "list", "--to-do", "--json", site=True).stdout)["rows"]
+    ] == ["81"]
+    assert slurmwrap("jobs", "clear", "77_1", site=True).stdout == "77_1: 1 run forgiven, no actions taken back\n"
+    with Database.open(tmp_path / "site" / "site.db", readonly=True) as database:
+        assert len(database.resets(101)) == 1 and database.resets(100) == ()

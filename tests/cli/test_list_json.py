@@ -1,0 +1,94 @@
+"""docs/schemas: the files are what the records say, and what the commands really print is valid by them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import list_schemas
+import pytest
+from jsonschema import Draft202012Validator
+from synthetic_year import fill
+from typer.testing import Result
+
+from slurmwrap.retry.attempt import Incident
+from slurmwrap.store.database import Database
+
+Run = Callable[..., Result]
+SCHEMAS = list_schemas.schemas()
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_file_is_up_to_date_and_a_schema(name: str) -> None:
+    file = list_schemas.FOLDER / f"{name}.schema.json"
+    assert file.read_text(encoding="utf-8") == list_schemas.text(SCHEMAS[name]), "python .ci/list_schemas.py writes it"
+    Draft202012Validator.check_schema(SCHEMAS[name])
+
+
+@pytest.fixture(scope="module")
+def year(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some days of a site, with an incident and an input that is blocked."""
+    state = tmp_path_factory.mktemp("json")
+    for path in (state / "site" / "site.db", state / "slurmwrap" / "user.db"):
+        path.parent.mkdir()
+        fill(path, days=3, jobs_per_day=40, seed=5, until=time.time())
+        with Database.open(path) as database:
+            database.save_incident(
+                Incident(incident_id="aa11", category="storage_io", scope="cluster", began=time.time(), last=1.0)
+            )
+    return state
+
+
+def printed(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch, words: str, site: bool) -> Any:
+    """The JSON of one command, on `year` instead of the test's own directory."""
+    monkeypatch.setenv("SLURM_CONF", str(year / "no.conf"))
+    result = slurmwrap(*words.split(), "--json", site=site, at=year)
+    assert result.exit_code == 0, (words, result.exception)
+    return json.loads(result.stdout)
+
+
+def check(name: str, plain: Any) -> None:
+    errors = [
+        f"{'/'.join(map(str, e.path))}: {e.message}" for e in Draft202012Validator(SCHEMAS[name]).iter_errors(plain)
+    ]
+    assert errors == []
+
+
+COMMANDS = {
+    "history": "history --all",
+    "jobs": "jobs list --all",
+    "nodes": "nodes list --all",
+    "inputs": "inputs list",
+    "incidents": "incidents list",
+    "incident": "incidents show last",
+    "profiles": "profile list --site",
+    "spool": "spool list",
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is root's here")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_command_prints_is_valid(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plain = printed(slurmwrap, year, monkeypatch, COMMANDS[name], site=True)
+    check(name, plain)
+    if name in ("history", "jobs", "incidents"):
+        assert plain.get("rows") or plain["runs"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is root's here")
+def test_stories_are_valid(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = printed(slurmwrap, year, monkeypatch, "history --all", site=True)
+    last_of_category = {run["diagnosis"]["category"]: run["address"] for run in history["runs"] if run["diagnosis"]}
+    assert len(last_of_category) > 5
+    for address in list(last_of_category.values())[:8]:
+        check("why", printed(slurmwrap, year, monkeypatch, f"why {address}", site=True))
+        check("job", printed(slurmwrap, year, monkeypatch, f"jobs show {address}", site=True))
+
+
+def test_a_wrong_field_is_found() -> None:
+    wrong = {"kind": "slurmwrap.spool", "schema": 1, "rows": [{"files": "three"}], "more": 0}
+    assert not Draft202012Validator(SCHEMAS["spool"]).is_valid(wrong)

@@ -1,0 +1,66 @@
+"""What is seen of jobs on a real Slurm: one that waits, one that is retried and cleared, an array that failed alike."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from realslurm import USERS, Lab
+
+pytestmark = pytest.mark.lab
+ALICE, _ = USERS
+# In a file that is not there: of `-c` itself Python shows the source line since 3.13, and did not before.
+CRASHES = """python3 -c 'exec(compile("raise ValueError(1)", "model.py", "exec"))'"""
+BROKEN_LINK = "echo 'RuntimeError: NCCL communicator was aborted on rank 1.'; exit 1"
+
+
+def gsub(lab: Lab, *words: str) -> str:
+    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", "--prerun=off", "-G1", "--mem=100", *words], ALICE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1]
+
+
+def why(lab: Lab, job: str) -> list[str]:
+    done = lab.slurmwrap("why", job, user=ALICE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_job_that_waits_is_told_with_slurms_word_and_the_command_that_watches_it(lab: Lab) -> None:
+    job = gsub(lab, "--hold", "--wrap", "true")
+    lines = why(lab, job)
+    lab.run(["scancel", job])
+    assert "  Slurm says: PENDING (JobHeldUser)." in lines
+    assert lines[-3:] == ["NEXT", "  It has not ended.", f"  slurmwrap watch {job}"]
+
+
+def test_tasks_that_failed_alike_are_one_story_with_the_line_where_it_stood(lab: Lab) -> None:
+    array = gsub(lab, "--array=0-3", "--output=%x-%A_%a.out", "--wrap", CRASHES)
+    lab.wait_job(array, ("FAILED",))
+    lab.reconcile_once()
+    lines = why(lab, array)
+    assert f"4 TASKS {array}_[0-3] failed alike" in lines
+    at = lines.index("    > ValueError: 1")
+    assert lines[at - 1] == '    |   File "model.py", line 1, in <module>'
+    history = lab.slurmwrap("history", "--failed", user=ALICE).stdout
+    assert any(line.startswith(f"{array}_[0-3] (4)") for line in history.splitlines())
+
+
+def test_a_retry_is_seen_and_its_ledger_cleared_by_root_alone(lab: Lab) -> None:
+    job = gsub(lab, "--retry", "--wrap", BROKEN_LINK)
+    lab.wait_job(job, ("FAILED",))
+    lab.reconcile_once()
+    assert f"  slurmwrap watch {job}" in why(lab, job)
+    row = next(one for one in json.loads(lab.slurmwrap("jobs", "list", "--json").stdout)["rows"] if one["job"] == job)
+    assert (row["category"], row["decision"], row["retry"], row["failures"]) == ("nccl_error", "retry", True, 1)
+    refused = lab.slurmwrap("jobs", "clear", job, user=ALICE)
+    cleared = lab.slurmwrap("jobs", "clear", job, "--note", "link mended")
+    lab.run(["scancel", job])
+    assert (refused.returncode, cleared.returncode) == (5, 0)
+    assert cleared.stdout == f"{job}: 1 run forgiven, no actions taken back\n"
+    assert cleared.stderr == f"  its next run is due already: scancel {job} if it shall not start\n"
+    ledger = json.loads(lab.slurmwrap("jobs", "show", job, "--json").stdout)["ledger"]
+    assert [(one["used"], one["left"], one["not_counted"]) for one in ledger["budgets"]] == [
+        (0, 3, ["1 before the ledger was cleared"])
+    ]
