@@ -74,8 +74,12 @@ def lab_users() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def lab(lab_scratch: Path) -> Lab:
-    """Eight nodes with eight GPUs each, slurmctld as root, no reconciler running (call reconcile_once)."""
-    return start_lab(lab_scratch / "lab")
+    """Eight nodes with eight GPUs each, slurmctld as root, no reconciler running (call reconcile_once).
+
+    SLURMWRAP_TEST_SLURM_USER=slurm makes it a controller of that user's: every test of the lab may be run that way.
+    """
+    user = os.environ.get("SLURMWRAP_TEST_SLURM_USER", "root")
+    return start_lab(lab_scratch / "lab", "--slurm-user", user, slurm_user=user)
 
 
 @pytest.fixture(scope="module")

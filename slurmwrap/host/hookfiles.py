@@ -1,7 +1,7 @@
 """Edge: builds the hooks that Slurm runs: shims with their paths filled in, one zipapp, one settings file.
 
 Everything lands in one directory on the local disk, written aside and renamed, so that a hook that is just being
-started sees the old or the new file. slurm.conf is the administrator's: `plan` prints the lines for it.
+started sees the old or the new file. slurm.conf is the matter of slurmwrap/install.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import slurmwrap.observe
+from slurmwrap import __version__
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.host.command import run
 from slurmwrap.records import dataclass
 from slurmwrap.shipped import shipped
+from slurmwrap.store.aside import replace
 
 MAIN = "import sys\n\nfrom observe.entry import main\n\nsys.exit(main(sys.argv))\n"
 STAMP = (1980, 1, 1, 0, 0, 0)  # the same input gives the same zipapp, byte for byte
@@ -64,41 +66,57 @@ class HookFiles:
     zipapp: Path
 
 
-def install(settings: HookSettings) -> HookFiles:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chained:
+    """A script `name` that runs our hook `first` and then becomes the site's program."""
+
+    name: str
+    first: str
+    site: str  # absolute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """One file of the hooks' directory."""
+
+    name: str
+    content: bytes
+    mode: int
+
+
+def install(settings: HookSettings, chains: tuple[Chained, ...] = ()) -> HookFiles:
     """Writes all files below `settings.directory`, which must be ours and writable by nobody else."""
-    _check(settings)
-    files = _files(settings.directory)
+    files = rendered(settings, chains)
     settings.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     _refuse_shared(settings.directory)
-    _write(files.zipapp, _zipapp(settings.python), 0o644)
-    _write(_settings_file(settings.directory), _settings_json(settings), 0o644)
-    for path, content in _shims(settings, files):
-        _write(path, content.encode(), 0o755)
-    return files
+    for file in files:
+        replace(settings.directory / file.name, file.content, file.mode)
+    return files_of(settings.directory)
 
 
-def plan(settings: HookSettings) -> str:
-    """What an administrator does with the files: directories, and the lines of slurm.conf."""
-    files = _files(settings.directory)
-    controller = settings.controller_dir
-    # Both by name: `install -d` gives the directories above the last one to root, and site.state_dir is above it.
-    private = " ".join(shlex.quote(str(path)) for path in (controller.parent, controller))
-    return (
-        f"# On every node and on the controller: {settings.directory}\n"
-        f"# Once, on the file system that nodes and controller share:\n"
-        f"#   install -d -m 1733 -o SlurmUser {shlex.quote(str(settings.spool))}\n"
-        f"# Once, on the controller:\n"
-        f"#   install -d -m 0700 -o SlurmUser {private}\n"
-        f"# slurm.conf:\n"
-        f"Prolog={files.prolog}\n"
-        f"Epilog={files.epilog}\n"
-        f"EpilogSlurmctld={files.epilog_slurmctld}\n"
-        f"PrologFlags=Alloc\n"
-        f"PrologEpilogTimeout=60\n"
+def rendered(settings: HookSettings, chains: tuple[Chained, ...] = ()) -> tuple[Rendered, ...]:
+    """What belongs into the hooks' directory; what a hook needs comes before the hook. Nothing is written.
+
+    SlurmwrapError where a setting cannot be used.
+    """
+    _check(settings)
+    files = files_of(settings.directory)
+    own = (
+        Rendered(name=files.zipapp.name, content=_zipapp(settings.python), mode=0o644),
+        Rendered(name=_settings_file(settings.directory).name, content=_settings_json(settings), mode=0o644),
     )
+    shims = (*_shims(settings, files), *(_chain(settings.directory, chain) for chain in chains))
+    return (*own, *(Rendered(name=path.name, content=text.encode(), mode=0o755) for path, text in shims))
 
 
-def _files(directory: Path) -> HookFiles:
+def _chain(directory: Path, chain: Chained) -> tuple[Path, str]:
+    template = (shipped("hooks") / "site_chain.sh").read_text(encoding="utf-8")
+    values = {"HOOK": shlex.quote(str(directory / chain.first)), "SITE": shlex.quote(chain.site)}
+    return directory / chain.name, _fill(template, values)
+
+
+def files_of(directory: Path) -> HookFiles:
+    """Where they lie."""
     return HookFiles(
         prolog=directory / "prolog",
         epilog=directory / "epilog",
@@ -171,7 +189,8 @@ def _fill(template: str, values: dict[str, str]) -> str:
 def _settings_json(settings: HookSettings) -> bytes:
     names = ["cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc"]
     names += ["nvidia_control", "gate", "published"]
-    return json.dumps({name: str(getattr(settings, name)) for name in names}, indent=1).encode() + b"\n"
+    values = {name: str(getattr(settings, name)) for name in names}
+    return json.dumps({**values, "release": __version__, "made_by": "slurmwrap"}, indent=1).encode() + b"\n"
 
 
 @cache
@@ -201,14 +220,3 @@ def _zip(root: Path) -> bytes:
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             archive.writestr(zipfile.ZipInfo(path.relative_to(root).as_posix(), STAMP), path.read_bytes())
     return buffer.getvalue()
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        aside.write_bytes(content)
-        aside.chmod(mode)
-        aside.replace(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise

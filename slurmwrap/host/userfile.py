@@ -12,6 +12,7 @@ import time
 
 from slurmwrap.diagnosis.evidence import LogTail
 from slurmwrap.observe import logs
+from slurmwrap.observe.userfile import may_become
 from slurmwrap.retry.attempt import AttemptRecord
 
 DEADLINE_S = 3.0
@@ -25,7 +26,7 @@ class UserLogs:
 
     def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
         """The last 64 KiB of what this run wrote to each; empty when they cannot be read, or not in time."""
-        if record.uid <= 0 or os.geteuid() not in (0, record.uid):
+        if not may_become(record.uid):  # type: ignore[no-untyped-call]
             return ()
         try:
             user = pwd.getpwuid(record.uid)

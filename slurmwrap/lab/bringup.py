@@ -175,6 +175,8 @@ def _start_reconciler(run: _Bringup) -> None:
     spec, package_root = run.state.spec, Path(__file__).resolve().parents[2]
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch"]
     user = spec.slurm_user if run.state.means.root and spec.slurm_user != "root" else None
+    if user and (service := processes.as_service_of(user)):
+        argv, user = [*service, *argv], None
     commands = str(Path(machine.program("scontrol")).parent)
     environ = {
         **exports(run.layout),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import time
@@ -56,6 +57,18 @@ def start(
         except OSError as error:
             raise LabError(f"cannot start {argv[0]}: {error.strerror}") from error
     return Daemon(name=name, pid=process.pid, started=started_at(process.pid)), process
+
+
+def as_service_of(user: str) -> list[str]:
+    """argv before a command that root starts as `user`, who may read users' files as these users: as systemd does with
+    `slurmwrap hooks install --become-users`. [] where no other user is to be, or util-linux' setpriv is missing."""
+    program = shutil.which("setpriv", path=PATH)
+    if os.geteuid() != 0 or user == "root" or program is None:
+        return []
+    uid, gid, _ = _identity(user)
+    caps = "caps=+setuid,+setgid"
+    return [program, f"--reuid={uid}", f"--regid={gid}", "--init-groups", f"--inh-{caps}", f"--ambient-{caps}",
+            "--no-new-privs"]  # fmt: skip
 
 
 def alive(daemon: Daemon) -> bool:

@@ -1,7 +1,7 @@
 """Epilog: what root on this node can say about a job that ended here."""
 import time
 
-from . import gpus, job, kernel, kernel_filter, logs, nvml, seal, state
+from . import checksum, gpus, job, kernel, kernel_filter, logs, nvml, seal, state
 
 LOGS_S = 3.0
 NVML_S = 3.0
@@ -24,6 +24,7 @@ def _collected(environ, settings, job_id, facts, deadline):
     facts["started_at"], since = _started(mark, environ, facts)
     own = _part(facts, "gpus", lambda: _gpus(environ, settings, mark, deadline)) or []
     found = _part(facts, "kernel", lambda: _kernel(environ, settings, mark, own, deadline)) or {}
+    found["hooks"] = _part(facts, "hooks", lambda: _hooks(settings)) or {}
     found.update(_part(facts, "usage", lambda: state.take_usage(settings, job_id)) or {})
     if job.first_node(facts["nodes"]) == settings.node:
         late = min(deadline, time.monotonic() + LOGS_S)
@@ -33,6 +34,11 @@ def _collected(environ, settings, job_id, facts, deadline):
         lost = found.pop("fallen", "")
         found.update(_part(facts, "gpu", lambda: nvml.states(settings, own, late, since, lost)) or {})
     return found
+
+
+def _hooks(settings):
+    """What ran here: `slurmwrap doctor` compares it with the controller's files."""
+    return {"release": settings.release, "checksum": checksum.of(settings.directory)}
 
 
 def _started(mark, environ, facts):

@@ -1,6 +1,7 @@
 """Turns the job's output patterns into log tails, read as the job's user. What comes back is the user's word."""
 import json
 import os
+import re
 
 from . import child, job, logpattern, rankfiles, stepfiles, userfile
 
@@ -22,7 +23,8 @@ def tails(environ, started_at, deadline):
     values = logpattern.known(environ, os.uname().nodename.split(".")[0].encode("utf-8", "surrogateescape"))
     work_dir = environ.get(b"SLURM_JOB_WORK_DIR", b"")
     files = [(name, logpattern.readings(name, values, work_dir)) for name in wanted]
-    return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=(job.job_id(environ), work_dir))
+    ranks_of = job.job_id(environ), work_dir, _by_task(wanted)
+    return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=ranks_of)
 
 
 def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict) -> dict:
@@ -45,8 +47,9 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
             send(json.dumps(log).encode("utf-8") + b"\n")
             read += [path] if path else []
         if ranks_of is not None:
-            job_id, work_dir = ranks_of
-            _ranks(os.path.dirname(read[0]) if read else work_dir, job_id, uid, started_at, set(read), send)
+            job_id, work_dir, of_array = ranks_of
+            place = os.path.dirname(read[0]) if read else work_dir
+            _ranks(place, job_id, uid, started_at, set(read), of_array, send)
             send(json.dumps({"steps": stepfiles.below(steps_place, job_id, uid, started_at)}).encode("utf-8") + b"\n")
 
     answer = child.call(look, deadline, ANSWER)
@@ -63,18 +66,23 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
     return facts
 
 
-def _ranks(directory, job_id, uid, started_at, known, send):
+def _ranks(directory, job_id, uid, started_at, known, of_array, send):
     """Sends the ranks' files that lie beside the job's first output, or where the job ran if it wrote none."""
     if not directory.startswith(b"/"):
         return
     try:
-        found, skipped = rankfiles.beside(directory, job_id, uid, started_at, known)
+        found, skipped = rankfiles.beside(directory, job_id, uid, started_at, known, of_array)
     except (userfile.Unreadable, OSError) as reason:
         found, skipped = [], ["ranks' files: %s" % (getattr(reason, "strerror", None) or reason)]
     for path, data, more in found:
         text = _whole_lines(data, more).decode("utf-8", "replace")
         send(json.dumps([_text(path), text, more, "", {"beside": True}]).encode("utf-8") + b"\n")
     send(json.dumps({"skipped": skipped}).encode("utf-8") + b"\n")
+
+
+def _by_task(wanted):
+    """Whether the output is named by the index of an array's task."""
+    return any(re.search(rb"%[0-9]*a", pattern) for pattern in wanted)
 
 
 def patterns(environ):

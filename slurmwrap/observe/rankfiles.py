@@ -26,15 +26,15 @@ _FAILED = re.compile(
 )
 
 
-def beside(directory, job_id, uid, since, known):
+def beside(directory, job_id, uid, since, known, of_array=False):
     """(found, skipped): found [(path, bytes, truncated)], the first to fail first; skipped ["name: why"].
 
-    `known`: paths that are read anyway; `since`: Unix time, None reads nothing.
+    `known`: paths that are read anyway; `since`: Unix time, None reads nothing; `of_array`: see named_like.
     """
     if since is None:
         return [], []
     written = []
-    names = named_like(userfile.listed(directory), job_id)
+    names = named_like(userfile.listed(directory), job_id, of_array)
     for name in names[:NAMED]:
         other = os.path.join(directory, name)
         at = _written(other, uid, since) if other not in known else None
@@ -50,12 +50,16 @@ def beside(directory, job_id, uid, since, known):
     return kept, skipped[-SKIPPED:]
 
 
-def named_like(names, job_id):
-    """Those of `names` (bytes) that belong to a job by their names alone."""
-    own = re.compile(rb"(?<![0-9])%d(?![0-9])" % job_id)
+def named_like(names, job_id, of_array=False):
+    """Those of `names` (bytes) that belong to a job by their names alone.
+
+    `of_array`: the job's output is named by %a. One task of each array has the array's id as its own, and what is
+    called 41_7 is then not a rank of it, but the output of another task.
+    """
+    number = re.compile(rb"(?<![0-9])(?:(?<![0-9A-Za-z])(?P<array>[0-9]+)_)?%d(?![0-9])(?P<task>_[0-9])?" % job_id)
     found, families = [], {}
     for name in names:
-        if own.search(name):
+        if any(not _of_another(match, job_id, of_array) for match in number.finditer(name)):
             found.append(name)
             continue
         member = _FAMILY.search(name)
@@ -66,6 +70,17 @@ def named_like(names, job_id):
         if 0 in numbers and len(numbers) > 1:
             found.extend(sorted(members))
     return found
+
+
+def _of_another(match, job_id, of_array):
+    """Whether the id is the index of an array's task, as in slurm-16_18.out for job 18, or of_array holds.
+
+    In 0_4711 and 20261121_4711 it is no index: jobs that run at the same time have ids of about the same size.
+    """
+    if of_array and match.group("task"):
+        return True
+    array = int(match.group("array") or 0)
+    return job_id <= 10 * array <= 100 * job_id and (of_array or array != job_id)
 
 
 def preferred(read):

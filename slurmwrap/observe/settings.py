@@ -1,9 +1,10 @@
 """Turns hooks.json, written at installation, into the Settings of this node. Reads one file of root's."""
 import json
+import os
 import re
 
 KEYS = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc")
-ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": ""}  # absent in files of older installations
+ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": "", "release": ""}  # absent in files of older installations
 
 
 class Settings:
@@ -11,6 +12,8 @@ class Settings:
 
     `token`: the shim's word for this run, which the gate needs; "" where the gate is off.
     """
+
+    directory = ""  # where the hooks' files lie, as far as it is known
 
     def __init__(self, node, values, token=""):
         self.node = node
@@ -25,7 +28,9 @@ def load(path, environ, token=""):
     """Settings from the JSON file at `path`. OSError, ValueError or KeyError when it cannot be used."""
     with open(path, "rb") as stream:
         values = json.loads(stream.read().decode("utf-8"))
-    return Settings(node_name(environ), values, token)
+    found = Settings(node_name(environ), values, token)
+    found.directory = os.path.dirname(path)
+    return found
 
 
 def node_name(environ):

@@ -9,6 +9,7 @@ import zlib
 
 MARK = 1024  # bytes before a place in a file that tell whether it is the same file still
 COUNTED = 4 << 20  # lines are counted in so much of what is left out
+_BECOMING = 1 << 6 | 1 << 7  # CAP_SETGID, CAP_SETUID: <linux/capability.h>
 ENTRIES = 20000  # directory entries looked at for one pattern
 
 
@@ -19,11 +20,13 @@ class Unreadable(Exception):
 def become(user, uid, gid, keep):
     """Drops to the user for good; all descriptors but `keep` are closed. Raises when anything of root is left."""
     os.chdir("/")
+    if os.geteuid() != 0 and _capabilities() & _BECOMING == _BECOMING:
+        os.setresuid(0, 0, 0)  # from another uid the capabilities would stay; from root's the kernel takes them all
     if os.geteuid() == 0:
         os.initgroups(user, gid)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-    if os.getresuid() != (uid, uid, uid) or uid == 0:
+    if os.getresuid() != (uid, uid, uid) or uid == 0 or _capabilities() & _BECOMING:
         raise Unreadable("cannot become uid %d" % uid)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for descriptor in _open_descriptors():
@@ -32,6 +35,25 @@ def become(user, uid, gid, keep):
                 os.close(descriptor)
             except OSError:
                 pass  # the one that listed the directory
+
+
+def may_become(uid):
+    """Whether this process can read with the rights of `uid` and with no others: it is root, or has been given
+    CAP_SETUID and CAP_SETGID (capabilities(7)), as systemd gives SlurmUser's reconciler where the site wants that."""
+    ours = os.geteuid()
+    return uid > 0 and (ours in (0, uid) or _capabilities() & _BECOMING == _BECOMING)
+
+
+def _capabilities():
+    """Those in force, as a bit mask; 0 where the kernel does not say."""
+    try:
+        with open("/proc/self/status", "rb") as stream:
+            for line in stream:
+                if line.startswith(b"CapEff:"):
+                    return int(line.split()[1], 16)
+    except (OSError, ValueError):
+        pass
+    return 0
 
 
 def _open_descriptors():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hook_site import SLURMCTLD_BLOCKS
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.host.hookfiles import HookSettings, install, plan
+from slurmwrap.host.hookfiles import Chained, HookSettings, install
 
 PYTHON = str(Path(sys.executable).resolve())
 
@@ -70,8 +71,10 @@ def test_no_placeholder_is_left(settings: HookSettings) -> None:
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_the_shims_are_clean_posix_shell(settings: HookSettings) -> None:
-    files = install(replace(settings, node_state_dir=Path("/run/a b/%n")))
+    chain = Chained(name="prolog_site", first="prolog", site="/etc/slurm/a b.sh")
+    files = install(replace(settings, node_state_dir=Path("/run/a b/%n")), (chain,))
     shims = [str(path) for path in (files.prolog, files.epilog, files.epilog_slurmctld)]
+    shims.append(str(settings.directory / "prolog_site"))
     checked = subprocess.run(["shellcheck", "--shell=sh", *shims], capture_output=True, text=True)
     assert (checked.returncode, checked.stdout) == (0, "")
 
@@ -117,16 +120,31 @@ def test_a_directory_that_others_may_write_is_refused(settings: HookSettings, mo
     assert list(settings.directory.iterdir()) == []
 
 
-def test_the_plan_names_the_lines_of_slurm_conf_and_writes_nothing(settings: HookSettings) -> None:
-    lines = [line for line in plan(settings).splitlines() if not line.startswith("#")]
-    assert lines == [
-        f"Prolog={settings.directory}/prolog",
-        f"Epilog={settings.directory}/epilog",
-        f"EpilogSlurmctld={settings.directory}/epilog_slurmctld",
-        "PrologFlags=Alloc",
-        "PrologEpilogTimeout=60",
-    ]
-    assert not settings.directory.exists()
+@pytest.mark.parametrize("blocked", [(), SLURMCTLD_BLOCKS])
+@pytest.mark.parametrize("first", ["prolog", "gone"])
+def test_a_chained_program_of_the_sites_runs_as_slurm_would_start_it(
+    settings: HookSettings, tmp_path: Path, first: str, blocked: tuple[signal.Signals, ...]
+) -> None:
+    """Whatever our own hook does, even that it is gone; with the signals blocked that slurmctld 22.05 blocks."""
+    site = tmp_path / "it's the site's"
+    site.write_text('#!/bin/sh\necho "$0 $SLURM_JOB_ID"\nenv >&2\nexit 3\n')
+    site.chmod(0o755)
+    chain = Chained(name="prolog_site", first=first, site=str(site))
+    install(replace(settings, node_state_dir=tmp_path / "state"), (chain,))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        ran = subprocess.run(
+            [settings.directory / "prolog_site"], env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True, timeout=30
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert (ran.returncode, ran.stdout) == (3, f"{site} 7\n")
+
+
+def test_a_gate_that_refuses_keeps_the_sites_prolog_from_running(settings: HookSettings, tmp_path: Path) -> None:
+    install(settings, (Chained(name="prolog_site", first="prolog", site=str(tmp_path / "never")),))
+    (settings.directory / "prolog").write_text("#!/bin/sh\nexit 1\n")
+    assert subprocess.run([settings.directory / "prolog_site"], env={}, timeout=30).returncode == 1
 
 
 @pytest.mark.parametrize("gate", ["off", "on"])
@@ -143,36 +161,3 @@ def test_the_zipapps_binding_is_the_one_that_is_installed(settings: HookSettings
     with zipfile.ZipFile(install(settings).zipapp) as archive:
         assert archive.read("pynvml.py") == Path(spec.origin).read_bytes()
         assert "pynvml.pyc" in archive.namelist()
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from slurmwrap.cli.hooks import app; app()"
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-
-
-def test_the_command_builds_what_it_plans(tmp_path: Path) -> None:
-    options = ["--cluster", "lab", "--to", str(tmp_path / "hooks"), "--kernel-log", "journal"]
-    planned = run("plan", *options)
-    assert not (tmp_path / "hooks").exists()
-    built = run("build", *options)
-    assert built.stdout.split("\n", 1)[1] == planned.stdout
-    assert json.loads((tmp_path / "hooks" / "hooks.json").read_text())["kernel_log"] == "journal"
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    run("units", "--to", str(tmp_path), "--slurm-user", "root", "--command", "/bin/true")
-    units = sorted(path.name for path in tmp_path.iterdir())
-    assert units == ["slurmwrap-reconcile.service", "slurmwrap-report.service", "slurmwrap-report.timer"]
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / unit) for unit in units)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
-    )
-    assert not [line for line in checked.stderr.splitlines() if str(tmp_path) in line or "slurmwrap" in line]
-
-
-def test_the_plan_makes_the_directory_above_the_controllers_own_slurm_users_too(settings: HookSettings) -> None:
-    asked = plan(replace(settings, controller_dir=Path("/var/lib/slurmwrap/controller")))
-    assert "install -d -m 0700 -o SlurmUser /var/lib/slurmwrap /var/lib/slurmwrap/controller\n" in asked

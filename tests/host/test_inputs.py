@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -72,3 +76,47 @@ def test_a_fifo_a_directory_and_a_hostile_path_are_no_files_and_hold_nobody_up(o
 
 def test_nobody_is_read_for_an_unknown_user() -> None:
     assert read_inputs_as(3_999_999_999, ("/etc/passwd",)) == ()
+
+
+AS_SLURM_USER = """
+import json, os, sys, time
+from slurmwrap.host.inputs import read_inputs_as
+from slurmwrap.observe import child, userfile
+
+def after(send):
+    userfile.become("nobody", int(sys.argv[1]), int(sys.argv[2]), send.descriptor)
+    caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith(("CapEff", "CapPrm", "CapAmb"))]
+    try:
+        os.setuid(0)
+    except PermissionError:
+        caps.append("no way back")
+    send(json.dumps([os.getresuid(), caps]).encode())
+
+found = [one.digest for one in read_inputs_as(int(sys.argv[1]), tuple(sys.argv[3:]))]
+print(json.dumps([os.geteuid(), found, json.loads(child.call(after, time.monotonic() + 10, 4096).data or b"null")]))
+"""
+
+
+@ROOT
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="util-linux' setpriv is not installed")
+@pytest.mark.parametrize("given", [True, False])
+def test_slurm_user_reads_as_the_user_only_with_the_capabilities_and_keeps_none_there(
+    open_dir: Path, given: bool
+) -> None:
+    """As systemd starts the reconciler of a SlurmUser that is not root: with --become-users, and without."""
+    nobody, daemon = pwd.getpwnam("nobody"), pwd.getpwnam("daemon")
+    secret, his = open_dir / "secret", open_dir / "his"
+    for path, owner in ((secret, daemon.pw_uid), (his, nobody.pw_uid)):
+        path.write_text(path.name)
+        path.chmod(0o600)
+        os.chown(path, owner, -1)
+    caps = "+setuid,+setgid" if given else "-all"
+    argv = ["setpriv", f"--reuid={daemon.pw_uid}", f"--regid={daemon.pw_gid}", "--clear-groups", f"--inh-caps={caps}",
+            f"--ambient-caps={caps}", "--no-new-privs", sys.executable, "-c", AS_SLURM_USER]  # fmt: skip
+    who = [str(nobody.pw_uid), str(nobody.pw_gid), str(secret), str(his)]
+    done = subprocess.run([*argv, *who], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    none = "0" * 16
+    uid = nobody.pw_uid
+    wanted = [["", digest(str(his))], [[uid, uid, uid], [none, none, none, "no way back"]]] if given else [[], None]
+    assert json.loads(done.stdout) == [daemon.pw_uid, *wanted]

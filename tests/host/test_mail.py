@@ -3,47 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
-from email import message_from_bytes
-from email.message import Message
 
 import pytest
+from smtp_server import Server
 
 from slurmwrap.errors import StoreError
-from slurmwrap.host.mail import Mailer
-
-
-class Server:
-    """Speaks just enough SMTP (RFC 5321) for one message."""
-
-    def __init__(self, greeting: bytes = b"220 ready\r\n") -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.greeting = greeting
-        self.received: list[Message] = []
-        self.thread = threading.Thread(target=self._serve)
-        self.thread.start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.listener.getsockname()[1]}"
-
-    def _serve(self) -> None:
-        connection, _ = self.listener.accept()
-        with connection, connection.makefile("rb") as lines:
-            connection.sendall(self.greeting)
-            for line in lines:
-                word = line.split()[0].upper()
-                if word == b"DATA":
-                    connection.sendall(b"354 go on\r\n")
-                    self.received.append(message_from_bytes(b"".join(iter(lines.readline, b".\r\n"))))
-                connection.sendall(b"221 bye\r\n" if word == b"QUIT" else b"250 ok\r\n")
-                if word == b"QUIT":
-                    return
-
-    def close(self) -> None:
-        self.listener.close()
-        self.thread.join(5)
+from slurmwrap.host.mail import Attachment, Mailer
 
 
 @pytest.fixture
@@ -56,8 +22,7 @@ def server() -> Iterator[Server]:
 def test_a_message_arrives_with_its_text_and_no_header_of_a_users_making(server: Server) -> None:
     name = "train\r\nBcc: everyone@example.org"
     Mailer(server=server.address, sender="slurmwrap@example.org").send("ada@example.org", f"job {name}", "Zeile ü\n")
-    server.thread.join(5)
-    (message,) = server.received
+    (message,) = server.messages()
     payload = message.get_payload(decode=True)
     assert isinstance(payload, bytes)
     assert (message["To"], message["Subject"], message["Bcc"], message["Auto-Submitted"]) == (
@@ -86,3 +51,21 @@ def test_a_refusal_of_the_server_is_told() -> None:
 def test_a_port_that_is_no_number_is_an_error_in_words() -> None:
     with pytest.raises(StoreError, match="invalid literal"):
         Mailer(server="mail.example.org:smtp", sender="s@example.org").send("ada", "subject", "text")
+
+
+def test_a_message_may_have_html_and_files_beside_its_text(server: Server) -> None:
+    page = Attachment(name="night.html", subtype="html", text="<p>whole</p>\n")
+    Mailer(server=server.address, sender="s@example.org").send(
+        ("ada@example.org", "bob@example.org"), "night", "text\n", html="<p>short</p>\n", attached=(page,)
+    )
+    (message,) = server.messages()
+    assert message["To"] == "ada@example.org, bob@example.org"
+    assert str(message["Message-ID"]).endswith("@example.org>")
+    parts = [(part.get_content_type(), part.get_filename(), part.get_payload(decode=True)) for part in message.walk()]
+    assert parts == [
+        ("multipart/mixed", None, None),
+        ("multipart/alternative", None, None),
+        ("text/plain", None, b"text\r\n"),
+        ("text/html", None, b"<p>short</p>\r\n"),
+        ("text/html", "night.html", b"<p>whole</p>\r\n"),
+    ]

@@ -30,6 +30,20 @@ def test_which_names_are_a_jobs(names: list[bytes], others: list[bytes]) -> None
     assert rankfiles.named_like(others + names, 41) == names
 
 
+@pytest.mark.parametrize(
+    ("job_id", "of_array", "names", "others"),
+    [
+        (18, False, [b"slurm-18.out", b"18_2.log", b"train-n16_18.log"], [b"slurm-16_18.out", b"17_18.err"]),
+        (4711, False, [b"0_4711.log", b"20261121_4711.log", b"4698_4711-4711.log"], [b"slurm-4698_4711.out"]),
+        (41, True, [b"slurm-41.0.out", b"rank3-41"], [b"slurm-41_7.out", b"slurm-41_41.out", b"x-41_0"]),
+    ],
+)
+def test_what_another_task_of_an_array_wrote_is_not_this_jobs(
+    job_id: int, of_array: bool, names: list[bytes], others: list[bytes]
+) -> None:
+    assert rankfiles.named_like(others + names, job_id, of_array) == names
+
+
 def test_who_failed_first_comes_first_and_then_the_newest() -> None:
     read = [(b"%d" % number, b"step 1\n", False) for number in range(20)]
     read[3] = (b"3", b"Traceback (most recent call last)\n", False)

@@ -14,8 +14,10 @@ import pytest
 from hook_site import OLD_PYTHON, SLURMCTLD_BLOCKS, USER, Site, add_gpu, append, give, make_site, only
 
 import slurmwrap.observe
+from slurmwrap import __version__
 from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.host.hookfiles import HookFiles
+from slurmwrap.install.versions import checksum_of
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=python, GPU has fallen off the bus."
 
@@ -64,6 +66,7 @@ def test_a_job_leaves_one_observation_from_prolog_and_epilog(site: Site) -> None
             "started_at": started_at,
             "kernel": [{"text": XID, "at": None}],
             "kernel_source": "file",
+            "hooks": {"release": __version__, "checksum": checksum_of(site.files.zipapp.parent)},
             "logs": [{"name": f"{site.work}/41.out", "text": "step 1\nTraceback\n", "truncated": False}],
         },
     )

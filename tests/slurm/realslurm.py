@@ -22,6 +22,7 @@ import pytest
 from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
 from slurmwrap.lab.layout import Layout, exports
+from slurmwrap.lab.processes import as_service_of
 from slurmwrap.lab.status import append_kernel_line
 from slurmwrap.lab.teardown import down
 from slurmwrap.slurm.kept import folder_of
@@ -64,7 +65,10 @@ class Lab:
 
     def reconcile_once(self, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
         """The site's reconciler, once, as SlurmUser. An exit code other than 0 fails the test."""
-        done = self.slurmwrap("reconcile", "--once", user=self.slurm_user, timeout=timeout)
+        service = as_service_of(self.slurm_user)
+        command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
+        home = command_environment(self.slurm_user)
+        done = self.run([*service, *command], None if service else self.slurm_user, timeout=timeout, env=home)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 

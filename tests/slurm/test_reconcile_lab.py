@@ -40,6 +40,12 @@ write_sealed(Path(sys.argv[1]), from_plain(Observation, json.load(sys.stdin)), s
 QUICK = ("--mem=200", "--gres=gpu:1", "--partition=gpu")
 
 
+@pytest.fixture(scope="module")
+def lab(lab_as_slurm: Lab) -> Lab:
+    """As most sites run it: slurmctld, its hooks and the reconciler are user slurm's."""
+    return lab_as_slurm
+
+
 def site_rows(lab: Lab, query: str, *values: object) -> list[dict[str, object]]:
     """Rows of the site's database, read only."""
     state = site(lab)["state_dir"]

@@ -1,0 +1,1 @@
+"""`slurmwrap hooks`: the commands, the order of their steps, and what they tell."""

@@ -1,0 +1,1 @@
+"""Puts slurmwrap onto a cluster and takes it off again: plan, install, check, uninstall."""

@@ -1,0 +1,137 @@
+"""What was done to a system, so that it can be taken back: written before each step, kept until all is gone.
+
+A JSON file of root's alone. It holds the digest of every file written and the original bytes of every file edited.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.install.safely import Found, Tree
+from slurmwrap.install.slurmconf import Edit
+from slurmwrap.records import asdict, dataclass, field, replace
+
+VERSION = 1
+FILE = Path("/var/lib/slurmwrap-install/manifest.json")
+INSTALLING, INSTALLED, REMOVING = "installing", "installed", "removing"
+REMOVED = "removed"  # but for data, or for files on nodes that were away: a later `uninstall` takes these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A file of ours. `digests`: SHA-256 of every content that we wrote or meant to write since it was first made."""
+
+    path: str
+    kind: str  # "hook", "copy" (in a directory of the site's, on nodes too), "unit", "config", "filter"
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited:
+    """A file of the site's that we changed. `original`: its bytes before."""
+
+    edit: Edit
+    original: bytes
+    newline_at_end: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """`settings`: what was asked for: an upgrade asks nothing again. `nodes`: name -> checksum of their hooks."""
+
+    state: str = INSTALLING
+    release: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    directories: tuple[str, ...] = ()  # made by us, parents first
+    files: tuple[Written, ...] = ()
+    edits: tuple[Edited, ...] = ()
+    units: tuple[str, ...] = ()  # enabled by us
+    nodes: dict[str, str] = field(default_factory=dict)
+
+    def digests_of(self, path: Path) -> tuple[str, ...]:
+        """() for a file that is not ours."""
+        return next((one.digests for one in self.files if one.path == str(path)), ())
+
+    def edit_of(self, path: Path) -> Edited | None:
+        """None where we changed nothing."""
+        return next((one for one in self.edits if one.edit.file == str(path)), None)
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 in hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_manifest(tree: Tree, file: Path = FILE) -> Manifest | None:
+    """None where nothing is installed. SlurmwrapError for one that is damaged or newer."""
+    found = tree.read(file)
+    if found is None:
+        return None
+    try:
+        return _from_json(json.loads(found.content))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SlurmwrapError(
+            f"{file} cannot be read: {error}", hint="It was written by a newer slurmwrap, or damaged: nothing was done."
+        ) from error
+
+
+def write_manifest(tree: Tree, manifest: Manifest, file: Path = FILE) -> None:
+    """Replaces it in one step. Its directory is root's alone: it decides what root removes."""
+    if tree.directory(file.parent) is None:
+        for parent in reversed(file.parent.parents):  # in a bare image not even /var need be there
+            if tree.directory(parent) is None:
+                tree.make_directory(parent, 0o755, 0, 0)
+        tree.make_directory(file.parent, 0o700, 0, 0)
+    content = json.dumps(_to_json(manifest), indent=1).encode() + b"\n"
+    tree.write(file, Found(content=content, mode=0o600, uid=0, gid=0))
+
+
+def remove_manifest(tree: Tree, file: Path = FILE) -> None:
+    """The last step of taking back."""
+    tree.remove(file)
+    tree.remove_directory(file.parent)
+
+
+def joined(old: Manifest | None, new: Manifest) -> Manifest:
+    """`new` with what `old` made: directories stay ours, and every content that may lie at a path is known."""
+    old = old if old is not None else Manifest()
+    before = {one.path: one for one in old.files}
+    files = [_both(before.pop(one.path, one), one) for one in new.files] + list(before.values())
+    made = tuple(dict.fromkeys((*old.directories, *new.directories)))
+    in_order = tuple(sorted(files, key=lambda one: one.path))
+    return replace(new, directories=made, files=in_order, nodes={**old.nodes, **new.nodes})
+
+
+def _both(old: Written, new: Written) -> Written:
+    return replace(new, digests=tuple(dict.fromkeys((*old.digests, *new.digests))))
+
+
+def _to_json(manifest: Manifest) -> dict[str, Any]:
+    plain = {**asdict(manifest), "version": VERSION}
+    plain["edits"] = [
+        {**asdict(one), "original": base64.b64encode(one.original).decode("ascii")} for one in manifest.edits
+    ]
+    return plain
+
+
+def _from_json(plain: dict[str, Any]) -> Manifest:
+    if plain.pop("version") != VERSION:
+        raise ValueError("it has another version")
+    files = tuple(Written(**{**one, "digests": tuple(one["digests"])}) for one in plain["files"])
+    texts = {name: tuple(plain[name]) for name in ("directories", "units")}
+    return Manifest(**{**plain, **texts, "files": files, "edits": tuple(map(_edited, plain["edits"]))})
+
+
+def _edited(plain: dict[str, Any]) -> Edited:
+    edit = plain["edit"]
+    swaps = tuple((old, new) for old, new in edit["swaps"])
+    return Edited(
+        edit=Edit(**{**edit, "swaps": swaps, "block": tuple(edit["block"])}),
+        original=base64.b64decode(plain["original"], validate=True),
+        newline_at_end=bool(plain["newline_at_end"]),
+    )

@@ -1,0 +1,137 @@
+"""Runs on a node as root, out of a batch script: lays the hooks' files there and compares, or takes them away.
+
+It goes alone: the controller sends this text with the files in it. No link is followed, nothing is written where others
+than root may write, and no file is replaced or removed that is not slurmwrap's. The exit code says what went wrong.
+"""
+import base64
+import hashlib
+import io
+import os
+import stat
+import sys
+import tarfile
+
+DONE, NOT_ROOT, OPEN_TO_OTHERS, NOT_OURS, NOT_WRITTEN, DIFFERS = 0, 21, 22, 23, 24, 25
+MARK = b"slurmwrap"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class Refused(Exception):
+    """`code`: one of those above."""
+
+    def __init__(self, code, text):
+        Exception.__init__(self, text)
+        self.code = code
+
+
+def run(action, packed):
+    """`action`: "lay" or "take"; `packed`: a tar.gz as base64, its names without the first slash. The exit code."""
+    try:
+        if os.geteuid() != 0:
+            raise Refused(NOT_ROOT, "not root")
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed)), mode="r:gz") as archive:
+            files = [(one.name, one.mode, archive.extractfile(one).read()) for one in archive if one.isfile()]
+        for name, mode, content in files:
+            (lay if action == "lay" else take)(name, mode, content)
+    except Refused as refusal:
+        sys.stdout.write("%s\n" % refusal)
+        return refusal.code
+    except OSError as error:
+        sys.stdout.write("%s\n" % error)
+        return NOT_WRITTEN
+    return DONE
+
+
+def lay(name, mode, content):
+    """Writes one file unless it is there already, and reads it back."""
+    folder, last = opened(name, True)
+    try:
+        there = read(folder, last)
+        if there is not None and there != content and MARK not in there:
+            raise Refused(NOT_OURS, "/%s is not ours" % name)
+        if there != content or stat.S_IMODE(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode) != mode:
+            write(folder, last, mode, content)
+        back = read(folder, last)
+        if back is None or hashlib.sha256(back).digest() != hashlib.sha256(content).digest():
+            raise Refused(DIFFERS, "/%s differs after it was written" % name)
+    finally:
+        os.close(folder)
+
+
+def take(name, mode, content):
+    """Removes one file of ours, and the directories above it that are named slurmwrap or hooks and are empty now."""
+    folder, last = opened(name, False)
+    if folder < 0:
+        return
+    try:
+        there = read(folder, last)
+        if there is not None:
+            if MARK not in there:
+                raise Refused(NOT_OURS, "/%s is not ours" % name)
+            os.unlink(last, dir_fd=folder)
+    except FileNotFoundError:
+        pass  # the nodes share this directory, and another one was faster
+    finally:
+        os.close(folder)
+    parts = name.split("/")[:-1]
+    while parts and (parts[-1] == "slurmwrap" or parts[-2:] == ["slurmwrap", "hooks"]):
+        try:
+            os.rmdir("/" + "/".join(parts))
+        except OSError:
+            return
+        parts.pop()
+
+
+def opened(name, make):
+    """(descriptor of the directory of `name`, its last part); -1 where it is not there and not made."""
+    parts = name.split("/")
+    folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    for part in parts[:-1]:
+        try:
+            below = os.open(part, _DIRECTORY, dir_fd=folder)
+        except FileNotFoundError:
+            if not make:
+                os.close(folder)
+                return -1, parts[-1]
+            try:
+                os.mkdir(part, 0o755, dir_fd=folder)
+            except FileExistsError:
+                pass
+            below = os.open(part, _DIRECTORY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+        found = os.fstat(folder)
+        others = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0)
+        if found.st_uid != 0 or (others and not found.st_mode & stat.S_ISVTX):
+            os.close(folder)
+            raise Refused(OPEN_TO_OTHERS, "others can write %s of /%s" % (part, name))
+    return folder, parts[-1]
+
+
+def read(folder, name):
+    """Content of a plain file; None where there is none."""
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Refused(NOT_OURS, "%s is not a plain file" % name)
+        return stream.read()
+
+
+def write(folder, name, mode, content):
+    """Aside and renamed: a hook that is just being started sees the old file or the new one."""
+    aside = ".%s.%d" % (name, os.getpid())
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fchown(handle, 0, 0)
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(aside, dir_fd=folder)
+        raise

@@ -1,0 +1,60 @@
+"""`slurmwrap hooks watchdog` as its timer starts it: exit code, words, and mail on a real SMTP conversation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from smtp_server import Server
+
+from slurmwrap.install.watchdog import beat
+
+
+def watchdog(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": os.defpath, "HOME": str(config.parent), "SLURMWRAP_CONFIG": str(config)}
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "hooks", "watchdog", *arguments]
+    return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+
+
+def configured(folder: Path, server: Server) -> Path:
+    config = folder / "config.toml"
+    config.write_text(
+        f'[site]\nstate_dir = "{folder}"\n[report]\nto = "ops@example.org, night@example.org"\n'
+        f'[mail]\nserver = "{server.address}"\nsender = "slurmwrap@example.org"\n'
+    )
+    return config
+
+
+def told(server: Server) -> list[tuple[str, str]]:
+    try:
+        return [(str(message["To"]), str(message["Subject"])) for message in server.messages()]
+    finally:
+        server.close()
+
+
+def test_it_ends_with_2_tells_the_journal_and_mails_once_and_when_it_is_over(tmp_path: Path) -> None:
+    server = Server()  # each takes one message: a second would not be answered
+    late = watchdog(configured(tmp_path, server), "--json")
+    assert (late.returncode, [one["what"] for one in json.loads(late.stdout)["late"]]) == (2, ["reconciler", "report"])
+    assert told(server) == [("ops@example.org, night@example.org", "slurmwrap: late")]
+
+    again = watchdog(tmp_path / "config.toml")  # nobody listens any more, and nobody is called
+    assert (again.returncode, again.stderr) == (2, "")
+
+    server = Server()
+    beat(tmp_path, time.time())
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "last").write_text(f"{time.time()}\n")
+    well = watchdog(configured(tmp_path, server))
+    assert (well.returncode, well.stdout) == (0, "the reconciler and the night report are on time\n")
+    assert told(server) == [("ops@example.org, night@example.org", "slurmwrap: well again")]
+
+
+def test_without_a_site_it_says_what_is_missing(tmp_path: Path) -> None:
+    told = watchdog(tmp_path / "none.toml")
+    assert (told.returncode, told.stdout) == (255, "")
+    assert "it needs site.state_dir" in told.stderr

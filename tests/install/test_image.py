@@ -1,0 +1,465 @@
+"""Installing into a tree and taking it back: what is written, refused, kept, and left after a crash at any point."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from images import MORE, SLURM_CONF, SLURM_UID, ground_of, install, make_image, planned, seen, uninstall
+
+from slurmwrap.cli.hooks import flow as hooks_flow
+from slurmwrap.cli.hooks.told import harmless_lines
+from slurmwrap.errors import SlurmwrapError, UsageError
+from slurmwrap.install import check as checking
+from slurmwrap.install import remove
+from slurmwrap.install.manifest import FILE
+from slurmwrap.install.planning import SAME, UPGRADE
+from slurmwrap.install.show import diff, plan_json, plan_text
+
+HOOKS = "usr/local/lib/slurmwrap/hooks"
+
+DIFF = r"""--- /etc/slurm/slurm.conf
++++ /etc/slurm/slurm.conf
+@@ -3,6 +3,10 @@
+ SlurmUser=slurm
+ AuthInfo=cred_expire=120,socket=/run/munge/other.socket
+-Prolog=/etc/slurm/prolog.sh # health check
++# slurmwrap keeps: Prolog=/etc/slurm/prolog.sh # health check
+ Epilog=/etc/slurm/epilog.d/*
+ Include more.conf
+-NodeName=n[0-3] CPUs=4
+\ No newline at end of file
++NodeName=n[0-3] CPUs=4
++# BEGIN slurmwrap: `slurmwrap hooks uninstall` takes this block out
++Prolog=/usr/local/lib/slurmwrap/hooks/prolog_site
++EpilogSlurmctld=/usr/local/lib/slurmwrap/hooks/epilog_slurmctld_site
++# END slurmwrap
+--- /etc/slurm/more.conf
++++ /etc/slurm/more.conf
+@@ -1,2 +1,2 @@
+-PrologFlags=Serial
+-EpilogSlurmctld=/opt/site/ended
++PrologFlags=Alloc,Serial
++# slurmwrap keeps: EpilogSlurmctld=/opt/site/ended
+"""
+
+
+def test_the_plan_is_the_diff_and_writes_nothing(image: Path) -> None:
+    before = seen(image)
+    _, plan = planned(image)
+    assert diff(plan.changes).replace("\r", "") == DIFF
+    assert plan.conflicts == ()
+    assert seen(image) == before
+
+
+def test_what_slurm_conf_says_need_not_be_said_again(image: Path) -> None:
+    _, plan = planned(image)
+    settings = plan_json(plan, ())["settings"]
+    assert {key: settings[key] for key in ("cluster", "slurm_user", "munge_socket", "spool")} == {
+        "cluster": "lab",
+        "slurm_user": "slurm",
+        "munge_socket": "/run/munge/other.socket",
+        "spool": "/shared/slurmwrap/spool",
+    }
+
+
+def test_installing_and_taking_back_leaves_the_tree_byte_for_byte_as_it_was(image: Path) -> None:
+    before = seen(image)
+    install(image, cli_filter="files")
+    install(image, cli_filter="on")
+    after = seen(image)
+    assert before.keys() < after.keys()
+    assert after["shared/slurmwrap/spool"][:3] == (0o1733, SLURM_UID, SLURM_UID)
+    assert after["etc/slurm/slurm.conf"][:3] == (0o640, SLURM_UID, SLURM_UID)
+    assert after["etc/slurm/epilog.d/zz-slurmwrap"][3] == after[f"{HOOKS}/epilog"][3]
+    assert uninstall(image) == ()
+    assert seen(image) == before
+
+
+def test_a_second_install_has_nothing_to_do(image: Path) -> None:
+    install(image)
+    before = seen(image)
+    _, plan = planned(image)
+    assert plan.nothing_to_do
+    install(image)
+    assert seen(image) == before
+
+
+def test_an_upgrade_writes_what_is_new_removes_what_is_gone_and_can_be_taken_back(image: Path) -> None:
+    before = seen(image)
+    install(image)
+    (image / HOOKS / "prolog").write_bytes(b"of an older release")
+    record(image, HOOKS + "/prolog", b"of an older release")
+    _, plan = planned(image, release="24.11")  # there the site's own lines stay, and the chains go
+    states = {item.path.name: item.state for item in plan.items}
+    assert (states["prolog"], states["epilog"]) == (UPGRADE, SAME)
+    assert sorted(Path(path).name for path in plan.stale) == ["epilog_slurmctld_site", "prolog_site"]
+    install(image, release="24.11")
+    assert not (image / HOOKS / "prolog_site").exists()
+    assert "\nProlog=/etc/slurm/prolog.sh" in (image / "etc/slurm/slurm.conf").read_text()
+    assert uninstall(image) == ()
+    assert seen(image) == before
+
+
+def record(image: Path, name: str, content: bytes) -> None:
+    """Lets the manifest know `content` as ours."""
+    from slurmwrap.install.manifest import digest
+
+    path = image / str(FILE).lstrip("/")
+    plain = json.loads(path.read_text())
+    for one in plain["files"]:
+        if one["path"] == f"/{name}":
+            one["digests"].append(digest(content))
+    path.write_text(json.dumps(plain))
+
+
+def test_a_file_that_is_not_ours_is_never_overwritten(image: Path) -> None:
+    foreign = image / "etc/systemd/system/slurmwrap-report.timer"
+    foreign.write_text("the administrator's\n")
+    before = seen(image)
+    with pytest.raises(SlurmwrapError, match=r"slurmwrap-report\.timer is there already and not ours"):
+        install(image)
+    assert seen(image) == before
+
+
+def test_a_cli_filter_of_the_sites_is_kept_and_it_is_said_what_to_add(image: Path) -> None:
+    (image / "etc/slurm/cli_filter.lua").write_text("-- the site's\n")
+    _, plan = planned(image, cli_filter="files")
+    assert [text for text in plan.conflicts if "slurm_cli_pre_submit" in text]
+
+
+def test_a_file_that_somebody_changed_since_stays_and_is_named(image: Path) -> None:
+    before = seen(image)
+    install(image)
+    config = image / "etc/slurmwrap/config.toml"
+    config.write_text(config.read_text() + "\n[mail]\nserver = 'mx'\n")
+    _, plan = planned(image)
+    assert plan.nothing_to_do
+    assert uninstall(image) == (Path("/etc/slurmwrap/config.toml"), Path("/etc/slurmwrap"))
+    assert seen(image).keys() - before.keys() == {"etc/slurmwrap", "etc/slurmwrap/config.toml"}
+
+
+def test_what_the_site_changed_in_slurm_conf_since_survives_taking_back(image: Path) -> None:
+    install(image)
+    conf = image / "etc/slurm/slurm.conf"
+    conf.write_text(conf.read_text().replace("CPUs=4", "CPUs=8") + "NodeName=n4\n")
+    uninstall(image)
+    assert conf.read_text() == SLURM_CONF.replace("CPUs=4", "CPUs=8") + "\nNodeName=n4\n"
+    assert (image / "etc/slurm/more.conf").read_bytes() == MORE.encode()
+
+
+def test_lines_of_ours_that_somebody_changed_stop_everything(image: Path) -> None:
+    install(image)
+    conf = image / "etc/slurm/slurm.conf"
+    conf.write_text(conf.read_text().replace("hooks/prolog_site", "hooks/prolog_mine"))
+    before = seen(image)
+    with pytest.raises(SlurmwrapError, match="lines are not as they were written"):
+        uninstall(image)
+    assert seen(image) == before
+
+
+def test_data_stays_unless_it_is_purged(image: Path) -> None:
+    before = seen(image)
+    install(image)
+    (image / "shared/slurmwrap/spool/1.obs").write_text("found")
+    (image / "shared/slurmwrap/spool/link").symlink_to(image / "etc")
+    kept = (Path("/shared/slurmwrap/spool"), Path("/shared/slurmwrap"), Path("/shared"))
+    assert uninstall(image) == kept
+    install(image)
+    (image / "var/lib/slurmwrap/site.db").write_text("x")
+    uninstall(image, purge=True)
+    assert seen(image) == before  # the link's target too
+
+
+def test_data_that_was_kept_can_be_purged_later(image: Path) -> None:
+    before = seen(image)
+    install(image)
+    (image / "var/lib/slurmwrap/site.db").write_text("x")
+    assert uninstall(image) == (Path("/var/lib/slurmwrap"),)
+    assert (image / "etc/slurm/slurm.conf").read_text() == SLURM_CONF
+    manifest = ground_of(image).manifest
+    assert manifest is not None
+    assert (manifest.state, manifest.directories, manifest.files) == ("removed", ("/var/lib/slurmwrap",), ())
+    (held,) = checking.check(manifest, ground_of(image).system, dict)
+    assert (held.state, held.text) == ("fail", "was taken back; left: /var/lib/slurmwrap")
+    assert uninstall(image) == (Path("/var/lib/slurmwrap"),)
+    assert uninstall(image, purge=True) == ()
+    assert seen(image) == before
+
+
+def test_purging_follows_no_link_that_took_the_place_of_a_directory_of_ours(image: Path) -> None:
+    install(image)
+    (image / "srv/www").mkdir(parents=True)
+    (image / "srv/www/index.html").write_text("somebody's")
+    state = image / "var/lib/slurmwrap"
+    for name, uid in (("controller", SLURM_UID), ("reports", 0)):  # SlurmUser's attack; the administrator's wish
+        (state / name).rmdir()
+        (state / name).symlink_to("/srv/www")
+        os.lchown(state / name, uid, uid)
+    assert uninstall(image, purge=True) == ()  # the links themselves lay in a directory of ours
+    assert (image / "srv/www/index.html").read_text() == "somebody's"
+
+
+def test_a_directory_of_ours_behind_a_link_of_slurm_users_is_not_emptied(image: Path) -> None:
+    install(image)
+    (image / "srv/spool").mkdir(parents=True)
+    (image / "srv/spool/kept").write_text("somebody's")
+    shared = image / "shared"
+    (shared / "slurmwrap").rename(shared / "moved")
+    (shared / "slurmwrap").symlink_to("/srv")
+    os.lchown(shared / "slurmwrap", SLURM_UID, SLURM_UID)
+    stays = uninstall(image, purge=True)
+    assert {Path("/shared/slurmwrap/spool"), Path("/shared/slurmwrap")} <= set(stays)
+    assert (image / "srv/spool/kept").read_text() == "somebody's"
+
+
+def test_purging_goes_on_past_a_tree_that_is_too_deep_to_walk(image: Path) -> None:
+    install(image)
+    spool = image / "shared/slurmwrap/spool"
+    deep = os.open(spool, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=deep)
+        below = os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    try:
+        stays = uninstall(image, purge=True)
+        assert stays in ((), tuple(Path(path) for path in ("/shared/slurmwrap/spool", "/shared/slurmwrap", "/shared")))
+    finally:
+        subprocess.run(["rm", "-rf", str(spool)], check=True)
+
+
+def test_a_file_of_ours_that_is_a_link_now_stays_with_what_it_leads_to(image: Path) -> None:
+    install(image)
+    config, kept = image / "etc/slurmwrap/config.toml", image / "srv/config.toml"
+    kept.parent.mkdir()
+    config.rename(kept)
+    config.symlink_to("/srv/config.toml")
+    assert Path("/etc/slurmwrap/config.toml") in uninstall(image)
+    assert kept.exists()
+
+
+def test_an_edit_of_the_administrators_between_plan_and_installation_is_not_lost(image: Path) -> None:
+    where, plan = planned(image)
+    conf = image / "etc/slurm/slurm.conf"
+    conf.write_text(SLURM_CONF + "\nNodeName=n4\n")
+    with pytest.raises(SlurmwrapError, match=r"slurm\.conf was changed by somebody while this was at work"):
+        hooks_flow.install(where, plan, (), 1.0, ())
+    assert conf.read_text() == SLURM_CONF + "\nNodeName=n4\n"
+    install(image)
+    uninstall(image)
+    assert conf.read_text() == SLURM_CONF + "\nNodeName=n4\n"
+
+
+def test_bytes_of_slurm_conf_do_not_speak_to_the_terminal(image: Path) -> None:
+    conf = image / "etc/slurm/slurm.conf"
+    conf.write_bytes(SLURM_CONF.encode().replace(b"# health check", b"# \x1b]0;title\x07\x1b[2J\xe9\x9b"))
+    where, plan = planned(image)
+    steps = hooks_flow.steps_of(plan, where, (), by_hand=True, test=False)
+    shown = harmless_lines(plan_text(plan, steps, lambda text, style: f"\x1b[1m{text}\x1b[0m"))
+    assert r"Prolog=/etc/slurm/prolog.sh # \x1b]0;title\x07\x1b[2J" in shown and r"\x9b" in shown
+    assert set(re.findall(r"\x1b.{3}", shown)) == {"\x1b[1m", "\x1b[0m"}
+
+
+def test_nodes_that_were_away_are_remembered_for_another_try(image: Path) -> None:
+    install(image)
+    where = ground_of(image)
+    assert where.manifest is not None
+    tree = hooks_flow.Tree(root=image, trusted=frozenset({0, SLURM_UID}))
+    system = hooks_flow.System(tree=tree)
+    taking = remove.make_taking(where.manifest, tree)
+    written = remove.restore_conf(taking, where.manifest, system)
+    remove.take_away(taking, written, system, purge=True, behind=["n7"])
+    manifest = ground_of(image).manifest
+    assert manifest is not None
+    assert (manifest.state, manifest.nodes) == ("removed", {"n7": ""})
+    assert {one.kind for one in manifest.files} == {"hook", "copy"}
+    assert uninstall(image) == ()
+    assert ground_of(image).manifest is None
+
+
+def test_a_directory_that_others_can_write_is_refused(image: Path) -> None:
+    (image / "usr/local").mkdir()
+    (image / "usr/local").chmod(0o775)
+    os.chown(image / "usr/local", 0, 50)
+    before = seen(image)
+    with pytest.raises(SlurmwrapError, match=r"/usr/local can be written by others \(uid 0, mode 0775\)"):
+        install(image)
+    assert seen(image) == before
+
+
+def test_a_link_of_another_user_is_not_followed(image: Path) -> None:
+    (image / "opt").mkdir()
+    (image / "shared").symlink_to(image / "opt")
+    os.lchown(image / "shared", 1234, 1234)
+    with pytest.raises(SlurmwrapError, match="is a link that uid 1234 made"):
+        planned(image)
+
+
+def test_a_directory_of_slurm_user_is_no_place_for_what_root_runs(image: Path) -> None:
+    (image / "opt/slurm").mkdir(parents=True)
+    os.chown(image / "opt/slurm", SLURM_UID, SLURM_UID)
+    with pytest.raises(SlurmwrapError, match="/opt/slurm can be written by others"):
+        install(image, directory="/opt/slurm/hooks")
+
+
+def test_a_spool_with_other_modes_is_not_changed_but_said(image: Path) -> None:
+    (image / "shared/slurmwrap/spool").mkdir(parents=True)
+    _, plan = planned(image)
+    assert plan.conflicts == (
+        "/shared/slurmwrap/spool is uid 0's with mode 0755; it has to be slurm's with 1733: "
+        "chown slurm /shared/slurmwrap/spool && chmod 1733 /shared/slurmwrap/spool",
+    )
+
+
+def test_without_a_shared_directory_it_says_what_is_missing(image: Path) -> None:
+    from slurmwrap.cli.hooks import flow as hooks_flow
+
+    with pytest.raises(UsageError, match="need a directory that they share"):
+        hooks_flow.make(ground_of(image), {}, "", None, "22.05")
+
+
+def test_a_linked_slurm_conf_is_edited_where_it_lies(image: Path) -> None:
+    (image / "cm").mkdir()
+    (image / "etc/slurm").rename(image / "cm/slurm")
+    (image / "etc/slurm").symlink_to("/cm/slurm")  # as bright and warewulf clusters have it
+    before = seen(image)
+    install(image)
+    assert "BEGIN slurmwrap" in (image / "cm/slurm/slurm.conf").read_text()
+    uninstall(image)
+    assert seen(image) == before
+
+
+def test_rhels_python_is_found(tmp_path: Path, image: Path) -> None:
+    libexec = image / "usr/libexec"
+    libexec.mkdir()
+    (libexec / "platform-python").touch()
+    _, plan = planned(image, python="/usr/bin/python3")
+    assert plan.wanted.python == "/usr/bin/python3"  # asked
+    from slurmwrap.install.safely import Tree
+    from slurmwrap.install.wanted import told_by
+
+    where, _ = planned(image)
+    conf = where.system.tree.real(Path("/etc/slurm/slurm.conf"))
+    from slurmwrap.install.planning import read_conf
+
+    tree = Tree(root=image, trusted=frozenset({0}))
+    assert told_by(read_conf(where.system.tree, conf, None), tree, conf)["python"] == "/usr/libexec/platform-python"
+
+
+CHANGES = ("rename", "mkdir", "unlink", "rmdir")
+
+
+def killed_at(number: int, work: Callable[[], object]) -> bool:
+    """Runs `work` in a child that is killed (SIGKILL) right before its `number`th change of the file system."""
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+        return os.WIFSIGNALED(status)
+    count = 0
+
+    def counted(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            nonlocal count
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **named)
+
+        return call
+
+    code = 1
+    try:
+        for name in CHANGES:
+            setattr(os, name, counted(getattr(os, name)))
+        work()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def conf_is_whole(image: Path) -> bool:
+    """Every program that slurm.conf names is there: what Slurm reads at this moment works."""
+    text = (image / "etc/slurm/slurm.conf").read_text()
+    ours = [line.partition("=")[2] for line in text.splitlines() if "=/usr/local/lib/slurmwrap" in line]
+    return all((image / path.lstrip("/")).exists() for path in ours)
+
+
+# Every change takes half a minute: make test looks at some, which differ from run to run only when the code does.
+EACH = pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.slow)])
+
+
+@EACH
+@pytest.mark.parametrize("then", ["again", "back"])
+def test_killed_at_a_change_of_installing_the_cluster_works_and_it_goes_on_or_back(
+    tmp_path: Path, then: str, stride: int
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("files of other owners need root")
+    whole = make_image(tmp_path / "whole")
+    before = seen(whole)
+    install(whole)
+    wanted, number = seen(whole), 0
+    killed = True
+    while killed:
+        number += stride
+        image = make_image(tmp_path / f"{number}")
+        killed = killed_at(number, lambda image=image: install(image))
+        assert conf_is_whole(image), number
+        if then == "again":
+            install(image)
+            found = seen(image)
+            name = str(FILE).lstrip("/")
+            assert {**found, name: wanted[name]} == wanted, number
+        if ground_of(image).manifest is not None:
+            assert uninstall(image) == (), number
+        remains = {name for name in seen(image) if not name.startswith("var/lib/slurmwrap-install")}
+        assert {name: value for name, value in seen(image).items() if name in remains} == before, number
+    assert number > 30
+
+
+@EACH
+def test_killed_at_a_change_of_taking_back_it_can_be_taken_back_again(tmp_path: Path, stride: int) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("files of other owners need root")
+    before, number, killed = seen(make_image(tmp_path / "before")), 0, True
+    while killed:
+        number += stride
+        image = make_image(tmp_path / f"{number}")
+        install(image)
+        killed = killed_at(number, lambda image=image: uninstall(image))
+        assert conf_is_whole(image), number
+        if ground_of(image).manifest is not None:
+            assert uninstall(image) == (), number
+        found = {name: one for name, one in seen(image).items() if not name.startswith("var/lib/slurmwrap-install")}
+        assert found == before, number
+    assert number > 20
+
+
+def test_a_cli_filter_is_not_named_before_its_file_was_laid(image: Path) -> None:
+    before = seen(image)
+    with pytest.raises(SlurmwrapError, match="Slurm refuses every sbatch and srun on a host without"):
+        install(image, cli_filter="on")
+    assert seen(image) == before
+
+
+def test_files_of_an_installation_by_hand_are_taken_over_and_its_lines_are_named(image: Path) -> None:
+    hooks = image / HOOKS
+    hooks.mkdir(parents=True)
+    (hooks / "prolog").write_text("#!/bin/sh\n# slurmwrap: prolog, named in slurm.conf.\n")
+    (hooks / "hooks.json").write_text('{"node_state_dir": "/run/slurmwrap"}')
+    (hooks / "epilog").write_text("#!/bin/sh\n# another program\n")
+    conf = image / "etc/slurm/slurm.conf"
+    conf.write_text(conf.read_text().replace("/etc/slurm/prolog.sh", f"/{HOOKS}/prolog"))
+    _, plan = planned(image)
+    states = {item.path.name: item.state for item in plan.items}
+    assert (states["prolog"], states["hooks.json"], states["epilog"]) == (UPGRADE, UPGRADE, "conflict")
+    assert [text for text in plan.conflicts if "names a hook of ours, written by hand" in text]

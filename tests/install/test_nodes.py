@@ -1,0 +1,99 @@
+"""What a node's job does with the files that come with it."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from fakes import FakeClock, FakeSlurm
+
+from slurmwrap.cluster.node import Node
+from slurmwrap.install.nodes import Sent, Shipment, bundle, script, send, summed
+from slurmwrap.observe import unpack
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a node's job is root's")
+PYTHON = "/usr/bin/python3"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o755)
+    return tmp_path / "lib" / "slurmwrap" / "hooks"
+
+
+def shipment(node: Path, text: bytes = b"# slurmwrap\n") -> Shipment:
+    return Shipment(files=((node / "prolog", 0o755, text), (node / "hooks.json", 0o644, b"slurmwrap")), python=PYTHON)
+
+
+def run(sent: Shipment, action: str, tmp_path: Path) -> tuple[int, str]:
+    """The batch script as slurmd would start it."""
+    path = tmp_path / "job"
+    path.write_bytes(script(sent, action))
+    path.chmod(0o755)
+    done = subprocess.run([path], capture_output=True, text=True, env={}, timeout=30)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_the_files_lie_there_with_their_modes_and_go_again(node: Path, tmp_path: Path) -> None:
+    assert run(shipment(node), "lay", tmp_path) == (0, "")
+    assert {path.name: path.stat().st_mode & 0o777 for path in node.iterdir()} == {"prolog": 0o755, "hooks.json": 0o644}
+    assert run(shipment(node, b"# slurmwrap 2\n"), "lay", tmp_path) == (0, "")
+    assert (node / "prolog").read_bytes() == b"# slurmwrap 2\n"
+    assert run(shipment(node), "take", tmp_path) == (0, "")
+    assert not node.parent.exists() and node.parent.parent.exists()
+    assert run(shipment(node), "take", tmp_path) == (0, "")
+
+
+def test_a_file_that_is_not_ours_stays(node: Path, tmp_path: Path) -> None:
+    node.mkdir(parents=True)
+    (node / "prolog").write_text("the site's")
+    assert run(shipment(node), "lay", tmp_path) == (unpack.NOT_OURS, f"{node}/prolog is not ours\n")
+    assert run(shipment(node), "take", tmp_path)[0] == unpack.NOT_OURS
+    assert (node / "prolog").read_text() == "the site's"
+
+
+def test_nothing_is_written_where_others_may_write(node: Path, tmp_path: Path) -> None:
+    node.mkdir(parents=True)
+    node.chmod(0o777)
+    assert run(shipment(node), "lay", tmp_path) == (
+        unpack.OPEN_TO_OTHERS, f"others can write hooks of {node}/prolog\n",
+    )  # fmt: skip
+    assert list(node.iterdir()) == []
+
+
+def test_a_link_is_not_followed(node: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "lib").symlink_to(tmp_path / "elsewhere")
+    assert run(shipment(node), "lay", tmp_path)[0] == unpack.NOT_WRITTEN
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_the_bundle_is_the_same_bytes_each_time_and_unpacks_by_full_path(node: Path) -> None:
+    packed = bundle(shipment(node))
+    assert packed == bundle(shipment(node))
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        found = {(one.name, one.mode, one.uid, one.mtime) for one in archive}
+    assert found == {(f"{node}/prolog".lstrip("/"), 0o755, 0, 0), (f"{node}/hooks.json".lstrip("/"), 0o644, 0, 0)}
+
+
+def test_the_same_reason_is_told_once() -> None:
+    sent = (Sent(node="n0", reason="it is down"), Sent(node="n1"), Sent(node="n2", reason="it is down"))
+    assert summed(sent) == (("it is down", ("n0", "n2")),)
+
+
+def test_nodes_with_room_come_before_full_ones_whose_jobs_would_only_wait(node: Path) -> None:
+    known = [
+        Node(name=name, state=state, cpus=4, cpus_alloc=busy, partitions=("p",))
+        for name, state, busy in (("n0", "ALLOCATED", 4), ("n1", "MIXED", 3), ("n2", "IDLE", 0))
+    ]
+    slurm = FakeSlurm()
+    sent = send(("n0", "n1", "n2", "n9"), known, shipment(node), slurm, FakeClock())
+    asked = [option for call in slurm.submitted for option in call.options if option.startswith("--nodelist=")]
+    assert asked == ["--nodelist=n1", "--nodelist=n2", "--nodelist=n0"]
+    assert [one.node for one in sent] == ["n0", "n1", "n2", "n9"]
+    assert sent[-1].reason == "Slurm knows no such node"

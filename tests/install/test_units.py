@@ -1,0 +1,76 @@
+"""The units as systemd itself reads them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.install.units import ENABLED, rendered
+from slurmwrap.install.wanted import Wanted
+from slurmwrap.records import replace
+
+pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+WANTED = Wanted(
+    slurm_conf="/opt/slurm/etc/slurm.conf", cluster="c", slurm_user="root", spool="/shared/a b/spool",
+    published="/shared/100%/published", command="/bin/true",
+)  # fmt: skip
+CONFIGURED = {"metrics": {"textfile": "/var/lib/prometheus/slurmwrap.prom"}, "report": {"directory": "/srv/reports"}}
+
+
+def written(folder: Path) -> list[Path]:
+    for name, text in rendered(WANTED, CONFIGURED):
+        (folder / name).write_text(text)
+    return sorted(folder.iterdir())
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    units = written(tmp_path)
+    assert {*ENABLED, "slurmwrap-report.service", "slurmwrap-watchdog.service"} == {unit.name for unit in units}
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, units)],
+        capture_output=True, text=True, env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}, timeout=60,
+    )  # fmt: skip
+    assert not [line for line in checked.stderr.splitlines() if str(tmp_path) in line or "slurmwrap" in line]
+
+
+def test_they_may_write_their_own_places_and_those_that_the_configuration_names(tmp_path: Path) -> None:
+    (line,) = [line for line in (dict(rendered(WANTED, CONFIGURED))["slurmwrap-report.service"]).splitlines()
+               if line.startswith("ReadWritePaths=")]  # fmt: skip
+    assert line == (
+        "ReadWritePaths=-/shared/a\\x20b/spool -/shared/100%%/published -/var/lib/slurmwrap -/var/lib/prometheus "
+        "-/srv/reports"
+    )
+
+
+def test_slurms_commands_are_found_where_the_site_has_them() -> None:
+    assert "Environment=PATH" not in "".join(dict(rendered(WANTED, {})).values())
+    for name, text in rendered(replace(WANTED, slurm_bin="/opt/slurm 24/bin"), {}):
+        named = [line for line in text.splitlines() if line.startswith("Environment=PATH=")]
+        path = "/opt/slurm\\x2024/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        assert named == ([f"Environment=PATH={path}"] if name.endswith(".service") else [])
+
+
+def test_systemd_finds_little_exposed(tmp_path: Path) -> None:
+    services = [str(unit) for unit in written(tmp_path) if unit.suffix == ".service"]
+    told = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=60", *services],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    if "unrecognized option" in told.stderr:
+        pytest.skip("this systemd-analyze knows no --offline")
+    assert told.returncode == 0, told.stdout[-500:]
+
+
+def test_only_slurm_users_reconciler_gets_to_be_a_user_and_only_if_it_is_wanted() -> None:
+    slurm = replace(WANTED, slurm_user="slurm")
+    for wanted, lines in (
+        (slurm, []),
+        (replace(slurm, become_users=True), ["AmbientCapabilities=CAP_SETUID CAP_SETGID"]),
+    ):
+        units = dict(rendered(wanted, {}))
+        assert [line for unit in units.values() for line in unit.splitlines() if line.startswith("Ambient")] == lines
+        assert "CapabilityBoundingSet=\n" in units["slurmwrap-report.service"]

@@ -1,0 +1,52 @@
+"""Which hooks ran on which node, as their Epilogs told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.install.versions import OTHER, SAME, SILENT, UNSAID, NodeHooks, checksum_of, hooks_of, newest
+from slurmwrap.observe.checksum import FILES
+from slurmwrap.store.database import Database
+
+
+def epilog(node: str, at: float, **facts: object) -> Observation:
+    return Observation(
+        nonce=f"{node}{at}", cluster="c", job_id=int(at), context=Context.EPILOG, at=at, node=node, uid=0, facts=facts
+    )
+
+
+SEEN = (
+    epilog("n0", 2.0, hooks={"checksum": "aa", "release": "2"}),
+    epilog("n0", 1.0, hooks={"checksum": "bb", "release": "1"}),
+    epilog("n1", 3.0, hooks={"checksum": "bb", "release": "1"}),
+    epilog("n2", 4.0),
+)
+WANTED = (
+    NodeHooks(node="n0", state=SAME, at=2.0, checksum="aa", release="2"),
+    NodeHooks(node="n1", state=OTHER, at=3.0, checksum="bb", release="1"),
+    NodeHooks(node="n2", state=UNSAID, at=4.0),
+    NodeHooks(node="n3", state=SILENT),
+)
+
+
+def test_each_nodes_newest_epilog_tells() -> None:
+    assert hooks_of(("n0", "n1", "n2", "n3"), newest(SEEN), "aa") == WANTED
+
+
+def test_the_database_tells_the_same(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "site.db") as store:
+        for one in SEEN:
+            store.ingest(one)
+        seen = store.hooks_seen("c", since=0.0)
+    assert hooks_of(("n0", "n1", "n2", "n3"), seen, "aa") == WANTED
+
+
+def test_a_checksum_is_of_all_files_and_of_nothing_less(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).write_text(name)
+    whole = checksum_of(tmp_path)
+    (tmp_path / "epilog").write_text("epilog ")
+    assert len(whole) == 8 and checksum_of(tmp_path) not in ("", whole)
+    (tmp_path / "prolog").unlink()
+    assert checksum_of(tmp_path) == ""

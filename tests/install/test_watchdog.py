@@ -1,0 +1,70 @@
+"""When the watchdog speaks: once when something is late, again after a day, and when it is over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from slurmwrap.install.watchdog import HEARTBEAT, LATE_S, REMIND_S, REPORT_S, STATE, Late, beat, look, news
+
+NOW = 1_800_000_000.0
+HINT = "systemctl status slurmwrap-reconcile; journalctl -u slurmwrap-reconcile; slurmwrap doctor"
+
+
+def report_at(reports: Path, at: float) -> None:
+    reports.mkdir(exist_ok=True)
+    (reports / "last").write_text(f"{at}\n")
+
+
+def test_all_is_well_where_both_were_heard_in_time(tmp_path: Path) -> None:
+    beat(tmp_path, NOW - 60)
+    report_at(tmp_path / "reports", NOW - 3600)
+    assert look(tmp_path, tmp_path / "reports", NOW) == ()
+
+
+def test_a_reconciler_that_does_not_pass_is_named_with_where_to_look(tmp_path: Path) -> None:
+    beat(tmp_path, NOW - 2 * LATE_S)
+    report_at(tmp_path / "reports", NOW - 3600)
+    assert look(tmp_path, tmp_path / "reports", NOW) == (
+        Late(what="reconciler", at=NOW - 1800, text="no pass of the reconciler for 30 minutes", hint=HINT),
+    )
+
+
+def test_what_was_never_heard_is_late(tmp_path: Path) -> None:
+    found = look(tmp_path, tmp_path / "reports", NOW)
+    assert [(one.what, one.at) for one in found] == [("reconciler", 0.0), ("report", 0.0)]
+
+
+def test_a_report_of_the_night_before_last_is_late(tmp_path: Path) -> None:
+    beat(tmp_path, NOW)
+    report_at(tmp_path / "reports", NOW - REPORT_S - 3600)
+    assert [one.text for one in look(tmp_path, tmp_path / "reports", NOW)] == ["no night report for 27 hours"]
+
+
+def test_people_hear_of_it_once_again_after_a_day_and_when_it_is_over(tmp_path: Path) -> None:
+    late = (Late(what="reconciler", at=0.0, text="t", hint="h"),)
+    more = (*late, Late(what="report", at=0.0, text="t", hint="h"))
+    told = [
+        news(tmp_path, late, NOW),
+        news(tmp_path, late, NOW + 900),
+        news(tmp_path, more, NOW + 1800),
+        news(tmp_path, more, NOW + 1800 + REMIND_S),
+        news(tmp_path, (), NOW + REMIND_S + 2700),
+        news(tmp_path, (), NOW + REMIND_S + 3600),
+    ]
+    assert told == ["late", "", "late", "late", "well", ""]
+
+
+def test_a_file_says_it_for_as_long_as_it_lasts(tmp_path: Path) -> None:
+    news(tmp_path, (Late(what="report", at=0.0, text="t", hint="h"),), NOW)
+    assert json.loads((tmp_path / STATE).read_text()) == {"what": "report", "at": 0.0, "text": "t", "hint": "h"}
+    news(tmp_path, (), NOW)
+    assert not (tmp_path / STATE).exists()
+
+
+def test_a_link_in_the_place_of_the_heartbeat_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch()
+    before = (tmp_path / "elsewhere").stat().st_mtime
+    (tmp_path / HEARTBEAT).symlink_to(tmp_path / "elsewhere")
+    beat(tmp_path, NOW)
+    assert (tmp_path / "elsewhere").stat().st_mtime == before

@@ -1,0 +1,250 @@
+"""`slurmwrap hooks` on a real Slurm that has hooks of its own already: both run, and taking back leaves every byte."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from images import seen
+from realslurm import USERS, Lab, command_environment, started, wait_for
+
+from slurmwrap.install.compose import MANY_SINCE
+from slurmwrap.install.versions import SAME, checksum_of, hooks_of, newest
+from slurmwrap.lab import machine, processes
+from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.render import parse_release
+from slurmwrap.shipped import shipped
+from slurmwrap.store.spool import SealedSpool
+
+pytestmark = pytest.mark.lab
+ALICE = USERS[0]
+NODES = ("n0", "n1")
+WELL = {"idle", "mixed", "completing", "planned"}  # planned: a job of the installation waits for the node
+# The sites' own hooks say their name and the job's.
+SCRIPT = '#!/bin/sh\necho "$0 $SLURM_JOB_ID" >>{ran}\n'
+
+
+@dataclass(frozen=True)
+class Site:
+    """A lab whose slurm.conf names hooks that are not ours."""
+
+    lab: Lab
+    own: Path  # the site's
+    base: Path  # where ours go
+
+    @property
+    def options(self) -> list[str]:
+        layout = Layout(self.lab.dir)
+        return [
+            f"--shared={self.base}/shared", f"--directory={self.base}/hooks", f"--state-dir={self.base}/state",
+            f"--node-state-dir={layout.node('%n')}/state", f"--unit-dir={self.base}/units", *self.manifest,
+            f"--kernel-log=file:{layout.kernel_log('%n')}", f"--nvidia-proc={layout.node('%n')}/nvidia",
+            f"--config={self.base}/config/config.toml",
+        ]  # fmt: skip
+
+    @property
+    def manifest(self) -> list[str]:
+        return [f"--manifest={self.base}/manifest/m.json"]
+
+    def hooks(self, *arguments: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:
+        return self.lab.slurmwrap("hooks", *arguments, timeout=timeout)
+
+    def run_a_job(self) -> str:
+        job = self.lab.submit("--mem=50", "--output=/dev/null", user=ALICE, script="#!/bin/sh\ntrue\n")
+        self.lab.wait_job(job)
+        return job
+
+    def ran(self, job: str) -> list[str]:
+        """Names of the site's own hooks that ran for a job."""
+        lines = (self.own / "ran").read_text().splitlines()
+        return sorted(Path(line.split()[0]).name for line in lines if line.split()[1] == job)
+
+    def digest(self) -> dict[str, tuple[int, int, int, str]]:
+        """Everything that installation could touch."""
+        places = {"etc": Layout(self.lab.dir).etc, "own": self.own, "base": self.base}
+        found = {f"{name}/{key}": one for name, place in places.items() for key, one in seen(place).items()}
+        return {name: one for name, one in found.items() if name != "own/ran"}
+
+
+@pytest.fixture(scope="module")
+def site(lab_scratch: Path) -> Iterator[Site]:
+    options = ("--no-hooks", "--slurm-user", "slurm", "--nodes", "2", "--gpus", "1")
+    with started(lab_scratch / "lab-install", *options, slurm_user="slurm") as lab:
+        found = Site(lab=lab, own=lab.dir / "own", base=lab.dir / "base")
+        (found.own / "epilog.d").mkdir(parents=True)
+        found.base.mkdir()
+        (found.base / "units").mkdir()
+        (found.own / "ran").touch()
+        (found.own / "ran").chmod(0o666)
+        for name in ("prolog.sh", "ended.sh", "epilog.d/50-clean"):
+            (found.own / name).write_text(SCRIPT.format(ran=found.own / "ran"))
+            (found.own / name).chmod(0o755)
+        conf = Layout(lab.dir).slurm_conf
+        lines = f"Prolog={found.own}/prolog.sh\nEpilog={found.own}/epilog.d/*\nEpilogSlurmctld={found.own}/ended.sh"
+        conf.write_text(conf.read_text() + lines)
+        restart_controller(lab)
+        yield found
+
+
+def restart_controller(lab: Lab) -> None:
+    """22.05 runs an EpilogSlurmctld only if one was set when slurmctld started."""
+    layout = Layout(lab.dir)
+    (pid,) = [one["pid"] for one in json.loads(layout.state_file.read_text())["daemons"] if one["name"] == "slurmctld"]
+    os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: processes.started_at(pid), lambda started: not started, 10)
+    argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
+    _, process = processes.start("slurmctld", argv, layout, user=lab.slurm_user)
+    process.returncode = 0  # it lives on without us
+    wait_for(lambda: lab.run(["scontrol", "ping"]).stdout, lambda said: "is UP" in said, 15)
+    lab.run(["scontrol", "reconfigure"])
+
+
+def prolog_of(site: Site) -> str:
+    """What slurmctld has in force once ours is installed beside the site's: both since 24.11, before one script."""
+    many = parse_release(site.lab.run(["scontrol", "--version"]).stdout) >= MANY_SINCE
+    return f"{site.base}/hooks/prolog,{site.own}/prolog.sh" if many else f"{site.base}/hooks/prolog_site"
+
+
+def nodes_states(lab: Lab) -> set[str]:
+    return set(lab.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split())
+
+
+def test_installed_beside_the_sites_hooks_both_run_and_taken_back_nothing_is_left(site: Site) -> None:
+    before = site.digest()
+    assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
+
+    planned = site.hooks("plan", "--json", *site.options)
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["conflicts"] == []
+    assert site.digest() == before  # a plan writes nothing
+
+    done = site.hooks("install", *site.options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Prolog, Epilog and EpilogSlurmctld were heard and believed" in done.stderr
+    assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
+    assert same_on(site) == {"n0": SAME}
+
+    checked = site.hooks("check", "--json", "--no-systemd", *site.manifest)
+    told = {one["what"]: one["state"] for one in json.loads(checked.stdout)["checks"]}
+    assert {told[what] for what in ("installation", "files", "slurm.conf", "directories", "slurmctld")} == {"ok"}
+
+    again = site.hooks("install", "--no-test", *site.options)
+    assert "All of it is in place already." in again.stdout
+
+    taken = site.hooks("uninstall", "--purge", *site.manifest)
+    assert taken.returncode == 0, taken.stderr
+    assert site.digest() == before
+    assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
+    assert nodes_states(site.lab) <= WELL
+
+
+def same_on(site: Site) -> dict[str, str]:
+    """As `slurmwrap doctor` sees the nodes' hooks."""
+    shared = site.base / "shared" / "spool"
+    socket = str(Layout(site.lab.dir).munge_socket)
+    spool = SealedSpool(shared, socket, lambda: dict.fromkeys(NODES, "127.0.0.1"), {0}, "lab")
+    told = newest(one.item for one in spool.collect() if not hasattr(one.item, "reason"))
+    states = {one.node: one.state for one in hooks_of(NODES, told, checksum_of(site.base / "hooks"))}
+    return {node: states[node] for node in told if node == "n0"}
+
+
+def test_killed_at_random_moments_jobs_run_on_and_it_goes_on_or_back(site: Site) -> None:
+    before, dice = site.digest(), random.Random(8)
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "hooks", "install", "--no-test", *site.options],
+            env={**command_environment(None), **site.lab.env}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        time.sleep(dice.uniform(0.3, 2.5))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+        assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
+    assert nodes_states(site.lab) <= WELL
+    done = site.hooks("install", "--no-test", *site.options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    taken = site.hooks("uninstall", "--purge", *site.manifest)
+    assert taken.returncode == 0, taken.stderr
+    assert site.digest() == before
+
+
+def test_a_node_that_cannot_get_the_files_leaves_slurm_conf_untouched(site: Site) -> None:
+    conf = Layout(site.lab.dir).slurm_conf
+    before = conf.read_bytes()
+    site.lab.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=a person"])
+    try:
+        done = site.hooks("install", "--no-test", *site.options)
+        assert done.returncode == 1
+        assert "not on every node: n1: it is drained or in no partition: no job can start there" in done.stderr
+        assert conf.read_bytes() == before
+    finally:
+        site.lab.run(["scontrol", "update", "nodename=n1", "state=resume"])
+        site.hooks("uninstall", "--purge", *site.manifest)
+
+
+def test_the_files_stay_as_long_as_slurmctld_names_the_hooks(site: Site) -> None:
+    before = site.digest()
+    assert site.hooks("install", "--no-test", *site.options).returncode == 0
+    taken = site.hooks("uninstall", "--purge", "--no-reconfigure", *site.manifest)
+    assert taken.returncode == 1
+    assert f"Prolog={prolog_of(site)} in force: no file was removed" in taken.stderr
+    assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
+    taken = site.hooks("uninstall", "--purge", *site.manifest)  # slurm.conf is restored already, Slurm is not told
+    assert taken.returncode == 0, taken.stderr
+    assert site.digest() == before
+    assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
+    assert nodes_states(site.lab) <= WELL
+
+
+@pytest.fixture
+def filtered(site: Site) -> Iterator[Site]:
+    """With the cli_filter, and no hook."""
+    conf, plugin = Layout(site.lab.dir).slurm_conf, Layout(site.lab.dir).etc / "cli_filter.lua"
+    before = conf.read_bytes()
+    conf.write_bytes(before + b"\nCliFilterPlugins=lua\n")
+    shutil.copyfile(shipped("hooks") / "cli_filter.lua", plugin)
+    yield site
+    conf.write_bytes(before)
+    plugin.unlink()
+
+
+GSUB = f"{sys.executable} -m slurmwrap.cli.gsub --prerun=off"
+
+
+@pytest.mark.parametrize(
+    ("line", "hinted"),
+    [
+        ("sbatch --gres=gpu:1", True),
+        ("sbatch --gpus=1", True),
+        ("sbatch", False),
+        ("SLURMWRAP_HINT=off sbatch --gres=gpu:1", False),
+        (f"{GSUB} --gres=gpu:1", False),
+    ],
+)
+def test_who_types_plain_sbatch_for_gpus_is_told_of_gsub(filtered: Site, line: str, hinted: bool) -> None:
+    if not shutil.which("script"):
+        pytest.skip("util-linux' script is not installed")
+    command = f"{line} --mem=50 --output=/dev/null --wrap true"
+    done = filtered.lab.run(["script", "-qec", command, "/dev/null"], user=ALICE)
+    assert done.returncode == 0, done.stdout
+    assert "Submitted batch job" in done.stdout
+    assert ("without a trial: `gsub` takes the same options" in done.stdout) is hinted
+
+
+def test_a_script_without_a_terminal_is_told_nothing(filtered: Site) -> None:
+    done = filtered.lab.run(
+        ["setsid", "sbatch", "--gres=gpu:1", "--mem=50", "--output=/dev/null", "--wrap", "true"], user=ALICE
+    )
+    assert (done.returncode, done.stderr) == (0, "")
