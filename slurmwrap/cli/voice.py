@@ -11,9 +11,11 @@ from slurmwrap.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import TextIO
 
-_STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+_FAULTS_KEPT = 20
+STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
 
 
 def harmless(text: str) -> str:
@@ -43,7 +45,7 @@ class Voice:
 
     def style(self, text: str, *names: str) -> str:
         """`text` in colour where that is wanted."""
-        codes = ";".join(_STYLES[name] for name in names)
+        codes = ";".join(STYLES[name] for name in names)
         return f"\033[{codes}m{text}\033[0m" if self.colour and codes else text
 
     def say(self, text: str, *styles: str) -> None:
@@ -114,4 +116,14 @@ def _keep_traceback(error: Exception) -> str:
             file.write(told)
     except OSError:
         return ""
+    _keep_newest(directory)
     return f" (details: {path})"
+
+
+def _keep_newest(directory: Path) -> None:
+    """A command that fails every minute must not fill the home."""
+    try:
+        for old in sorted(directory.glob("fault-*.log"), key=lambda one: one.stat().st_mtime)[:-_FAULTS_KEPT]:
+            old.unlink()
+    except OSError:  # another process does the same
+        pass

@@ -4,32 +4,44 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_page import PAGE, with_checks
+from smtp_server import Server
+from typer.testing import CliRunner
 
-from slurmwrap.cli.doctor.check import FAIL, OK, SKIP, WARN, Check, Ground, worst
-from slurmwrap.cli.doctor.command import EXIT, examine, tell
-from slurmwrap.config import Config
+from slurmwrap.cli.doctor import command, databases, nodes, site
+from slurmwrap.cli.doctor.check import FAIL, OK, SITE, SKIP, UNKNOWN, WARN, YOU, Check, Ground, Look, folded, worst
+from slurmwrap.cli.doctor.command import EXIT, code_of
+from slurmwrap.cli.doctor.looks import LOOKS
+from slurmwrap.cli.doctor.run import examine
+from slurmwrap.cli.doctor.tell import as_json, explained, listed, one_line
+from slurmwrap.cli.slurmwrap import app
+from slurmwrap.config import Config, Log, Mail, Site
+from slurmwrap.errors import UsageError
+from slurmwrap.host.journal import SOCKET
 from slurmwrap.report.tell import plain
 from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store.database import Database
+from slurmwrap.store.migrations import VERSION
 
 
 def doctor(home: Path, *words: str, **environ: str) -> tuple[int, str, str]:
     base = {"HOME": str(home), "PATH": "/nonexistent", "SLURMWRAP_CONFIG": str(home / "none.toml")}
-    run = "from slurmwrap.cli.slurmwrap import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", run, "doctor", *words],
-        capture_output=True,
-        text=True,
-        env={**base, **environ},
-        stdin=subprocess.DEVNULL,
-        check=False,
-        timeout=60,
-    )
-    return done.returncode, done.stdout, done.stderr
+    done = CliRunner().invoke(app, ["doctor", *words], env={**CLEAN, **base, **environ})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+# What the caller of the tests may have set.
+CLEAN = dict.fromkeys(("SLURM_CONF", "SHELL", "TMPDIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"))
 
 
 def checks(home: Path, **environ: str) -> tuple[int, dict[str, tuple[str, str]]]:
@@ -50,7 +62,9 @@ def test_without_slurm_it_says_what_is_missing(tmp_path: Path) -> None:
     assert found["accounting"] == (SKIP, "Slurm does not answer")
     assert found["munge"][0] == FAIL
     assert found["configuration"] == (OK, "defaults: there is no file")
-    assert found["site"] == (SKIP, "not configured: everybody's own jobs only")
+    assert found["spool"] == (SKIP, "site.spool is not configured: nothing arrives from nodes")
+    assert found["site database"] == (SKIP, "site.state_dir is not configured")
+    assert list(found) == [look.name for look in LOOKS]
 
 
 def test_a_slurm_conf_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -67,55 +81,289 @@ def test_a_damaged_database_and_a_missing_spool_are_found(tmp_path: Path) -> Non
     (tmp_path / "none.toml").write_text('[site]\nspool = "/nonexistent/spool"\n')
     _, found = checks(tmp_path)
     assert found["database"] == (FAIL, f"database {state}/user.db is damaged")
-    assert found["site"] == (FAIL, "no directory: site.spool: /nonexistent/spool")
+    assert found["spool"] == (FAIL, "/nonexistent/spool: No such file or directory")
     assert found["configuration"] == (OK, str(tmp_path / "none.toml"))
 
 
-def test_a_configuration_that_cannot_be_read_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_database_that_takes_too_long_is_not_checked_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ".local/state/slurmwrap/user.db"
+    path.parent.mkdir(parents=True)
+    with Database.open(path) as database:
+        database.connection.execute("CREATE TABLE ballast (id INTEGER PRIMARY KEY, x BLOB)")
+        rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400000)"
+        database.connection.execute(f"INSERT INTO ballast {rows} SELECT i, randomblob(60) FROM n")
+    _, found = checks(tmp_path)
+    size = path.stat().st_size / (1 << 20)
+    assert found["database"] == (OK, f"{path}: whole, {size:.1f} MiB, schema {VERSION}")
+    monkeypatch.setattr(databases, "CHECK_S", 0.0)
+    _, found = checks(tmp_path)
+    said = f"{path}: not checked to the end in 0 s: `slurmwrap db check` does, {size:.1f} MiB, schema {VERSION}"
+    assert found["database"] == (OK, said)
+
+
+def test_a_configuration_that_cannot_be_read_is_a_failure_and_nothing_else_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "none.toml").write_text('[slurm]\nadapter = "pyslrum"\n')
-    code, out, err = doctor(tmp_path)
-    assert (code, out) == (78, "")
-    assert "slurm.adapter must be one of auto, commands, pyslurm, not 'pyslrum'" in err
+    code, found = checks(tmp_path)
+    said = f"{tmp_path}/none.toml:2: slurm.adapter must be one of auto, commands, pyslurm, not 'pyslrum'"
+    assert (code, found) == (2, {"configuration": (FAIL, said)})
+
+
+def test_a_configuration_that_others_may_write_and_a_variable_of_no_key_are_told(tmp_path: Path) -> None:
+    user = tmp_path / ".config/slurmwrap/config.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text("")
+    _, out, _ = doctor(tmp_path, "--json", "--only", "configuration", SLURMWRAP_PRERUN_STEP="1")
+    (found,) = json.loads(out)["checks"]
+    assert (found["state"], found["details"]) == (
+        WARN,
+        ["SLURMWRAP_PRERUN_STEP is no key's variable; did you mean SLURMWRAP_PRERUN_STEPS?"],
+    )
+    user.chmod(0o666)
+    code, out, _ = doctor(tmp_path, "--json", "--only", "configuration")
+    (found,) = json.loads(out)["checks"]
+    assert f"{user}: " in found["text"] + "".join(found["details"])
+    assert (code, found["state"]) == ((2, FAIL) if os.geteuid() == 0 else (1, WARN))
 
 
 def test_for_people_there_is_a_line_for_each_and_the_way_out_below_it(tmp_path: Path) -> None:
-    code, out, err = doctor(tmp_path)
-    lines = out.splitlines()
+    code, out, err = doctor(tmp_path, "--only", "configuration", "--only", "commands", "--only", "spool-queue")
     assert (code, err) == (2, "")
-    assert lines[0] == "ok    configuration  defaults: there is no file"
-    assert lines[1] == "fail  commands       not on PATH: sbatch, scontrol, squeue, scancel, sinfo"
-    assert lines[2] == " " * 21 + "Install Slurm's client commands, or load the site's slurm module."
-    assert "\033" not in out
+    assert out.splitlines() == [
+        "For you, on this host",
+        "ok      configuration  defaults: there is no file",
+        "fail    commands       not on PATH: sbatch, scontrol, squeue, scancel, sinfo",
+        " " * 23 + "→ Install Slurm's client commands, or load the site's",
+        " " * 23 + "  slurm module.",
+        "",
+        "The site",
+        "skip    spool queue    site.spool is not configured",
+        "",
+        "1 ok, 1 fail, 1 skip.",
+    ]
 
 
-def ground() -> Ground:
-    return Ground(config=Config(), environ={}, uid=0, commands=SlurmCommands({"PATH": "/nonexistent"}))
-
-
-def test_a_check_that_goes_wrong_is_a_failure_and_the_others_go_on() -> None:
-    def good(where: Ground) -> Check:
-        return Check(name="good", state=OK, text="fine")
-
-    def bad(where: Ground) -> Check:
-        raise RuntimeError("no")
-
-    assert examine(ground(), [bad, good]) == (
-        Check(name="bad", state=FAIL, text="the check itself failed: RuntimeError: no"),
-        Check(name="good", state=OK, text="fine"),
+def test_monitors_get_one_line_with_figures(tmp_path: Path) -> None:
+    code, out, err = doctor(tmp_path, "--quiet", "--only", "commands", "--only", "configuration")
+    assert (code, err) == (2, "")
+    assert out == (
+        "slurmwrap CRITICAL: commands: not on PATH: sbatch, scontrol, squeue, scancel, sinfo"
+        " | ok=1 warn=0 fail=1 unknown=0 skip=0\n"
     )
 
 
+def test_where_nothing_could_be_looked_at_nobody_knows(tmp_path: Path) -> None:
+    code, out, _ = doctor(tmp_path, "--quiet", "--only", "mail")
+    assert (code, out) == (3, "slurmwrap UNKNOWN: 1 skip | ok=0 warn=0 fail=0 unknown=0 skip=1\n")
+
+
+def test_an_unknown_check_is_refused_with_the_list(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["doctor", "--only", "spol"])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception) == "there is no check 'spol'"
+    assert done.exception.hint == f"the checks are: {', '.join(look.name for look in LOOKS)}"
+
+
+def test_a_check_explains_itself(tmp_path: Path) -> None:
+    code, out, err = doctor(tmp_path, "--explain", "mail")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "mail (the site; within 15 s)",
+        "  looks at  Whether mail.server greets us (EHLO, NOOP). No mail is sent.",
+        "  to mend   `slurmwrap config show mail`.",
+    ]
+
+
+def test_every_check_has_words_and_a_name_of_its_own() -> None:
+    assert len({look.name for look in LOOKS}) == len(LOOKS)
+    assert [look.name for look in LOOKS if not (look.about.endswith(".") and look.mend.endswith("."))] == []
+    assert [look.name for look in LOOKS if max(map(len, explained(look).splitlines())) > 80] == []
+
+
+def test_the_page_is_as_it_is_generated() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert with_checks(text) == text, ".venv/bin/python .ci/doctor_page.py writes it anew"
+
+
+def ground(**sections: object) -> Ground:
+    config = Config(**sections)  # type: ignore[arg-type]
+    return Ground(config=config, environ={}, uid=os.geteuid(), commands=SlurmCommands({"PATH": "/nonexistent"}))
+
+
+def a_look(name: str, see: Callable[[Ground], Check], deadline_s: float = 30.0) -> Look:
+    return Look(name=name, section=YOU, see=see, about="It looks.", mend="Mend.", deadline_s=deadline_s)
+
+
+def good(where: Ground) -> Check:
+    return Check(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5})
+
+
+def test_a_check_that_goes_wrong_or_hangs_is_told_and_the_others_go_on() -> None:
+    def bad(where: Ground) -> Check:
+        raise RuntimeError("no")
+
+    def dies(where: Ground) -> Check:
+        os._exit(9)
+
+    def hangs(where: Ground) -> Check:
+        subprocess.run(["/bin/sleep", "600"], check=False)
+        return good(where)
+
+    looks = [a_look("bad", bad), a_look("hangs", hangs, 0.5), a_look("dies", dies), a_look("good", good)]
+    told: set[str] = set()
+    assert examine(ground(), looks, told.update) == (
+        Check(name="bad", state=UNKNOWN, text="the check itself failed: RuntimeError: no"),
+        Check(name="hangs", state=FAIL, text="no answer within 0.5 s", hint="Something it waits for hangs. It looks."),
+        Check(name="dies", state=UNKNOWN, text="the check ended without a word"),
+        Check(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5}),
+    )
+    assert told == {"bad", "hangs", "dies", "good"}
+
+
+def test_what_a_check_started_ends_with_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+
+    def hangs(where: Ground) -> Check:
+        subprocess.run(["/bin/sh", "-c", f"echo $$ > {note}; exec sleep 600"], check=False)
+        return good(where)
+
+    examine(ground(), [a_look("hangs", hangs, 2.0)])
+    pid = int(note.read_text())
+    deadline = time.monotonic() + 20
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @pytest.mark.parametrize(
-    ("states", "wanted"),
-    [((), OK), ((SKIP,), OK), ((OK, SKIP, WARN), WARN), ((FAIL, WARN, OK), FAIL)],
+    ("states", "wanted", "code"),
+    [
+        ((), OK, 3),
+        ((SKIP,), OK, 3),
+        ((OK, SKIP), OK, 0),
+        ((OK, SKIP, WARN), WARN, 1),
+        ((FAIL, WARN, OK), FAIL, 2),
+        ((OK, UNKNOWN), UNKNOWN, 3),
+        ((UNKNOWN, WARN), WARN, 1),
+    ],
 )
-def test_the_worst_counts_and_what_was_skipped_does_not(states: tuple[str, ...], wanted: str) -> None:
-    assert worst([Check(name="x", state=state, text="") for state in states]) == wanted
+def test_the_worst_counts_and_what_was_skipped_does_not(states: tuple[str, ...], wanted: str, code: int) -> None:
+    found = [Check(name="x", state=state, text="") for state in states]
+    assert (worst(found), code_of(found)) == (wanted, code)
 
 
 def test_text_of_others_is_harmless() -> None:
-    told = tell([Check(name="x", state=OK, text="cluster '\033[2Jlab'")], plain)
-    assert told == "ok    x  cluster '\\x1b[2Jlab'"
+    told = listed([Check(name="x", state=OK, text="cluster '\033[2Jlab'")], [a_look("x", good)], plain)
+    assert told == "For you, on this host\nok      x  cluster '\\x1b[2Jlab'\n\n1 ok."
+    assert one_line([Check(name="x", state=FAIL, text="a|b\n\033")]).startswith(
+        "slurmwrap CRITICAL: x: a/b \\x1b | ok=0 "
+    )
+
+
+def test_nodes_of_which_the_same_is_said_are_one_line() -> None:
+    rows = [(f"n{number:02}", "hung" if number % 2 else "well") for number in range(1, 5)] + [("n05", "hung")]
+    assert folded(rows) == ("n[01,03,05]: hung", "n[02,04]: well")
+
+
+def test_checks_that_were_skipped_for_one_reason_are_one_row_and_details_are_not_endless() -> None:
+    skipped = [Check(name=name, state=SKIP, text="no site") for name in ("a", "b")]
+    many = Check(name="c", state=WARN, text="odd", details=tuple(map(str, range(14))))
+    looks = [replace(a_look(name, good), section=SITE) for name in ("a", "b", "c")]
+    lines = listed([*skipped, many], looks, plain).splitlines()
+    below = " " * 18
+    assert lines[:4] == ["The site", "skip    2 checks  no site", f"{below}- a, b", "warn    c         odd"]
+    assert lines[4:17] == [f"{below}- {number}" for number in range(12)] + [f"{below}- and 2 more: --json has all"]
+
+
+def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
+    for state_dir in (tmp_path / "missing", tmp_path):
+        where = ground(site=Site(state_dir=str(state_dir)))
+        for check in (nodes.hooks(where), nodes.clocks(where), nodes.drivers(where), nodes.set_aside(where)):
+            said = f"there is no {state_dir}/site.db here: it is the controller's"
+            assert (check.state, check.text.partition(",")[0]) == (SKIP, said)
+    missing = ground(site=Site(state_dir=str(tmp_path / "missing")))
+    assert databases.site(missing).text.startswith(f"there is no {tmp_path}/missing here")
+    assert site.night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
+
+
+def test_each_observation_finds_its_attempt_by_the_whole_key(tmp_path: Path) -> None:
+    """By a range instead, a large site's check takes minutes and is ended as one that hangs."""
+    with Database.open(tmp_path / "site.db") as store:
+        values = {"since": 0.0, "jobs": 20_000, "near": 600.0}
+        plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {nodes._DELAYS}", values)]
+    assert [line for line in plan if "SEARCH a " in line] == ["SEARCH a USING PRIMARY KEY (cluster=? AND job_id=?)"]
+
+
+def test_a_record_that_the_reconciler_takes_meanwhile_is_no_fault(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.obs").touch()
+    ages = site._ages(str(tmp_path), time.time() + 60)
+    next(ages)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert list(ages) == []
+
+
+def test_where_nothing_could_be_looked_at_programs_are_told_unknown_too() -> None:
+    skipped = Check(name="x", state=SKIP, text="not here")
+    assert json.loads(as_json([skipped], []))["state"] == UNKNOWN
+
+
+def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
+    server = Server()
+    try:
+        found = site.mail(ground(mail=Mail(server=server.address)))
+        assert found == Check(name="mail", state=OK, text=f"{server.address} answers: 250 ok")
+        assert server.messages() == []
+    finally:
+        server.close()
+
+
+def test_a_mail_server_that_is_away_is_a_failure() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    assert site.mail(ground(mail=Mail(server=address))).state == FAIL
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a spool is root's or SlurmUser's")
+@pytest.mark.parametrize(
+    ("mode", "owner", "said"),
+    [
+        (0o1733, 0, "a sealed record was written, read and removed"),
+        (0o0733, 0, "mode 0733, not 1733: without the sticky bit everybody could remove what others sent"),
+        (0o1755, 0, "mode 1755, not 1733: nodes and users cannot write"),
+        (0o1777, 0, "mode 1777, not 1733: everybody can list what others sent"),
+        (0o1733, 65534, "it belongs to nobody, who could remove everything in it"),
+    ],
+)
+def test_a_spool_is_probed_and_left_as_it_was(
+    tmp_path: Path, munge_socket: str, mode: int, owner: int, said: str
+) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    os.chown(spool, owner, owner)
+    spool.chmod(mode)
+    found = site.spool(ground(site=Site(spool=str(spool), munge_socket=munge_socket)))
+    assert (found.state, found.text) == (OK if "written" in said else FAIL, f"{spool}: {said}")
+    assert list(spool.iterdir()) == []
+
+
+def test_records_that_wait_for_long_are_told(tmp_path: Path) -> None:
+    for number, age in enumerate((0, 700, 7300)):
+        path = tmp_path / f"{number}-n1-{'0' * 32}.obs"
+        path.touch()
+        os.utime(path, (time.time() - age, time.time() - age))
+    found = site.waiting(ground(site=Site(spool=str(tmp_path))))
+    assert (found.state, found.text) == (WARN, "2 records wait for more than 10 minutes, the oldest for 2 hours")
+    assert found.figures["spool_waiting"] == 3
 
 
 def test_a_directory_of_somebody_elses_is_no_place_for_answers(tmp_path: Path) -> None:
@@ -139,3 +387,20 @@ def test_completion_is_found_where_it_was_installed(tmp_path: Path) -> None:
     subprocess.run(words, env=environ, check=True, capture_output=True, timeout=60)
     found = checks(tmp_path, **bash)[1]["completion"]
     assert found == (OK, f"bash: {tmp_path}/.local/share/bash-completion/completions/gsub")
+
+
+def test_a_file_that_cannot_be_read_for_ever_hangs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file server that is away: to open a pipe that nobody writes to waits without end."""
+    os.mkfifo(tmp_path / "none.toml")
+    monkeypatch.setattr(command, "DEADLINE_S", 1.0)
+    assert checks(tmp_path) == (2, {"configuration": (FAIL, "no answer within 1 s")})
+
+
+@pytest.mark.parametrize(
+    ("to", "wanted"), [("stderr", (OK, "to stderr")), ("journal", (WARN, "log.to is journal, and no"))]
+)
+def test_a_journal_that_does_not_listen_is_told(to: str, wanted: tuple[str, str]) -> None:
+    if to == "journal" and Path(SOCKET).exists():
+        pytest.skip("a journald listens on this machine")
+    found = site.log(ground(log=Log(to=to)))
+    assert (found.state, found.text[: len(wanted[1])]) == wanted

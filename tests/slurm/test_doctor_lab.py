@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sqlite3
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from realslurm import USERS, Lab, started
+from realslurm import USERS, Lab, started, wait_for
 
+from slurmwrap.install.watchdog import HEARTBEAT
+from slurmwrap.lab.layout import Layout
 from slurmwrap.slurm.pyslurm.gate import installed
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
@@ -21,8 +28,36 @@ ALICE, _ = USERS
 @pytest.fixture(scope="module")
 def own_lab(lab_scratch: Path) -> Iterator[Lab]:
     """One whose daemons may be stopped."""
-    with started(lab_scratch / "doctor", "--nodes", "1", "--switches", "1", "--no-hooks") as running:
+    with started(lab_scratch / "doctor", "--nodes", "4") as running:
+        running.reconcile_once()
+        for one in (ALICE, ALICE):
+            job = running.submit("-N2", "--wrap", "srun true", user=one)
+            running.wait_job(job)
+        running.reconcile_once()
         yield running
+
+
+@pytest.fixture
+def records(own_lab: Lab) -> Iterator[sqlite3.Connection]:
+    """The site's database, which is as before when the test ends."""
+    path = Layout(own_lab.dir).state / "site.db"
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(":memory:")) as kept:
+        source.backup(kept)
+        yield source
+        source.rollback()
+        kept.backup(source)
+
+
+def site_of(lab: Lab, *only: str, **environ: str) -> dict[str, dict[str, Any]]:
+    """What root is told of these checks alone."""
+    words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "doctor", "--json"]
+    done = lab.run([*words, *(f"--only={name}" for name in only)], env=environ)
+    assert done.stderr == ""
+    return {one["name"]: one for one in json.loads(done.stdout)["checks"]}
+
+
+def said(found: dict[str, Any]) -> tuple[str, str, list[str]]:
+    return found["state"], found["text"], found["details"]
 
 
 def doctor(lab: Lab, user: str | None = ALICE, **environ: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -33,6 +68,7 @@ def doctor(lab: Lab, user: str | None = ALICE, **environ: str) -> tuple[int, dic
 
 
 def test_a_lab_is_well(lab: Lab) -> None:
+    lab.reconcile_once()
     code, found = doctor(lab)
     assert {name: one["state"] for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
     assert code == 0
@@ -48,6 +84,7 @@ def test_a_lab_is_well(lab: Lab) -> None:
 def test_what_was_asked_for_and_cannot_be_had_is_a_warning(lab: Lab) -> None:
     if installed():
         pytest.skip("PySlurm is installed here")
+    lab.reconcile_once()
     code, found = doctor(lab, SLURMWRAP_SLURM_ADAPTER="pyslurm")
     assert (code, found["adapter"]["state"]) == (1, "warn")
     assert found["adapter"]["text"] == "commands, not PySlurm: PySlurm is not installed"
@@ -77,3 +114,185 @@ def test_a_controller_that_is_stopped_and_a_munged_that_is_gone_are_failures(own
     assert (code, found["controller"]["state"], found["munge"]["state"]) == (2, "fail", "fail")
     assert found["adapter"]["state"] == found["accounting"]["state"] == "skip"
     assert doctor(own_lab)[0] == 0
+
+
+def test_root_has_the_whole_site_looked_at(own_lab: Lab) -> None:
+    code, found = doctor(own_lab, user=None)
+    assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
+    skipped = {name for name, one in found.items() if one["state"] == "skip"}
+    assert skipped - {"PySlurm", "NVML", "units", "completion"} == {"mail", "metrics"}
+    assert code == 0
+    assert found["hooks"]["text"] == f"Prolog, Epilog, EpilogSlurmctld: {own_lab.dir}/hooks"
+    assert found["hooks on nodes"]["text"].startswith("heard of 2 of the 4 nodes that are up in 7 days; ")
+    assert found["clocks of nodes"]["text"] == "2 nodes heard, none out of step with slurmctld"
+    assert found["prerun partition"]["text"] == "prerun: up, 32 GPUs"
+
+
+def test_a_user_is_told_what_he_cannot_look_at(own_lab: Lab) -> None:
+    code, found = doctor(own_lab)
+    nobody = "only root and SlurmUser can look: sudo slurmwrap doctor"
+    names = ("hooks on nodes", "clocks of nodes", "GPUs of nodes", "set aside", "site database")
+    assert {name: (found[name]["state"], found[name]["text"]) for name in names} == dict.fromkeys(
+        names, ("skip", nobody)
+    )
+    assert (code, found["spool"]["state"], found["reconciler"]["state"]) == (0, "ok", "ok")
+
+
+def test_a_hook_that_slurm_conf_does_not_name_any_more_is_missed(own_lab: Lab) -> None:
+    conf = Layout(own_lab.dir).slurm_conf
+    whole = conf.read_text()
+    try:
+        conf.write_text(re.sub(r"(?m)^Epilog=.*$", "Epilog=/bin/true", whole))
+        assert own_lab.run(["scontrol", "reconfigure"]).returncode == 0
+        wait_for(lambda: own_lab.run(["scontrol", "show", "config"]).stdout, lambda told: "/bin/true" in told, 20)
+        state, text, _ = said(site_of(own_lab, "hooks")["hooks"])
+    finally:
+        conf.write_text(whole)
+        own_lab.run(["scontrol", "reconfigure"])
+    assert (state, text) == ("fail", "slurm.conf names no hook of ours: Epilog")
+
+
+def test_hooks_whose_files_are_gone_are_missed(own_lab: Lab) -> None:
+    zipapp = own_lab.dir / "hooks" / "observe.pyz"
+    aside = zipapp.rename(zipapp.with_suffix(".aside"))
+    try:
+        state, text, _ = said(site_of(own_lab, "hooks")["hooks"])
+    finally:
+        aside.rename(zipapp)
+    assert (state, text) == ("fail", f"{own_lab.dir}/hooks: files are missing or cannot be read")
+
+
+def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connection) -> None:
+    """The records of n0 as if n2 and n3 had sent them, with a slow clock, other hooks and a driver that hangs; n1's
+    Epilog is gone."""
+    columns = "nonce, cluster, job_id, context, at, node, uid, facts"
+    for node in ("n2", "n3"):
+        records.execute(
+            f"INSERT INTO observations ({columns}) SELECT nonce || ?1, cluster, job_id, context,"
+            " at - iif(context = 'prolog', 120, 0), ?1, uid,"
+            " json_set(facts, '$.hooks', json('{\"checksum\": \"0\"}'), '$.gpu_error', 'driver hung: process 4')"
+            " FROM observations WHERE node = 'n0' AND context IN ('prolog', 'epilog')",
+            (node,),
+        )
+    records.execute("DELETE FROM observations WHERE node = 'n1' AND context = 'epilog'")
+    records.execute("""UPDATE attempts SET nodes = '["n0","n1","n2","n3"]', end_time = end_time - 60""")
+    records.execute("INSERT INTO set_aside VALUES (0, 'it was sealed on 127.0.1.1', 17, ?1, ?1, 'x')", (time.time(),))
+    records.commit()
+    found = site_of(own_lab, "hooks on nodes", "clocks of nodes", "GPUs of nodes", "set aside")
+    assert {name: said(one) for name, one in found.items()} == {
+        "hooks on nodes": (
+            "fail",
+            "heard of 3 of the 4 nodes that are up in 7 days; 4 ran jobs",
+            [
+                "n1: ran jobs in the last 7 days, and no Epilog was heard",
+                "n[2-3]: other hooks than the controller's: `slurmwrap hooks install --nodes` brings them there",
+            ],
+        ),
+        "clocks of nodes": (
+            "warn",
+            "2 of 4 nodes are out of step with slurmctld",
+            [found["clocks of nodes"]["details"][0]],
+        ),
+        "GPUs of nodes": (
+            "warn",
+            "NVML could not tell the state of GPUs on 2 of 2 nodes",
+            ["n[2-3]: driver hung: process 4"],
+        ),
+        "set aside": ("warn", "17 records were not believed", ["17 of uid 0: it was sealed on 127.0.1.1"]),
+    }
+    assert re.fullmatch(r"n\[2-3\]: at least 1(1\d|20) s behind", found["clocks of nodes"]["details"][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "wanted"),
+    [
+        ("spool", 0o777, "mode 0777, not 1733: without the sticky bit everybody could remove what others sent"),
+        ("spool", 0o1755, "mode 1755, not 1733: nodes and users cannot write"),
+        ("published", 0o777, "can be written by others (root, mode 0777): gsub believes none of it"),
+        ("published", 0o750, "mode 0750, users cannot read it"),
+    ],
+)
+def test_directories_with_the_wrong_mode_are_told(own_lab: Lab, name: str, mode: int, wanted: str) -> None:
+    path = own_lab.dir / name
+    before = path.stat().st_mode & 0o7777
+    path.chmod(mode)
+    try:
+        found = site_of(own_lab, name)[name]
+    finally:
+        path.chmod(before)
+    assert (found["state"], found["text"].removeprefix(f"{path}: ").removeprefix(f"{path} ")) == ("fail", wanted)
+    assert found["hint"].startswith("Run: chown root ")
+
+
+def test_a_database_with_a_damaged_page_is_found(own_lab: Lab, lab_scratch: Path) -> None:
+    damaged = lab_scratch / "damaged"
+    damaged.mkdir()
+    path = damaged / "site.db"
+    with (
+        closing(sqlite3.connect(Layout(own_lab.dir).state / "site.db")) as source,
+        closing(sqlite3.connect(path)) as to,
+    ):
+        source.backup(to)
+        to.execute("PRAGMA journal_mode = DELETE")
+        (page,) = to.execute("SELECT rootpage FROM sqlite_master WHERE name = 'attempts'").fetchone()
+        (size,) = to.execute("PRAGMA page_size").fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    found = site_of(own_lab, "site database", SLURMWRAP_SITE_STATE_DIR=str(damaged))["site database"]
+    assert (found["state"], found["text"]) == ("fail", f"database {path} is damaged")
+    assert f"mv {path} {path}.damaged" in found["hint"]
+
+
+def test_a_partition_for_trials_that_cannot_run_them_is_told(own_lab: Lab) -> None:
+    update = ["scontrol", "update", "PartitionName=prerun"]
+    try:
+        assert own_lab.run([*update, "State=DOWN", "MaxTime=5", "AllowAccounts=physics"]).returncode == 0
+        found = site_of(own_lab, "prerun partition")["prerun partition"]
+        missing = site_of(own_lab, "prerun partition", SLURMWRAP_PRERUN_PARTITION="trial")["prerun partition"]
+    finally:
+        own_lab.run([*update, "State=UP", "MaxTime=20", "AllowAccounts=ALL"])
+    assert said(found) == (
+        "warn",
+        "trials cannot all run in 'prerun'",
+        [
+            "it is DOWN",
+            "MaxTime is 300 s, and a trial asks for 900 s (prerun.time_limit_s)",
+            "AllowAccounts=physics: trials of everybody else are refused there",
+        ],
+    )
+    assert (missing["state"], missing["text"]) == ("fail", "Slurm has no partition 'trial'")
+
+
+def test_a_reconciler_that_died_is_missed(own_lab: Lab) -> None:
+    heartbeat, hours_ago = Layout(own_lab.dir).state / HEARTBEAT, time.time() - 3 * 3600
+    os.utime(own_lab.dir / "published" / "published.json", (hours_ago, hours_ago))
+    heartbeat.touch()
+    os.utime(heartbeat, (hours_ago, hours_ago))
+    try:
+        found = site_of(own_lab, "reconciler")["reconciler"]
+        _, users = doctor(own_lab)
+    finally:
+        heartbeat.unlink()
+        own_lab.reconcile_once()
+    assert (found["state"], found["text"]) == ("fail", "it last passed 3 hours ago")
+    assert (users["reconciler"]["state"], users["reconciler"]["text"]) == ("fail", "it last published 3 hours ago")
+    assert site_of(own_lab, "reconciler")["reconciler"]["state"] == "ok"
+
+
+def test_slurm_user_who_has_no_home_sees_all_of_it(lab_as_slurm: Lab) -> None:
+    lab_as_slurm.reconcile_once()
+    code, found = doctor(lab_as_slurm, user="slurm", HOME="/nonexistent")
+    assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
+    assert (code, found["state"]["state"], found["site database"]["state"]) == (0, "skip", "ok")
+    config = Path(lab_as_slurm.env["SLURMWRAP_CONFIG"])
+    config.chmod(0o666)
+    try:
+        code, refused = doctor(lab_as_slurm, user="slurm", HOME="/nonexistent")
+        users_code, warned = doctor(lab_as_slurm)
+    finally:
+        config.chmod(0o644)
+    others = f"{config}: others may write it (mode 0666)"
+    assert (code, list(refused)) == (2, ["configuration"])
+    assert refused["configuration"]["text"] == f"{others}, and root and SlurmUser do what it says"
+    assert (users_code, warned["configuration"]["details"]) == (1, [others])

@@ -1,4 +1,4 @@
-"""Checks of slurmwrap itself: configuration, the user's database, the site's folders."""
+"""Checks of what is this user's: configuration, state directory, kept answers, completion; and NVML on this host."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import stat
 from pathlib import Path
 
-from slurmwrap.cli.completion import MARK, Shell, place_of
+from slurmwrap.cli.completion.command import MARK, Shell, place_of
 from slurmwrap.cli.doctor.check import FAIL, OK, SKIP, WARN, Check, Ground
 from slurmwrap.config import site_file, user_file, user_state_dir
-from slurmwrap.errors import StoreError
+from slurmwrap.config.check import remarks
+from slurmwrap.config.origins import unknown_variables
+from slurmwrap.config.places import speaks_for_site, written_by_others
 from slurmwrap.slurm.kept import folder_of, is_ours_alone
-from slurmwrap.store.database import Database
-from slurmwrap.store.userstate import DATABASE
 
+CONTROL = "/dev/nvidiactl"
 _ASKED = "Until then each gsub asks Slurm by itself."
 _FOR_ALL = {  # where administrators put it
     "bash": ("/usr/share/bash-completion/completions/gsub", "/etc/bash_completion.d/gsub"),
@@ -23,29 +24,44 @@ _FOR_ALL = {  # where administrators put it
 
 
 def configuration(ground: Ground) -> Check:
-    """Which files were read; what is wrong with them was said before any check."""
-    read = [str(path) for path in (site_file(ground.environ), user_file(ground.environ)) if path.exists()]
-    return Check(name="configuration", state=OK, text=", ".join(read) or "defaults: there is no file")
+    """Which files were read, who could have written them, and variables that set nothing."""
+    read = [path for path in (site_file(ground.environ), user_file(ground.environ)) if path.exists()]
+    loose = [f"{path}: {why}" for path in read if (why := written_by_others(path.stat()))]
+    odd = (*loose, *unknown_variables(ground.environ), *remarks(ground.config))
+    text = ", ".join(map(str, read)) or "defaults: there is no file"
+    if loose:
+        hint = (
+            "See that nobody changed it, then: chown root: FILE; chmod 644 FILE. Root and SlurmUser refuse it as it is."
+        )
+        return Check(name="configuration", state=WARN, text=text, hint=hint, details=odd)
+    hint = "`slurmwrap config show` tells who set what." if odd else ""
+    return Check(name="configuration", state=WARN if odd else OK, text=text, hint=hint, details=odd)
 
 
-def database(ground: Ground) -> Check:
-    """The database that this user's commands read."""
-    site = ground.config.site.state_dir
-    path = Path(site) / "site.db" if site and os.access(site, os.W_OK) else user_state_dir(ground.environ) / DATABASE
-    if not path.exists():
-        return Check(name="database", state=OK, text=f"{path}: begins with the first reconcile")
+def nvml(ground: Ground) -> Check:
+    """NVIDIA's library on this host; nodes are looked at by what their Epilogs say."""
+    if not Path(CONTROL).exists():
+        return Check(name="NVML", state=SKIP, text="no NVIDIA driver on this host")
     try:
-        with Database.open(path, readonly=True) as store:
-            blocked = len(store.blocked_inputs())
-    except StoreError as error:
-        return Check(name="database", state=FAIL, text=str(error), hint=error.hint)
-    return Check(name="database", state=OK, text=f"{path}: healthy, {blocked} blocked inputs")
+        import pynvml
+    except ImportError:
+        hint = "pip install nvidia-ml-py: the hooks' zipapp takes it along from here."
+        return Check(name="NVML", state=WARN, text="nvidia-ml-py is not installed", hint=hint)
+    try:
+        pynvml.nvmlInit()
+        release, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        hint = "Does `nvidia-smi` work? After an update of the driver the old module stays until a reboot."
+        return Check(name="NVML", state=FAIL, text=str(error), hint=hint)
+    return Check(name="NVML", state=OK, text=f"driver {release}, {count} GPUs")
 
 
 def state_dir(ground: Ground) -> Check:
     """Where this user's own records go: on a network file system SQLite's locks may not hold."""
     path = user_state_dir(ground.environ)
     there = next(one for one in (path, *path.parents) if one.exists())
+    if not os.access(there, os.W_OK) and speaks_for_site(ground.config):
+        return Check(name="state", state=SKIP, text="SlurmUser has the site's, and submits no jobs of his own")
     if not os.access(there, os.W_OK):
         hint = "Set XDG_STATE_HOME to a directory that you may write to. gsub submits all the same."
         return Check(name="state", state=WARN, text=f"{there} cannot be written to", hint=hint)
@@ -80,16 +96,3 @@ def completion(ground: Ground) -> Check:
         hint = f"`slurmwrap completion {name} --install` completes gsub's options, partitions, nodes on TAB."
         return Check(name="completion", state=OK, text=f"{name}: not installed", hint=hint)
     return Check(name="completion", state=OK, text=f"{name}: {ours[0]}")
-
-
-def site(ground: Ground) -> Check:
-    """The folders that an administrator made."""
-    wanted = {"spool": ground.config.site.spool, "published": ground.config.site.published}
-    named = {key: path for key, path in wanted.items() if path}
-    if not named:
-        return Check(name="site", state=SKIP, text="not configured: everybody's own jobs only")
-    missing = [f"site.{key}: {path}" for key, path in named.items() if not Path(path).is_dir()]
-    if missing:
-        hint = "`slurmwrap hooks plan` says which directories there must be, whose and with which modes."
-        return Check(name="site", state=FAIL, text=f"no directory: {', '.join(missing)}", hint=hint)
-    return Check(name="site", state=OK, text=", ".join(f"{key} {path}" for key, path in named.items()))

@@ -1,0 +1,25 @@
+"""Writes docs/doctor.md's list of checks anew out of slurmwrap/cli/doctor: `.venv/bin/python .ci/doctor_page.py`.
+
+tests/cli/test_doctor.py tells when it is due.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from between import between
+
+from slurmwrap.cli.doctor.looks import LOOKS
+from slurmwrap.cli.doctor.tell import page
+
+PAGE = Path(__file__).parents[1] / "docs" / "doctor.md"
+BEGIN, END = "<!-- checks -->", "<!-- end of checks -->"
+
+
+def with_checks(text: str) -> str:
+    """The page with its list written anew. ValueError where it has no marks."""
+    return between(text, BEGIN, END, f"\n{page(LOOKS)}\n")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_checks(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,111 @@
+"""Edge: the one sender of structured records to systemd-journald, by its native protocol. Never raises, never blocks.
+
+https://systemd.io/JOURNAL_NATIVE_PROTOCOL/: one datagram of `FIELD=value` lines; a value with a line break goes with
+its length in front, so that no text of a user's can begin a field of its own. What is too large for a datagram goes as
+a sealed memfd. systemd-python and cysystemd do the same by libsystemd: they need a compiler and libsystemd's headers
+where they are installed, for what is written here in a few lines.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+SOCKET = "/run/systemd/journal/socket"
+MOST = 64 << 10  # of one value; journald itself cuts at its LineMax or takes up to 768 MB
+_FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+Fields = Iterable[tuple[str, str]]  # a field may come several times: one SLURM_NODE for each node
+
+
+def is_our_stderr(environ: Mapping[str, str], descriptor: int = 2) -> bool:
+    """Whether stderr is the journal: systemd says so in JOURNAL_STREAM, and a redirection since then is noticed."""
+    device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
+    try:
+        found = os.fstat(descriptor)
+        return (int(device), int(inode)) == (found.st_dev, found.st_ino)
+    except (OSError, ValueError):
+        return False
+
+
+class Journal:
+    """journald's socket, opened when first needed and again after journald was restarted."""
+
+    def __init__(self, path: str = SOCKET) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+        self.lost = 0  # records that journald had no room for
+
+    def is_there(self) -> bool:
+        """Whether somebody listens."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+                probe.connect(self._path)
+        except OSError:
+            return False
+        return True
+
+    def send(self, fields: Fields) -> bool:
+        """One record. False when journald is not there or has no room: then it is lost, and counted."""
+        data = datagram(fields)
+        for _ in range(1 if self._socket is None else 2):  # journald may have been restarted since the last one
+            try:
+                self._send(data)
+                return True
+            except BlockingIOError:
+                break
+            except OSError:
+                self.close()
+        self.lost += 1
+        return False
+
+    def _send(self, data: bytes) -> None:
+        if self._socket is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+            self._socket.connect(self._path)
+        try:
+            self._socket.send(data)
+        except OSError as error:
+            if error.errno not in (errno.EMSGSIZE, errno.ENOBUFS):
+                raise
+            _send_by_file(self._socket, data)
+
+    def close(self) -> None:
+        """Gives the socket back; the next record opens another."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+        self._socket = None
+
+
+def datagram(fields: Fields) -> bytes:
+    """The record in the native protocol's form. Names that journald would drop are left out."""
+    return b"".join(_field(name, value) for name, value in fields if _FIELD.fullmatch(name))
+
+
+def _field(name: str, value: str) -> bytes:
+    data = value.encode("utf-8", "backslashreplace")[:MOST]
+    if b"\n" not in data:
+        return name.encode("ascii") + b"=" + data + b"\n"
+    return name.encode("ascii") + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
+
+
+def _send_by_file(to: socket.socket, data: bytes) -> None:
+    """What no datagram holds: journald takes a memfd that nobody can change any more."""
+    descriptor = os.memfd_create("slurmwrap-journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        to.sendmsg([], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
+    finally:
+        os.close(descriptor)

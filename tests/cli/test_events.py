@@ -1,0 +1,199 @@
+"""The reconciler's log: text and fields from one place, to stderr or to the journal."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmwrap.cli import events
+from slurmwrap.cli.events import Event, Kind, Log, record_of
+from slurmwrap.cli.voice import Voice
+from slurmwrap.config import Config
+from slurmwrap.config import Log as LogKeys
+from slurmwrap.host.journal import Journal
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.store.from_plain import from_plain
+
+
+def a_failure(day: dict[str, Any]) -> AttemptRecord:
+    found = next(one for one in day["attempts"] if one["diagnosis"] and len(one["nodes"]) > 1)
+    return from_plain(AttemptRecord, found)
+
+
+def an_action(**changed: str) -> ActionRecord:
+    known = {"rule": "drain", "mode": "act", "verb": "drain", "target": "n1", "key": "", "value": "slurmwrap: xid 79"}
+    return ActionRecord(action_id=1, attempt=None, intended_at=1.0, **{**known, "because": "xid 79", **changed})
+
+
+def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str, Any]) -> None:
+    record = a_failure(day)
+    assert record.diagnosis is not None
+    found = events.judged(record)
+    why = f"{record.diagnosis.category}, {record.decision}: {record.decision_reason}"
+    assert found.text == f"job {record.address} of {record.user}: {why}"
+    fields = list(record_of(found))
+    assert fields[:4] == [
+        ("MESSAGE", found.text),
+        ("PRIORITY", "6"),
+        ("SYSLOG_IDENTIFIER", "slurmwrap"),
+        ("SLURMWRAP_EVENT", "judged"),
+    ]
+    told = dict(fields)
+    assert told["SLURM_JOB_ID"] == record.address
+    assert told["SLURMWRAP_CATEGORY"] == record.diagnosis.category
+    assert told["SLURMWRAP_DECISION"] == record.decision
+    assert tuple(value for name, value in fields if name == "SLURM_NODE") == record.nodes
+
+
+@pytest.mark.parametrize(
+    ("action", "wanted"),
+    [
+        (
+            an_action(),
+            Event(
+                kind=Kind.ACTED,
+                text="done: drain n1 slurmwrap: xid 79",
+                fields=(
+                    ("SLURM_NODE", "n1"),
+                    ("SLURMWRAP_RULE", "drain"),
+                    ("SLURMWRAP_VERB", "drain"),
+                    ("SLURMWRAP_BECAUSE", "xid 79"),
+                ),
+            ),
+        ),
+        (
+            an_action(rule="resize", verb="update job", target="77_2", key="MinMemoryNode", value="9", because=""),
+            Event(
+                kind=Kind.ACTED,
+                text="done: update job 77_2 MinMemoryNode=9",
+                fields=(("SLURM_JOB_ID", "77_2"), ("SLURMWRAP_RULE", "resize"), ("SLURMWRAP_VERB", "update job")),
+            ),
+        ),
+        (
+            an_action(rule="block_input", verb="block input", target="/d/x", key="site", value="ab", because=""),
+            Event(
+                kind=Kind.ACTED,
+                text="done: block input /d/x site=ab",
+                fields=(
+                    ("SLURMWRAP_INPUT", "/d/x"),
+                    ("SLURMWRAP_RULE", "block_input"),
+                    ("SLURMWRAP_VERB", "block input"),
+                ),
+            ),
+        ),
+    ],
+)
+def test_an_action_names_its_target_by_what_it_is(action: ActionRecord, wanted: Event) -> None:
+    assert events.acted(action) == wanted
+
+
+def test_what_slurm_refused_is_a_warning_with_slurms_words() -> None:
+    found = events.not_acted(an_action(error="Invalid node name\nspecified"))
+    assert dict(record_of(found))["PRIORITY"] == "4"
+    assert dict(record_of(found))["MESSAGE"] == "not done: drain n1 : Invalid node name\\nspecified"
+    assert found.fields[-1] == ("SLURMWRAP_ERROR", "Invalid node name\nspecified")
+
+
+def voice() -> Voice:
+    return Voice("slurmwrap", io.StringIO())
+
+
+def said(one: Voice) -> str:
+    assert isinstance(one.stream, io.StringIO)
+    return one.stream.getvalue()
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> socket.socket:
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    found.bind(str(tmp_path / "socket"))
+    found.settimeout(20)
+    return found
+
+
+def test_on_a_terminal_it_is_text(listener: socket.socket, tmp_path: Path) -> None:
+    with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
+        one = voice()
+        Log.of(Config(), one, {}, journal).tell(events.note("\x1b[2Jhello"))
+        assert said(one) == "slurmwrap: \\x1b[2Jhello\n"
+
+
+def test_where_the_journal_was_asked_for_it_gets_the_fields(listener: socket.socket, tmp_path: Path) -> None:
+    with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
+        one = voice()
+        log = Log.of(Config(log=LogKeys(to="journal")), one, {}, journal)
+        log.tell(events.refused(3))
+        assert said(one) == ""
+        assert listener.recv(1 << 16).decode().splitlines() == [
+            "MESSAGE=3 spool files were not believed and set aside",
+            "PRIORITY=4",
+            "SYSLOG_IDENTIFIER=slurmwrap",
+            "SLURMWRAP_EVENT=refused",
+            "SLURMWRAP_COUNT=3",
+        ]
+
+
+def test_where_stderr_is_the_journal_it_gets_the_fields_too(listener: socket.socket, tmp_path: Path) -> None:
+    found = os.fstat(2)
+    with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
+        one = voice()
+        environ = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+        Log.of(Config(), one, environ, journal).note("hello")
+        assert (said(one), listener.recv(1 << 16).splitlines()[0]) == ("", b"MESSAGE=hello")
+
+
+def test_a_journal_that_is_not_there_is_told_and_stderr_has_to_do(tmp_path: Path) -> None:
+    one = voice()
+    log = Log.of(Config(log=LogKeys(to="journal")), one, {}, Journal(str(tmp_path / "none")))
+    log.note("hello")
+    assert said(one) == (
+        "slurmwrap: log.to is journal, and no journald listens here: this goes to stderr\nslurmwrap: hello\n"
+    )
+
+
+def test_what_a_full_journal_lost_is_owned_up_to_once(listener: socket.socket, tmp_path: Path) -> None:
+    with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
+        log = Log(voice(), journal, both=False)
+        while not journal.lost:
+            log.note("x")
+        log.note("lost too")
+        heard(listener)
+        log.note("again")
+        assert heard(listener) == ["MESSAGE=again", "MESSAGE=error: journald had no room for 2 lines"]
+        log.note("and on")
+        assert heard(listener) == ["MESSAGE=and on"]
+
+
+def heard(listener: socket.socket) -> list[str]:
+    """The first lines of all records that wait."""
+    listener.setblocking(False)
+    found = []
+    with suppress(BlockingIOError):
+        while True:
+            found.append(listener.recv(1 << 16).splitlines()[0].decode())
+    return found
+
+
+def test_of_tracebacks_the_newest_twenty_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    kept = tmp_path / "slurmwrap"
+    kept.mkdir()
+    for number in range(30):
+        old = kept / f"fault-{number}-1.log"
+        old.write_text("old")
+        os.utime(old, (number, number))
+    (kept / "user.db").write_text("")
+    one = voice()
+    one.fault(RuntimeError("no"))
+    names = {path.name for path in kept.iterdir()} - {"user.db"}
+    assert {name for name in names if name.endswith("-1.log") and int(name.split("-")[1]) < 30} == {
+        f"fault-{number}-1.log" for number in range(11, 30)
+    }
+    assert len(names) == 20
+    assert said(one).startswith("slurmwrap: RuntimeError: no (details: ")
