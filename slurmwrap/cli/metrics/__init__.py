@@ -1,0 +1,1 @@
+"""`slurmwrap metrics`: figures for Prometheus, and where they are read."""

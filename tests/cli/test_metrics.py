@@ -1,0 +1,296 @@
+"""Figures for monitoring: what Prometheus' own parsers and promtool read of them, and the dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_year import fill
+from typer.testing import CliRunner
+
+from slurmwrap.cli.doctor.check import OK, SKIP, WARN, Ground
+from slurmwrap.cli.doctor.metrics import textfile as textfile_check
+from slurmwrap.cli.housekeeping import PRUNE_EVERY_S, Housekeeping
+from slurmwrap.cli.metrics import command as metrics
+from slurmwrap.cli.metrics.read import FAMILIES, Round, _heap, figures
+from slurmwrap.config import Config, Retention, Site
+from slurmwrap.config import Metrics as MetricsSettings
+from slurmwrap.errors import SlurmwrapError, StoreError
+from slurmwrap.reconcile import Summary
+from slurmwrap.retry.attempt import Incident
+from slurmwrap.retry.decision import Strike
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store import retention
+from slurmwrap.store.database import Database
+
+pytest.importorskip("prometheus_client", reason="needs the extra 'metrics'")
+
+NOW = 1_795_000_000.0
+
+
+def test_a_link_in_the_spool_is_no_file_that_waits(tmp_path: Path) -> None:
+    (tmp_path / "1.obs").write_text("x")
+    (tmp_path / "2.obs").symlink_to(tmp_path / "1.obs")
+    (tmp_path / ".3.obs").write_text("being written")
+    assert _heap(tmp_path) == (1, (tmp_path / "1.obs").stat().st_mtime)
+
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("site") / "site.db"
+    fill(path, days=40, jobs_per_day=30, until=NOW)
+    with Database.open(path) as store:
+        for node in ("gpu0001", "gpu0002"):
+            for job in range(4):
+                strike = Strike(node=node, cause="gpu_hardware", conclusive=True, text="Xid 79")
+                store.add_strike(strike, NOW - 3600 * job, 10 + job, 2000 + job)
+        store.save_incident(
+            Incident(incident_id="i1", category="storage_io", scope="path /scratch", began=NOW, last=NOW)
+        )
+    return path
+
+
+@pytest.fixture
+def site(filled: Path, tmp_path: Path) -> Path:
+    shutil.copy(filled, tmp_path / "site.db")
+    return tmp_path / "site.db"
+
+
+def config_of(site: Path, textfile: str = "") -> Config:
+    (site.parent / "spool").mkdir(exist_ok=True)
+    place = Site(state_dir=str(site.parent), spool=str(site.parent / "spool"))
+    return replace(Config(), site=place, metrics=MetricsSettings(textfile=textfile, every_s=60))
+
+
+def text_of(site: Path, form: metrics.Format = metrics.Format.PROMETHEUS, newest: Round = Round()) -> str:  # noqa: B008
+    with Database.open(site, readonly=True) as store:
+        return metrics.text_of(figures(store, config_of(site), NOW, newest), form)
+
+
+def samples(families: Iterable[Any]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return samples(text_string_to_metric_families(text))
+
+
+def test_both_formats_say_the_same_and_their_own_parsers_read_them(site: Path) -> None:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    newest = Round(at=NOW, seconds=0.5, errors=2)
+    plain = parsed(text_of(site, newest=newest))
+    opened = samples(text_string_to_metric_families(text_of(site, metrics.Format.OPENMETRICS, newest)))
+    assert plain == opened
+    assert plain["slurmwrap_reconcile_last_timestamp_seconds", ()] == NOW
+    assert plain["slurmwrap_reconcile_duration_seconds", ()] == 0.5
+    assert plain["slurmwrap_reconcile_errors", ()] == 2.0
+    assert plain["slurmwrap_open_incidents", (("category", "storage_io"),)] == 1.0
+    suspects = {labels for name, labels in plain if name == "slurmwrap_node_suspect"}
+    assert {dict(labels)["node"] for labels in suspects} == {"gpu0001", "gpu0002"}
+
+
+def test_promtool_has_nothing_to_say(site: Path) -> None:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool (Debian's package prometheus) is not installed")
+    told = subprocess.run([tool, "check", "metrics"], input=text_of(site), capture_output=True, text=True, timeout=60)
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+
+
+def test_no_label_names_a_user_or_a_job(site: Path) -> None:
+    assert {label for family in FAMILIES for label in family.labels} == {
+        *("category", "decision", "outcome", "verdict", "rule", "mode", "context", "domain", "waits_for", "status"),
+        *("node", "owner", "scope", "spool", "file", "version", "schema"),
+    }
+    text = text_of(site)
+    with Database.open(site, readonly=True) as store:
+        users = {record.user for record in store.attempts()}
+    assert [user for user in users if user in text] == []
+
+
+def test_counters_are_the_rows_and_do_not_fall_when_these_go(site: Path) -> None:
+    with Database.open(site, readonly=True) as store:
+        judged = [record for record in store.attempts() if record.diagnosis is not None]
+    before = parsed(text_of(site))
+    runs = {labels: value for (name, labels), value in before.items() if name == "slurmwrap_attempts_total"}
+    assert sum(runs.values()) >= len(judged) > 500  # pruning took pre-runs' own runs while the site was made
+    retention.prune(site, Retention(detail_d=1, keep_d=30), NOW + 25 * 86_400)
+    with Database.open(site, readonly=True) as store:
+        assert len(store.attempts()) < len(judged) / 2
+    after = parsed(text_of(site))
+    counters = [key for key in before if key[0].endswith("_total")]
+    assert {key: after[key] for key in counters} == {key: before[key] for key in counters}
+
+
+def test_a_run_that_is_judged_is_counted_once_however_often_it_is_written(tmp_path: Path, filled: Path) -> None:
+    with Database.open(filled, readonly=True) as store:
+        record = next(
+            r for r in store.attempts() if r.diagnosis is not None and r.diagnosis.category == "semantic_error"
+        )
+    with Database.open(tmp_path / "site.db") as store:
+        store.save_attempt(replace(record, diagnosis=None, decision=""))
+        store.save_attempt(record)
+        store.save_attempt(record)
+        rows = store._rows("SELECT metric, a, b, value FROM totals WHERE metric IN ('attempts', 'gpu_seconds')")
+    assert [tuple(row.values()) for row in rows] == [
+        ("attempts", "semantic_error", "stop", 1.0),
+        ("gpu_seconds", "semantic_error", "", record.gpus * record.run_s),
+    ]
+
+
+def test_the_spool_is_counted_by_its_complete_files(site: Path) -> None:
+    config = config_of(site)
+    spool = Path(config.site.spool)
+    for name in ("1-n1-a.obs", "2-n1-b.obs", ".3-n1-c.obs"):
+        (spool / name).touch()
+    found = parsed(text_of(site))
+    assert found["slurmwrap_spool_files", (("spool", "shared"),)] == 2.0
+    oldest = found["slurmwrap_spool_oldest_timestamp_seconds", (("spool", "shared"),)]
+    assert oldest == pytest.approx(min(p.stat().st_mtime for p in spool.glob("[0-9]*")))
+
+
+def test_the_command_writes_in_one_step_for_everybody_to_read(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMWRAP_SITE_STATE_DIR", str(site.parent))
+    monkeypatch.setenv("SLURMWRAP_CONFIG", str(site.parent / "none.toml"))
+    out = site.parent / "text" / "slurmwrap.prom"
+    with pytest.raises(StoreError, match="cannot be written: No such file") as caught:
+        CliRunner().invoke(metrics.app, ["--output", str(out)], catch_exceptions=False)
+    assert f"ls -ld {out.parent}" in caught.value.hint
+    out.parent.mkdir()
+    for _ in range(2):
+        assert CliRunner().invoke(metrics.app, ["--output", str(out)], catch_exceptions=False).output == ""
+    assert [p.name for p in out.parent.iterdir()] == ["slurmwrap.prom"]
+    assert stat.S_IMODE(out.stat().st_mode) == 0o644
+    assert parsed(out.read_text())["slurmwrap_observations_refused_total", ()] == 0.0
+
+
+def test_without_prometheus_client_one_sentence_says_so(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(SlurmwrapError, match="prometheus_client is not installed here") as caught:
+        text_of(site)
+    assert "slurmwrap[metrics]" in caught.value.hint
+
+
+def test_the_dashboard_asks_for_what_there_is_and_for_all_of_it() -> None:
+    told = json.loads(CliRunner().invoke(metrics.app, ["dashboard"], catch_exceptions=False).output)
+    targets = [target["expr"] for panel in told["panels"] for target in panel.get("targets", ())]
+    asked = {name for expression in targets for name in re.findall(r"slurmwrap_\w+", expression)}
+    assert asked == {family.sample for family in FAMILIES}
+    labels = {label for family in FAMILIES for label in family.labels} | {"job"}
+    used = {word for e in targets for group in re.findall(r"by \(([^)]*)\)", e) for word in re.split(r",\s*", group)}
+    assert used <= labels
+    ids = [panel["id"] for panel in told["panels"]]
+    assert len(ids) == len(set(ids))
+    boxes = [tuple(panel["gridPos"][k] for k in "xywh") for panel in told["panels"]]
+    assert all(x + w <= 24 for x, _, w, _ in boxes)
+    overlaps = [
+        (a, b)
+        for number, a in enumerate(boxes)
+        for b in boxes[number + 1 :]
+        if a[0] < b[0] + b[2] and b[0] < a[0] + a[2] and a[1] < b[1] + b[3] and b[1] < a[1] + a[3]
+    ]
+    assert overlaps == []
+
+
+def test_the_page_lists_every_metric() -> None:
+    rows = re.findall(r"^\| `(slurmwrap_\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", PAGE, re.MULTILINE)
+    assert rows == [(f.sample, f.kind, ", ".join(f"`{label}`" for label in f.labels), f.help) for f in FAMILIES]
+
+
+# What the reconciler does between its passes
+
+
+def test_between_passes_it_prunes_each_hour_and_writes_each_minute(site: Path) -> None:
+    out = site.parent / "slurmwrap.prom"
+    said: list[str] = []
+    config = replace(config_of(site, str(out)), retention=Retention(detail_d=30, keep_d=35))
+    house = Housekeeping(site, config, site=True, say=said.append)
+    summary = Summary(took_s=0.25, errors=["x"])
+    house.after(summary, NOW)
+    found = parsed(out.read_text())
+    assert found["slurmwrap_reconcile_last_timestamp_seconds", ()] == NOW
+    assert found["slurmwrap_reconcile_duration_seconds", ()] == 0.25
+    assert found["slurmwrap_reconcile_errors", ()] == 1.0
+    assert found["slurmwrap_pruned_last_timestamp_seconds", ()] == NOW
+    with Database.open(site, readonly=True) as store:
+        oldest = min(record.end_time or NOW for record in store.attempts())
+    assert oldest >= NOW - 35 * 86_400
+    for later, written in ((30.0, NOW), (61.0, NOW + 61.0)):
+        house.after(summary, NOW + later)
+        told = parsed(out.read_text())
+        assert told["slurmwrap_reconcile_last_timestamp_seconds", ()] == written
+        assert told["slurmwrap_pruned_last_timestamp_seconds", ()] == NOW
+    house.after(summary, NOW + PRUNE_EVERY_S)
+    assert said == []
+
+
+def test_what_goes_wrong_between_passes_is_said_once_and_ends_nothing(site: Path) -> None:
+    said: list[str] = []
+    out = site.parent / "text" / "slurmwrap.prom"
+    house = Housekeeping(site, config_of(site, str(out)), site=True, say=said.append)
+    for minute in range(3):
+        house.after(Summary(), NOW + 61.0 * minute)
+    assert len(said) == 1
+    assert said[0].startswith(f"metrics: metrics {out} cannot be written: No such file")
+    out.parent.mkdir()
+    house.after(Summary(), NOW + 300.0)
+    assert out.exists()
+
+
+def test_once_a_week_at_night_the_file_is_written_anew(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    night = NOW - NOW % 86_400 + 40 * 86_400 + 3 * 3600
+    said: list[str] = []
+    house = Housekeeping(site, config_of(site), site=True, say=said.append)
+    made = retention.rewritten_at(site)
+    house.after(Summary(), max(night, made + 86_400))
+    first = retention.rewritten_at(site)
+    house.after(Summary(), night + 12 * 3600 + 400 * 86_400)  # at noon
+    noon = retention.rewritten_at(site)
+    house.after(Summary(), night + 400 * 86_400)
+    last = retention.rewritten_at(site)
+    monkeypatch.undo()
+    time.tzset()
+    assert (noon, last) == (first, night + 400 * 86_400)
+    assert said == []
+
+
+# What doctor says of it
+
+
+def looked(site: Path, textfile: str, now: float) -> tuple[str, str]:
+    config = config_of(site, textfile)
+    ground = Ground(config=config, environ={}, uid=0, commands=SlurmCommands(), now=now)
+    found = textfile_check(ground)
+    return found.state, found.text
+
+
+def test_doctor_tells_whether_the_figures_are_written(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = site.parent / "text" / "slurmwrap.prom"
+    assert looked(site, "", NOW) == (SKIP, "metrics.textfile is not configured")
+    assert looked(site, str(out), NOW) == (WARN, f"{out.parent} is not there")
+    out.parent.mkdir()
+    assert looked(site, str(out), NOW) == (WARN, f"{out}: No such file or directory")
+    metrics.write(out, "")
+    written = out.stat().st_mtime
+    assert looked(site, str(out), written + 250) == (OK, f"{out}, 250 s old")
+    assert looked(site, str(out), written + 400) == (WARN, f"{out} was written 400 s ago")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert looked(site, str(out), written) == (WARN, "prometheus_client is not installed: nothing is written")
