@@ -221,6 +221,25 @@ def test_the_real_job_goes_first_and_waits_then_its_pre_run() -> None:
     assert [c["option"] for c in told.changes if c["option"] == "begin"] == ["begin"]
 
 
+@pytest.mark.parametrize("held_out", [True, False])
+def test_a_job_that_a_lot_holds_out_goes_without_its_pre_run(held_out: bool) -> None:
+    slurm, memory = FakeSlurm(), FakeMemory()
+    config = Config(prerun=Prerun(holdout=0.5))
+    at = next(
+        one
+        for uid in range(1001, 1100)
+        if prepare(request(), one := replace(desk(slurm, memory), config=config, uid=uid)).held_out is held_out
+    )
+    send(prepare(request(), at), at, trial)
+    (told,) = memory.submissions
+    assert (told.held_out, len(told.lot), told.prerun_mode) == (held_out, 16, "off" if held_out else "auto")
+    assert [option for call in slurm.calls for option in call.options if option == "--begin=now+600"] == (
+        [] if held_out else ["--begin=now+600"]
+    )
+    other = prepare(request("--prerun=auto"), at)
+    assert (other.prerun, other.lot, other.held_out) == ("auto", "", False)
+
+
 def test_without_a_pre_run_nothing_waits() -> None:
     slurm, memory = submitted("--prerun=off")
     (real,) = slurm.calls

@@ -13,6 +13,7 @@ from functools import partial
 
 from slurmwrap.diagnosis import slurm_word
 from slurmwrap.diagnosis.advise import specific
+from slurmwrap.diagnosis.context import in_context
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
 from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
 from slurmwrap.diagnosis.lines import Log, read_log
@@ -62,7 +63,7 @@ def classify(evidence: Evidence, *, signatures: SignatureSet | None = None) -> D
     views = tuple(_view(read_log(tail), index, known) for index, tail in enumerate(evidence.logs))
     kernel = kernel_word(evidence.kernel, known, evidence.nvml)
     diagnosis = _with_node(_judge(evidence, views, kernel), evidence, kernel)
-    return _with_steps(_with_hooks(diagnosis, evidence), views)
+    return _with_steps(_in_context(_with_hooks(diagnosis, evidence), views), views)
 
 
 def classifier(site: str) -> Callable[[Evidence], Diagnosis]:
@@ -80,6 +81,11 @@ def _with_hooks(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     told = [line for line in evidence.hooks if _HOOK_TELLS.search(line)]
     lines = tuple(_cite("hook", 0, line) for line in told[:_HOOK_LINES])
     return replace(diagnosis, evidence=(*diagnosis.evidence, *(replace(line, role="support") for line in lines)))
+
+
+def _in_context(diagnosis: Diagnosis, views: tuple[View, ...]) -> Diagnosis:
+    logs = [view.log for view in views]
+    return replace(diagnosis, evidence=tuple(in_context(cited, logs) for cited in diagnosis.evidence))
 
 
 def _with_steps(diagnosis: Diagnosis, views: tuple[View, ...]) -> Diagnosis:

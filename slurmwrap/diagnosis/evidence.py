@@ -67,6 +67,8 @@ class Citation:
     line: int  # 1-based; 0 where lines have no numbers
     text: str
     role: str = "root"  # root: the cause itself · support: agrees with it · cascade: follows from it
+    before: tuple[str, ...] = ()  # lines of the log just before it, for people (context.py)
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

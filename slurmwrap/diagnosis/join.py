@@ -178,7 +178,8 @@ def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement
     told = [facts["steps"] for facts in epilogs if isinstance(facts.get("steps"), Mapping)]
     counts = [one for one in told if _int(one, "count") > 0]
     seconds = _run_s(job) or 0.0
-    if not _int(peak, "mem_peak_mib") and not cpu_s and not gpu_mem and not counts:
+    unused = [not processes for facts in epilogs for processes in _accounted(facts)]
+    if not _int(peak, "mem_peak_mib") and not cpu_s and not gpu_mem and not counts and not unused:
         return None
     share = max(1, len(job.nodes))
     found = Measurement(
@@ -192,6 +193,7 @@ def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement
         gpu_mem_peak_mib=gpu_mem or None,
         gpu_util=_mean(share for facts in epilogs for share in _gpu_use(facts, "gpu_percent")),
         gpu_mem_util=_mean(share for facts in epilogs for share in _gpu_use(facts, "memory_percent")),
+        gpus_unused=sum(unused) if unused else None,
     )
     return with_steps(found, job, max(counts, key=lambda one: _int(one, "count"), default={}))
 

@@ -1,7 +1,8 @@
-"""Edge: the only sender of mail. One plain message by SMTP, with a deadline."""
+"""Edge: the only sender of mail. One message by SMTP, with a deadline."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from email.message import EmailMessage
 
 from slurmwrap.errors import StoreError
@@ -11,26 +12,55 @@ TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file of text that travels with a message."""
+
+    name: str
+    subtype: str  # of text/: "html"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mailer:
     """`server` is host or host:port (RFC 5321; port 25 when left out)."""
 
     server: str
     sender: str
 
-    def send(self, to: str, subject: str, text: str) -> None:
-        """Hands one message over. StoreError names the server and what it said."""
+    def send(
+        self, to: str | Sequence[str], subject: str, text: str, *, html: str = "", attached: Sequence[Attachment] = ()
+    ) -> None:
+        """Hands one message over; `html` is the same as `text` for programs that show it. StoreError names the server
+        and what it said, also where it took the message for some of the addresses only."""
         import smtplib
 
-        message = EmailMessage()
-        message["From"], message["To"], message["Subject"] = self.sender, to, _one_line(subject)
-        message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notice answers it
-        message.set_content(text)
+        names = (to,) if isinstance(to, str) else tuple(to)
         host, _, port = self.server.rpartition(":") if ":" in self.server else (self.server, "", "25")
         try:
+            message = self._message(names, subject, text, html, attached)
             with smtplib.SMTP(host, int(port), timeout=TIMEOUT_S) as connection:
-                connection.send_message(message)
+                refused = connection.send_message(message)
         except (OSError, ValueError, smtplib.SMTPException) as error:
-            raise StoreError(f"mail to {to} by {self.server}: {error}", hint="see mail.server") from error
+            raise StoreError(f"mail to {', '.join(names)} by {self.server}: {error}", hint="see mail.server") from error
+        if refused:
+            raise StoreError(f"mail by {self.server} was refused for {', '.join(refused)}", hint="see report.to")
+
+    def _message(
+        self, to: Sequence[str], subject: str, text: str, html: str, attached: Sequence[Attachment]
+    ) -> EmailMessage:
+        from email.utils import formatdate, make_msgid
+
+        message = EmailMessage()
+        message["From"], message["To"], message["Subject"] = self.sender, ", ".join(to), _one_line(subject)
+        message["Date"] = formatdate(localtime=True)
+        message["Message-ID"] = make_msgid(domain=self.sender.rpartition("@")[2] or "localhost")
+        message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notice answers it
+        message.set_content(text)
+        if html:
+            message.add_alternative(html, subtype="html")
+        for one in attached:
+            message.add_attachment(one.text, subtype=one.subtype, filename=one.name)
+        return message
 
 
 def _one_line(text: str) -> str:

@@ -11,25 +11,62 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 from statistics import median
 
-from slurmwrap.report.record import Counted
+from slurmwrap.report.record import Counted, LargeJob
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.ledger import counted_steps
 
 
 def counted(runs: Iterable[AttemptRecord], *, since: float, until: float) -> Counted:
     """Over the jobs whose newest run ended in [since, until) and all of whose ended runs counted; by GPU-hours."""
-    jobs: dict[tuple[str, int, int], list[AttemptRecord]] = {}
-    for run in runs:
-        jobs.setdefault((run.attempt.cluster, run.attempt.job_id, run.uid), []).append(run)
     found = []
-    for same in jobs.values():
-        ordered = sorted(same, key=lambda run: run.attempt.submit_time)
+    for ordered in _jobs(runs):
         end = ordered[-1].end_time
         if end is not None and since <= end < until and (times := _times(ordered)) is not None:
             found.append((max(1, ordered[-1].gpus), *times))
     held = fsum(gpus * available for gpus, _, available in found)
     used = fsum(gpus * productive for gpus, productive, _ in found)
     return Counted(jobs=len(found), ettr=used / held if held else None)
+
+
+def large(runs: Iterable[AttemptRecord]) -> tuple[LargeJob, ...]:
+    """One row per job, most GPU-hours first. Where its steps were not counted, runs that completed are productive and
+    all others lost: what a failed run saved is not known then."""
+    rows = [row for ordered in _jobs(runs) if (row := _large(ordered)) is not None]
+    return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.address)))
+
+
+def _large(runs: Sequence[AttemptRecord]) -> LargeJob | None:
+    counted_times = _times(runs)
+    times = counted_times or _whole_runs(runs)
+    if times is None:
+        return None
+    last = runs[-1]
+    return LargeJob(
+        address=last.address or str(last.attempt.job_id),
+        user=last.user,
+        name=last.name,
+        gpus=last.gpus,
+        runs=len(runs),
+        gpu_hours=fsum(run.gpu_hours for run in runs),
+        ettr=min(1.0, times[0] / times[1]),
+        counted=counted_times is not None,
+    )
+
+
+def _whole_runs(runs: Sequence[AttemptRecord]) -> tuple[float, float] | None:
+    first, last = runs[0], runs[-1]
+    began = first.eligible_time if first.eligible_time is not None else first.start_time
+    if began is None or last.end_time is None or last.end_time <= began:
+        return None
+    well = fsum(run.run_s for run in runs if run.diagnosis is not None and run.diagnosis.category == "success")
+    return well, float(last.end_time - began)
+
+
+def _jobs(runs: Iterable[AttemptRecord]) -> Iterable[list[AttemptRecord]]:
+    jobs: dict[tuple[str, int, int], list[AttemptRecord]] = {}
+    for run in runs:
+        jobs.setdefault((run.attempt.cluster, run.attempt.job_id, run.uid), []).append(run)
+    return (sorted(same, key=lambda run: run.attempt.submit_time) for same in jobs.values())
 
 
 def _times(runs: Sequence[AttemptRecord]) -> tuple[float, float] | None:

@@ -19,7 +19,7 @@ class Headline:
     failed_gpu_hours: float = 0.0
     cancelled_attempts: int = 0
     unjudged_attempts: int = 0  # ended, not yet diagnosed
-    gsub_jobs: int = 0  # of `jobs`, those that gsub submitted
+    gsub_jobs: int = 0  # calls of gsub whose job is among them; an array is one call, each of its tasks a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,55 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """GPU-hours that one of our means saved, by one formula of report/formulas.py.
+
+    None: not estimated, and `note` says why. `low` and `high` bound it with 95 %.
+    """
+
+    what: str  # "prerun" | "retry" | "placement" | "tuning"
+    formula: str  # its id: "prerun-1"
+    gpu_hours: float | None
+    low: float | None = None
+    high: float | None = None
+    n: int
+    needed: int
+    note: str = ""
+    spared: bool = True  # false: work done without its user, never summed with GPU time that was not wasted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """What we got wrong, each with how often we spoke."""
+
+    retries: int = 0
+    retries_failed_again: int = 0  # of the same category
+    preruns_passed: int = 0  # whose job has ended
+    preruns_missed: int = 0  # of those, the jobs that then failed of what one GPU could have shown
+    refusals: int = 0  # jobs that a pre-run or a check stopped
+    false_refusals: int = 0  # of those, the very same that then ran well by --force or without a pre-run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdout:
+    """Jobs that skipped their pre-run by lot (prerun.holdout) beside those that had one.
+
+    Waste: GPU-hours of failed runs per job, pre-runs included. `difference`: what a pre-run saves per job, by
+    experiment; None: too few.
+    """
+
+    share: float = 0.0  # as configured now
+    held_out: int = 0
+    control: int = 0
+    held_out_waste: float | None = None
+    control_waste: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    needed: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preruns:
     """What the single-GPU trials that ended in the window found."""
 
@@ -42,6 +91,9 @@ class Preruns:
     stopped_jobs: int = 0  # real jobs that a `fail` cancelled
     gpus_never_started: int = 0  # GPUs that those jobs asked for
     gpu_hours: float = 0.0  # what the trials themselves used
+    delayed_jobs: int = 0  # that started as soon as their pre-run let them go
+    delay_s: float = 0.0  # seconds that they had waited since their submission, on average: an upper bound of the delay
+    delay_gpu_hours: float = 0.0  # the same times their GPUs: what stood idle for them at most, in no sum
     saved: Estimate
 
 
@@ -69,6 +121,36 @@ class CategoryRow:
     median_run_s: float  # runtime to failure
     gpu_hours: float
     share: float  # of all GPU-hours in the window, 0..1
+    p90_run_s: float = 0.0
+    p95_run_s: float = 0.0
+    demand: tuple[int, int, int, int] = (0, 0, 0, 0)  # runs by GPUs asked for: DEMAND
+    attempts_before: int = 0  # in the period before, equally long
+    gpu_hours_before: float = 0.0
+
+
+DEMAND = ("1", "2-4", "5-8", "more than 8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Runs that lasted from `low_s` up to `high_s`, by how they ended."""
+
+    low_s: float
+    high_s: float
+    failed: int = 0
+    completed: int = 0
+    cancelled: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """GPU-hours held between `at` and `at + seconds`, by how the run ended; the page's curve over time."""
+
+    at: float
+    seconds: float
+    completed: float = 0.0
+    failed: float = 0.0
+    cancelled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +164,123 @@ class Repeated:
     jobs: tuple[str, ...]  # addresses
     gpu_hours: float
     advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedInput:
+    """A file that failures of the window blame, twice or more."""
+
+    path: str
+    attempts: int
+    users: int
+    categories: tuple[str, ...]
+    gpu_hours: float
+    blocked: bool  # now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedUser:
+    """A user whose runs failed of one category twice or more, whatever the job's name."""
+
+    user: str
+    category: str
+    attempts: int
+    jobs: int
+    gpu_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleRow:
+    """GPUs that runs of one user and job name held without using them. `no_process`: no process ever opened them."""
+
+    user: str
+    name: str
+    runs: int
+    jobs: tuple[str, ...]  # addresses, the dearest first
+    gpus: int  # of the largest
+    gpu_hours_idle: float
+    gpu_util: float | None  # 0..1, mean over the held time; None: not measured
+    no_process: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """What one user's job name asked for and used, of runs that were measured. CPUs and MiB per node; peaks are the
+    highest seen, `cpus_used` the mean."""
+
+    user: str
+    name: str
+    runs: int
+    cpus_asked: float
+    cpus_used: float | None
+    mem_mib_asked: float | None
+    mem_mib_peak: float | None
+    cpu_hours_unused: float
+    gib_hours_unused: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalityRow:
+    """Runs of more than one node by where they ran: "one switch", "several switches", "not known"."""
+
+    where: str
+    runs: int
+    gpu_hours: float
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeJob:
+    """ETTR of one large job: productive over available time (report/ettr.py). `counted`: by counted steps, else by runs
+    that completed."""
+
+    address: str
+    user: str
+    name: str
+    gpus: int
+    runs: int
+    gpu_hours: float
+    ettr: float
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRow:
+    """One user or account: the headline's figures."""
+
+    name: str
+    jobs: int
+    attempts: int
+    gpu_hours: float
+    failed_attempts: int
+    failed_gpu_hours: float
+    cancelled_attempts: int
+    preruns: int = 0
+    stopped_jobs: int = 0  # by pre-runs
+    top_category: str = ""  # by GPU-hours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDrain:
+    """A drain of ours that stands."""
+
+    nodes: tuple[str, ...]
+    since: float
+    reason: str
+    command: str  # what lifts it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LemonRow:
+    """Nodes that the sum of 28 days calls suspect or lemon (retry/lemon.py)."""
+
+    nodes: tuple[str, ...]
+    status: str
+    ratio: float  # times the fleet's rate
+    jobs: int
+    users: int
+    why: str
+    command: str  # to paste, where there is something to do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,3 +417,21 @@ class NightReport:
     to_do: tuple[ToDo, ...] = ()
     counted: Counted = field(default_factory=Counted)
     queueing: Queueing = field(default_factory=Queueing)
+    user: str = ""  # whose week it is; "": everybody's
+    before: Headline | None = None  # of the period before, equally long; None: nothing is known of it
+    savings: tuple[Saving, ...] = ()
+    wrong: Wrong = field(default_factory=Wrong)
+    holdout: Holdout = field(default_factory=Holdout)
+    runtimes: tuple[Bin, ...] = ()
+    held: tuple[Moment, ...] = ()
+    repeated_users: tuple[RepeatedUser, ...] = ()
+    repeated_inputs: tuple[RepeatedInput, ...] = ()
+    lemons: tuple[LemonRow, ...] = ()
+    drains: tuple[OwnDrain, ...] = ()
+    idle: tuple[IdleRow, ...] = ()
+    requests: tuple[RequestRow, ...] = ()
+    locality: tuple[LocalityRow, ...] = ()
+    large: tuple[LargeJob, ...] = ()
+    users: tuple[ShareRow, ...] = ()
+    accounts: tuple[ShareRow, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be read or is not measured here

@@ -1,56 +1,62 @@
-"""Turns a Story into the text of `slurmwrap why`, 80 columns wide; only commands may be longer. Pure."""
+"""Turns a Story into the text of `slurmwrap why`; only commands may be longer than a line. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
 
-from slurmwrap.cluster.action import Verb
-from slurmwrap.cluster.hostlist import fold
-from slurmwrap.diagnosis.evidence import Citation
-from slurmwrap.diagnosis.taxonomy import DOMAINS, SUCCESS
 from slurmwrap.prerun.finding import Finding
 from slurmwrap.prerun.verdict import Outcome
-from slurmwrap.report.actions import scontrol_line
-from slurmwrap.report.story import Next, Story, failed, next_step, stopped_by_prerun
+from slurmwrap.report.account import Account
+from slurmwrap.report.cited import MAX_LINES as MAX_LINES
+from slurmwrap.report.cited import cited
+from slurmwrap.report.look import Look
+from slurmwrap.report.look import Paint as Paint
+from slurmwrap.report.look import plain as plain
+from slurmwrap.report.nextstep import Next, next_step
+from slurmwrap.report.story import Story, stopped_by_prerun, tasks_of
+from slurmwrap.report.tell_run import told_run
+from slurmwrap.report.tell_runs import ledger, run_table, told_tasks
 from slurmwrap.report.waiting import waited_line
-from slurmwrap.report.words import count, duration, moment, visible, wrapped
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay
+from slurmwrap.report.words import WIDTH, count, duration, fit, visible
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.retry.submission import Submission
 
-Paint = Callable[[str, str], str]  # (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
-
-MAX_LINES = 8  # cited lines per run
-_INCIDENT = (
-    "Part of an incident: the same cause struck several jobs within minutes. It is held against neither the job nor "
-    "its nodes."
-)
-MAX_TEXT = 300  # characters of one cited line
+_IN_FULL = 2  # runs of a job that are told in full: of more, the last one, and a table of all
 
 
-def plain(text: str, style: str) -> str:
-    """A Paint without colour."""
-    return text
-
-
-def tell(story: Story, zone: tzinfo | None = UTC, paint: Paint = plain) -> str:
-    """The whole answer; times are shown in `zone`."""
-    sections = [_head(story, zone, paint)]
-    if story.submission is not None:
-        sections.append(_changes("ASKED AND CHANGED", story.submission.changes, story.submission.plan, paint))
-    for prerun in story.preruns:
-        sections.append(_prerun(prerun, stopped_by_prerun(story), paint))
-        if prerun.verdict.outcome is not Outcome.FAIL:
-            sections.append(_changes("PLANNED AGAIN ON WHAT WAS MEASURED", prerun.changes, prerun.plan, paint))
-    for number, attempt in enumerate(_started(story), start=1):
-        mine = [action for action in story.actions if action.attempt == attempt.attempt]
-        waited = attempt.waited or next((d for d in story.delays if d.attempt == attempt.attempt), None)
-        sections.append(_run(number, attempt, mine, waited, zone, paint))
+def tell(
+    story: Story,
+    zone: tzinfo | None = UTC,
+    paint: Paint = plain,
+    *,
+    columns: int = WIDTH,
+    verbose: bool = False,
+    account: Account | None = None,
+) -> str:
+    """The whole answer; times are shown in `zone`. `verbose`: nothing is folded, cut or left out."""
+    look = Look(zone=zone, paint=paint, columns=columns, verbose=verbose)
+    sections = [_head(story, look), *_before(story, look), *_runs(story, look)]
+    if account is not None and (verbose or len(_started(story)) > 1):
+        sections.append(ledger(account, look))
     told = {attempt.attempt for attempt in story.attempts}
-    sections.append(wrapped(waited_line(d), indent="  ", hanging="    ") for d in story.delays if d.attempt not in told)
-    sections.append(_next(next_step(story), paint))
+    waits = [waited_line(delay) for delay in story.delays if delay.attempt not in told]
+    sections.append(look.wrapped(line, "  ", "    ") for line in waits)
+    sections.append(_next(next_step(story), look))
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
+
+
+def _before(story: Story, look: Look) -> Iterator[Iterable[str]]:
+    """What gsub and the pre-run did."""
+    if story.submission is not None:
+        yield _changes("ASKED AND CHANGED", story.submission.changes, story.submission.plan, look)
+    if story.submission is not None and story.submission.held_out:
+        yield (look.paint("PRE-RUN", "bold") + " left out by lot (prerun.holdout), to see what pre-runs save",)
+    for prerun in story.preruns:
+        yield _prerun(prerun, story, look)
+        if prerun.verdict.outcome is not Outcome.FAIL:
+            yield _changes("PLANNED AGAIN ON WHAT WAS MEASURED", prerun.changes, prerun.plan, look)
 
 
 def _started(story: Story) -> Sequence[AttemptRecord]:
@@ -60,38 +66,59 @@ def _started(story: Story) -> Sequence[AttemptRecord]:
     return [attempt for attempt in story.attempts if attempt.nodes]
 
 
-def _head(story: Story, zone: tzinfo | None, paint: Paint) -> Iterator[str]:
+def _runs(story: Story, look: Look) -> Iterator[Iterable[str]]:
+    runs = _started(story)
+    if tasks_of(story) and not look.verbose:
+        yield from told_tasks(story, look)
+        return
+    if len(runs) > _IN_FULL and not look.verbose:
+        yield run_table(runs, look)
+    for number, run in enumerate(runs, start=1):
+        if len(runs) <= _IN_FULL or look.verbose or run is runs[-1]:
+            yield told_run(f"RUN {number}{_of_task(run)} ", run, story, look)
+
+
+def _of_task(run: AttemptRecord) -> str:
+    return f" of {run.address}" if "_" in run.address else ""
+
+
+# --- what was asked ------------------------------------------------------------------------------------------------
+
+
+def _head(story: Story, look: Look) -> Iterator[str]:
     asked, last = story.submission, story.attempts[-1] if story.attempts else None
     name = asked.name if asked else last.name if last else ""
     user = asked.user if asked else last.user if last else ""
     gpus = (asked.gpus if asked else 0) or (last.gpus if last else 0)
-    yield paint(wrapped(f"Job {story.address} {name}".rstrip(), hanging="  "), "bold")
+    yield look.paint(look.wrapped(f"Job {story.address} {name}".rstrip(), "", "  "), "bold")
     facts = [f"of {user}"] if user else []
     facts += [count(gpus, "GPU")] if gpus else []
-    facts += [f"submitted {moment(asked.at, zone)}"] if asked else []
+    facts += [f"submitted {look.moment(asked.at)}"] if asked else []
     if facts:
-        yield wrapped(", ".join(facts), indent="  ", hanging="  ")
+        yield look.wrapped(", ".join(facts))
     if asked and asked.script_path:
-        yield wrapped(_script(asked), indent="  ", hanging="  ")
+        yield look.wrapped(_script(asked))
+    if story.slurm_says:
+        yield look.wrapped(f"Slurm says: {story.slurm_says}.", "  ", "    ")
 
 
 def _script(asked: Submission) -> str:
     return asked.script_path if asked.script_path.startswith("/") else f"{asked.script_path} in {asked.work_dir}"
 
 
-def _changes(title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], paint: Paint) -> Iterator[str]:
+def _changes(title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], look: Look) -> Iterator[str]:
     """What a rewrite did, with its reasons. Changes came as JSON from a user's own file: any key may be missing."""
     summary = _plan(plan)
     if not changes and not summary:
         return
-    yield paint(title, "bold")
+    yield look.paint(title, "bold")
     if summary:
-        yield wrapped(summary, indent="  ", hanging="  ")
+        yield look.wrapped(summary)
     for change in changes:
-        yield wrapped(_change(change), indent="  ", hanging="    ")
+        yield look.wrapped(_change(change), "  ", "    ")
         reason = str(change.get("reason") or "")
         if reason:
-            yield paint(wrapped(reason, indent="    ", hanging="    "), "dim")
+            yield look.paint(look.wrapped(reason, "    "), "dim")
 
 
 def _change(change: Mapping[str, Any]) -> str:
@@ -120,131 +147,42 @@ def _plan(plan: Mapping[str, Any]) -> str:
     return f"Plan: {', '.join(parts)}." if parts else ""
 
 
+# --- the pre-run ---------------------------------------------------------------------------------------------------
+
 _OUTCOME = {Outcome.PASS: ("passed", "green"), Outcome.FAIL: ("failed", "red")}
 
 
-def _prerun(record: PrerunRecord, stopped: bool, paint: Paint) -> Iterator[str]:
+def _prerun(record: PrerunRecord, story: Story, look: Look) -> Iterator[str]:
     verdict = record.verdict
     word, style = _OUTCOME.get(verdict.outcome, ("inconclusive", "yellow"))
     where = f"PRE-RUN (job {record.prerun_job_id}) "
     what = f"{word} after {duration(verdict.seconds)}"
     steps = f", {count(verdict.steps, 'step')}" if verdict.steps else ""
-    yield paint(where, "bold") + paint(what + steps, style)
+    yield look.paint(where, "bold") + look.paint(what + steps, style)
     kind = f"{verdict.category}: " if verdict.category else ""
-    yield wrapped(f"{kind}{verdict.reason}", indent="  ", hanging="  ")
+    yield look.wrapped(f"{kind}{verdict.reason}")
     for finding in verdict.findings:
-        yield from _finding(finding)
-    yield from _evidence(verdict.evidence)
+        yield from _finding(finding, story.lines.get((finding.file, finding.line), ""), look)
+    yield from cited(verdict.evidence, look)
     if verdict.input_path:
         fault = f": {verdict.input_fault}" if verdict.input_fault else ""
-        yield wrapped(f"Input {verdict.input_path}{fault}", indent="  ", hanging="    ")
-    if record.job_id is not None and stopped and verdict.outcome is Outcome.FAIL:
-        yield wrapped(f"Job {record.job_id} was cancelled before it started: {count(record.gpus, 'GPU')} kept free.",
-                      indent="  ", hanging="  ")  # fmt: skip
+        yield look.wrapped(f"Input {verdict.input_path}{fault}", "  ", "    ")
+    if record.job_id is not None and stopped_by_prerun(story) and verdict.outcome is Outcome.FAIL:
+        kept = f"Job {record.job_id} was cancelled before it started: {count(record.gpus, 'GPU')} kept free."
+        yield look.wrapped(kept)
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def _finding(finding: Finding, line: str, look: Look) -> Iterator[str]:
     place = f"{finding.file}:{finding.line} " if finding.file and finding.line else f"{finding.file} ".lstrip()
-    yield wrapped(f"{place}{finding.message}", indent="  ", hanging="    ")
+    yield look.wrapped(f"{place}{finding.message}", "  ", "    ")
+    if line:
+        yield look.paint(fit(f"    > {line.strip()}", look.columns), "bold")
     if finding.fix:
-        yield wrapped(finding.fix, indent="    ", hanging="    ")
+        yield look.wrapped(finding.fix, "    ")
 
 
-def _evidence(citations: Sequence[Citation]) -> Iterator[str]:
-    """Root causes first; at most MAX_LINES."""
-    ordered = sorted(citations, key=lambda citation: citation.role != "root")
-    for citation in ordered[:MAX_LINES]:
-        place = f"{citation.source}:{citation.line}" if citation.line else citation.source
-        text = citation.text.strip()
-        shown = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
-        yield wrapped(f"| {place}: {shown}", indent="  ", hanging="  |   ")
-    if len(ordered) > MAX_LINES:
-        yield f"  | and {count(len(ordered) - MAX_LINES, 'line')} more (--json shows all)"
-
-
-def _run(
-    number: int,
-    record: AttemptRecord,
-    actions: Sequence[ActionRecord],
-    waited: QueueDelay | None,
-    zone: tzinfo | None,
-    paint: Paint,
-) -> Iterator[str]:
-    style = "red" if failed(record) else "green" if record.diagnosis else "yellow"
-    ended = record.state or "not ended"
-    task = f" of {record.address}" if "_" in record.address else ""
-    yield paint(f"RUN {number}{visible(task)} ", "bold") + paint(visible(ended + _exit(record)), style)
-    yield wrapped(_when_and_where(record, zone) + _counted(record), indent="  ", hanging="    ")
-    if waited is not None:
-        yield wrapped(waited_line(waited), indent="  ", hanging="    ")
-    diagnosis = record.diagnosis
-    if diagnosis is None or diagnosis.category == SUCCESS:
-        return
-    domain = DOMAINS.get(diagnosis.domain, "")
-    sure = f"{round(100 * diagnosis.confidence)} % sure"
-    detail = ", ".join(part for part in (domain, f"node {diagnosis.node}" if diagnosis.node else "", sure) if part)
-    yield wrapped(f"{diagnosis.category} ({detail})", indent="  ", hanging="    ")
-    yield from _evidence(diagnosis.evidence)
-    if record.incident:
-        yield wrapped(_INCIDENT, indent="  ", hanging="  ")
-    if record.decision:
-        why = f": {record.decision_reason}" if record.decision_reason else ""
-        yield wrapped(f"Decision: {record.decision}{why}", indent="  ", hanging="    ")
-    if diagnosis.advice and diagnosis.advice not in record.decision_reason:
-        yield wrapped(diagnosis.advice, indent="  ", hanging="  ")
-    for action in actions:
-        yield from _action(action)
-
-
-def _exit(record: AttemptRecord) -> str:
-    if record.exit_code is None or record.state == "COMPLETED":
-        return ""
-    if record.signal and record.state != "OUT_OF_MEMORY":  # Slurm says signal 125 then, which is none
-        return f", signal {record.signal}"
-    return f", exit code {record.exit_code}" if record.exit_code else ""
-
-
-def _when_and_where(record: AttemptRecord, zone: tzinfo | None) -> str:
-    if record.start_time is None:
-        return "It never started." if record.state else "It waits."
-    where = f" on {fold(record.nodes)}" if record.nodes else ""
-    if record.end_time is None:
-        return f"Since {moment(record.start_time, zone)}{where}."
-    ran = f" ({duration(record.run_s)})"
-    return f"{moment(record.start_time, zone)} to {moment(record.end_time, zone)}{ran}{where}."
-
-
-def _counted(record: AttemptRecord) -> str:
-    """What the step counter saw of the run; one that stood still long before its end hung."""
-    measured = record.measurement
-    if measured is None or not measured.steps:
-        return ""
-    speed = f", {measured.steps_per_s:.3g} a second" if measured.steps_per_s else ""
-    until = measured.steps_until_s
-    last = "" if until is None else f", the last {duration(max(0.0, record.run_s - until))} before the end"
-    return f" It counted {count(measured.steps, 'step')}{speed}{last}."
-
-
-_BOUND = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}
-
-
-def _action(action: ActionRecord) -> Iterable[str]:
-    if action.mode == "observe":
-        return
-    if action.mode != "act":
-        status = "advised"
-    elif action.error:
-        status = "refused"
-    else:
-        status = "done" if action.done_at is not None else "to be done"
-    bound = _BOUND.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
-    yield f"  {status}: {visible(scontrol_line(action))}{bound}"
-    if action.error:
-        yield wrapped(action.error, indent="    ", hanging="    ")
-
-
-def _next(step: Next, paint: Paint) -> Iterator[str]:
-    yield paint("NEXT", "bold")
-    yield wrapped(step.sentence, indent="  ", hanging="  ")
-    if step.command:
-        yield f"  {visible(step.command)}"
+def _next(step: Next, look: Look) -> Iterator[str]:
+    yield look.paint("NEXT", "bold")
+    yield look.wrapped(step.sentence)
+    for command in step.commands:
+        yield f"  {visible(command)}"

@@ -1,42 +1,72 @@
-"""Turns a NightReport into a page of text, 80 columns wide, by templates/report/night.txt.j2.
+"""Turns a Page into text for a terminal, 80 columns wide, by templates/report/night.txt.j2.
 
 Commands to paste are the only lines that may be longer: a cut command is none.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, tzinfo
+from collections.abc import Iterable, Iterator
+from datetime import tzinfo
 from typing import TYPE_CHECKING
 
-from slurmwrap.cluster.hostlist import fold
 from slurmwrap.report import words
-from slurmwrap.report.record import NightReport
+from slurmwrap.report.page import NUMERIC, Column, Figure, Kind, Page, Row, Table, shown
+from slurmwrap.report.tell import Paint, plain
 from slurmwrap.shipped import shipped
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+MORE = 230  # characters of somebody's words below a row
+_TONES = {"good": "green", "bad": "red"}
 
-def render(report: NightReport, zone: tzinfo | None = UTC) -> str:
-    """The page; times are shown in `zone`."""
-    text = (
-        _environment()
-        .get_template("night.txt.j2")
-        .render(
-            report=report,
-            zone=zone,
-            period=words.duration(report.until - report.since),
-            zone_name=zone_name(report.until, zone),
-        )
-    )
+
+def render(page: Page, paint: Paint = plain) -> str:
+    """The page, in colour where `paint` gives it one."""
+    environment = _environment()
+    environment.globals.update(paint=paint, zone=page.zone)
+    text = environment.get_template("night.txt.j2").render(page=page, figures=list(_figures(page.figures, paint)))
     return text.rstrip() + "\n"
 
 
-def zone_name(at: float, zone: tzinfo | None) -> str:
-    """ "UTC", "CET"."""
-    from datetime import datetime
+def _figures(figures: Iterable[Figure], paint: Paint) -> Iterator[str]:
+    """Value, label and what it was before, in columns."""
+    known = list(figures)
+    values = max((words.width(one.value) for one in known), default=0)
+    for one in known:
+        rest = "; ".join(part for part in (one.detail, one.change) if part)
+        line = words.wrapped(f"{one.label}{f' ({rest})' if rest else ''}", indent="", hanging=" " * (values + 4),
+                             columns=words.WIDTH - values - 4)  # fmt: skip
+        value = words.pad(one.value, values, right=True)
+        yield f"  {paint(value, _TONES[one.tone]) if one.tone else value}  {line}"
 
-    return datetime.fromtimestamp(at, zone).astimezone(zone).tzname() or "local time"
+
+def laid_out(table: Table, zone: tzinfo | None) -> Iterator[str]:
+    """Lines of a table; under a row what was said about it, and its command."""
+    places = [place for place, column in enumerate(table.columns) if column.narrow and not column.data]
+    columns = [table.columns[place] for place in places]
+    rows = table.rows[: table.limit]
+    cells = [[shown(row.values[place], table.columns[place], zone) for place in places] for row in rows]
+    head, *lines = words.table([_head(column) for column in columns], cells).split("\n")
+    yield head
+    for line, row in zip(lines, rows, strict=True):
+        yield line
+        yield from () if table.explained else _below(row)
+    if len(table.rows) > len(rows):
+        yield f"  and {len(table.rows) - len(rows):,} more"
+
+
+def _head(column: Column) -> str:
+    """Numbers to the right; words may be cut."""
+    mark = ">" if column.kind in NUMERIC else "" if column.kind is Kind.MOMENT else "~"
+    return mark + (column.alone or column.head)
+
+
+def _below(row: Row) -> Iterator[str]:
+    if row.more:
+        yield words.wrapped(words.fit(row.more, MORE), indent="    ", hanging="    ")
+    if row.command:
+        yield f"    {words.visible(row.command)}"
 
 
 def _environment() -> Environment:
@@ -49,10 +79,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        visible=words.visible, duration=words.duration, hours=words.hours, percent=words.percent, fit=words.fit
-    )
-    environment.globals.update(
-        table=words.table, wrapped=words.wrapped, count=words.count, moment=words.moment, fold=fold
-    )
+    environment.filters.update(visible=words.visible, fit=words.fit)
+    environment.globals.update(wrapped=words.wrapped, laid_out=laid_out)
     return environment

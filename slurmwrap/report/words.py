@@ -32,9 +32,22 @@ def fit(text: str, columns: int) -> str:
     text = visible(text)
     if width(text) <= columns:
         return text
-    while text and width(text) > columns - 1:
-        text = text[:-1]
-    return text + "…"
+    used, kept = 0, 0
+    while used + width(text[kept]) < columns:  # the last column is for the mark
+        used, kept = used + width(text[kept]), kept + 1
+    return text[:kept] + "…"
+
+
+def fit_middle(text: str, columns: int) -> str:
+    """Beginning and end of `visible(text)`, for paths: what tells files apart stands at the end."""
+    text = visible(text)
+    if width(text) <= columns:
+        return text
+    head = fit(text, columns // 2)
+    tail = text
+    while tail and width(tail) > columns - width(head):
+        tail = tail[1:]
+    return head + tail
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
@@ -88,7 +101,7 @@ def duration(seconds: float) -> str:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     if hours >= 48:
-        return f"{hours // 24} d {hours % 24} h"
+        return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
     return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
 
 

@@ -54,13 +54,20 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         kind = request.shape.gpu_type or ""
         profile = as_of(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
         snapshot = _with_quotas_of_now(snapshot, desk)
+    code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
+    group = sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})  # a home may serve several
     prerun, reason = choose_prerun(request, snapshot, desk, mark)
+    lot, held_out = "", False
+    if desk.config.prerun.holdout > 0:
+        from slurmwrap.submit.lot import WHY, draw
+
+        lot, held_out = draw(prerun, request.own.prerun, group or mark, desk)
+        prerun, reason = ("off", WHY) if held_out else (prerun, reason)
     # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
     chosen = PlacementPlan() if request.hetjob else _planned(request, profile, snapshot, prerun, desk)
     stages.reached("plan")
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry and not request.hetjob else ()
-    code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
     around = incidents.warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
     return Prepared(
         request=request,
@@ -82,8 +89,10 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         prerun_reason=reason,
         retry=retry,
         forced=forced,
-        group=sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster}),  # a home may serve several
+        group=group,
         profile_s=_profile_s(prerun, profile, desk.config.prerun.profile_s),
+        lot=lot,
+        held_out=held_out,
     )
 
 

@@ -194,6 +194,8 @@ def _submission(prepared: Prepared, sent: Sent, job_id: int, desk: Desk, now: fl
         # in a reservation it does not compete for what the reconciler divides
         tune=request.own.tune and desk.config.tuning.enabled and request.setting("reservation") is None,
         place=request.own.place and desk.config.placement.enabled,
+        lot=prepared.lot,
+        held_out=prepared.held_out,
     )
 
 

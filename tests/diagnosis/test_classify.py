@@ -69,6 +69,8 @@ def test_a_diagnosis_cites_the_line_with_its_source_and_number_and_names_what_fo
                 source="out.0",
                 line=9,
                 text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+                before=tuple(TRACEBACK.splitlines()),
+                after=(WATCHDOG.strip(),),
             ),
             Citation(source="out.0", line=10, text=WATCHDOG.strip(), role="cascade"),
         ),
@@ -252,7 +254,8 @@ def test_a_single_node_that_failed_is_named_and_one_of_several_is_not() -> None:
 def test_nothing_recognisable_stays_unknown_and_shows_the_last_line() -> None:
     found = diagnose(PROGRESS + "bye\n\n")
     assert (found.category, found.decision, found.signature) == ("no_signature", "retry", "")
-    assert found.evidence == (Citation(source="out.0", line=6, text="bye"),)
+    before = tuple(PROGRESS.splitlines()[-3:])
+    assert found.evidence == (Citation(source="out.0", line=6, text="bye", before=before),)
 
 
 def test_no_evidence_at_all_is_unknown() -> None:

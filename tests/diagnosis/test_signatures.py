@@ -130,7 +130,8 @@ def test_a_mistake_in_a_sites_file_is_named(tmp_path: Path, change: tuple[str, s
 def test_the_example_of_the_documentation_is_taken(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/diagnosis.md").read_text()
     path = tmp_path / "site.toml"
-    path.write_text(page.partition("```toml\n")[2].partition("```")[0])
+    blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    path.write_text(next(block for block in blocks if "[[signature]]" in block))
     both = signatures_with(str(path))
     (own,) = (signature for signature in both.signatures if signature.id == "site.flexlm")
     log = LogTail(name="out", text=own.examples[0])

@@ -73,7 +73,7 @@ def test_drains_for_one_reason_are_one_command_and_done_ones_name_the_way_back()
         ToDo(why="advised", command="scontrol update NodeName=n9 State=DRAIN Reason='slurmwrap: other'"),
         ToDo(
             why="drained by slurmwrap; once they are repaired",
-            command="scontrol update NodeName='n[6-7]' State=RESUME",
+            command="slurmwrap nodes repaired 'n[6-7]' --resume",
         ),
     )
 

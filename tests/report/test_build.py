@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from night_figures import night_of
 
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.report.build import MIN_CASES, SAVED, build
+from slurmwrap.report.formulas import NEEDED
 from slurmwrap.report.record import (
     Estimate,
     Headline,
@@ -24,6 +25,7 @@ from slurmwrap.report.record import (
     SuspectNodes,
 )
 from slurmwrap.retry.attempt import AttemptRecord, Incident, PrerunRecord, StrikeRecord
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.plain import to_plain
 
@@ -31,7 +33,7 @@ EMPTY = {"attempts": (), "preruns": (), "submissions": (), "actions": (), "strik
 
 
 def test_the_composed_day_gives_the_golden_report(day: dict[str, Any], data: Path) -> None:
-    built = build(**day)
+    built = night_of(**day)
     golden = data / "night.json"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(json.dumps(to_plain(built), indent=1) + "\n", encoding="ascii")
@@ -42,7 +44,7 @@ def test_the_headline_counts_real_jobs_that_ended_in_the_window(day: dict[str, A
     # 9 h x 16 + 12 h x 16 (ada), 1.7 h of 8 GPUs in all (bob: 12 + 6 + 30 min), 2 x 30 min x 8 (carol),
     # 1 min + 6 h of 8 (dan), 2 h + 1 h 58 min of 4 (erin); the pre-run's own job and the one that still runs are out.
     hours = 9 * 16 + 12 * 16 + 0.8 * 8 + 8 + 8 * (6 + 1 / 60) + 4 * (2 + 118 / 60)
-    assert build(**day).headline == Headline(
+    assert night_of(**day).headline == Headline(
         jobs=9,
         attempts=11,
         users=5,
@@ -57,15 +59,17 @@ def test_the_headline_counts_real_jobs_that_ended_in_the_window(day: dict[str, A
 
 def test_the_order_of_what_is_given_does_not_matter(day: dict[str, Any]) -> None:
     turned = {name: value[::-1] if isinstance(value, tuple) else value for name, value in day.items()}
-    first, second = build(**day), build(**turned)
+    first, second = night_of(**day), night_of(**turned)
     assert first.headline == second.headline
     assert first.categories == second.categories
     assert (first.rules, first.retries, first.suspects) == (second.rules, second.retries, second.suspects)
 
 
 def test_of_nothing_everything_is_nothing() -> None:
-    nothing = Estimate(gpu_hours=None, n=0, needed=MIN_CASES, formula=SAVED)
-    assert build(**EMPTY, since=1, until=2) == NightReport(
+    nothing = Estimate(gpu_hours=None, n=0, needed=NEEDED, formula="prerun-1")
+    found = night_of(since=1, until=2)
+    assert [(saving.gpu_hours, saving.n) for saving in found.savings] == [(None, 0)] * 4
+    assert replace(found, savings=()) == NightReport(
         since=1, until=2, clusters=(), headline=Headline(), preruns=Preruns(saved=nothing)
     )
 
@@ -94,20 +98,59 @@ def test_savings_are_estimated_from_twenty_cases_on() -> None:
     preruns = (*(stopped(n, "gpu_oom", 8) for n in range(15)), *(stopped(n, "import_error", 4) for n in range(15, 20)))
     given = {**EMPTY, "attempts": failures, "preruns": preruns}
     # gpu_oom: 20 cases, median 1 h; import_error: 5 cases only, so the median of all 25, 1 h too. 20 x 36 s were used.
-    expected = Estimate(gpu_hours=15 * 8 * 1.0 + 5 * 4 * 1.0 - 0.2, n=20, needed=20, formula=SAVED)
-    assert build(**given, since=0, until=10_000).preruns.saved == expected
+    expected = Estimate(gpu_hours=15 * 8 * 1.0 + 5 * 4 * 1.0 - 0.2, n=20, needed=20, formula="prerun-1")
+    assert night_of(**given, since=0, until=10_000).preruns.saved == expected
     fewer = {**given, "preruns": preruns[1:]}
-    assert build(**fewer, since=0, until=10_000).preruns.saved == replace(expected, gpu_hours=None, n=19)
+    assert night_of(**fewer, since=0, until=10_000).preruns.saved == replace(expected, gpu_hours=None, n=19)
 
 
 def test_a_prerun_without_a_real_job_stops_none() -> None:
     alone = replace(stopped(1, "gpu_oom", 8), job_id=None)
-    preruns = build(**{**EMPTY, "preruns": (alone,)}, since=0, until=10).preruns
+    preruns = night_of(**{**EMPTY, "preruns": (alone,)}, since=0, until=10).preruns
     assert (preruns.failed, preruns.stopped_jobs, preruns.gpus_never_started) == (1, 0, 0)
 
 
+def test_a_job_that_ran_all_the_same_was_not_stopped() -> None:
+    """A borrowed verdict lets it go, and a cancelling may fail."""
+    verdict = stopped(5, "gpu_oom", 8)
+    attempt = Attempt(cluster="lab", job_id=1005, submit_time=2)
+    ran = AttemptRecord(attempt=attempt, gpus=8, start_time=6, end_time=8, nodes=("n1",))
+    gone = replace(ran, nodes=(), start_time=None)
+    given = {**EMPTY, "preruns": (verdict,)}
+    for attempts, jobs, gpus in (((ran,), 0, 0), ((gone,), 1, 8), ((), 1, 8)):
+        page = night_of(**{**given, "attempts": attempts}, since=0, until=10)
+        assert (page.preruns.failed, page.preruns.stopped_jobs, page.preruns.gpus_never_started) == (1, jobs, gpus)
+        assert [row.stopped_jobs for row in page.caught] == [jobs]
+        assert page.wrong.refusals == jobs
+
+
+def test_pre_runs_cost_what_slurm_recorded_or_what_they_say_where_that_is_more() -> None:
+    verdict = stopped(5, "gpu_oom", 8)  # 36 s by its own word
+    attempt = Attempt(cluster="lab", job_id=2005, submit_time=0)
+    for seconds, cost in ((50, 50), (20, 36)):
+        own = AttemptRecord(attempt=attempt, gpus=1, start_time=0, end_time=seconds, nodes=("n1",))
+        page = night_of(**{**EMPTY, "preruns": (verdict,), "attempts": (own,)}, since=0, until=100)
+        assert page.preruns.gpu_hours == pytest.approx(cost / 3600)
+        assert page.headline == Headline()  # no job of anybody's
+
+
+def test_the_delay_is_that_of_jobs_which_started_when_they_were_let_go() -> None:
+    def passed(number: int, started: int, *, released: bool = True) -> dict[str, Any]:
+        verdict = Verdict(outcome=Outcome.PASS, layer="exit", reason="", seconds=36, category="")
+        record = replace(stopped(number, "", 8), at=1000.0, verdict=verdict, released=released)
+        attempt = Attempt(cluster="lab", job_id=1000 + number, submit_time=100)
+        ran = AttemptRecord(attempt=attempt, gpus=8, start_time=started, end_time=started + 10, nodes=("n1",))
+        asked = Submission(cluster="lab", job_id=1000 + number, at=100.0, uid=1, user="ada", gpus=8)
+        return {"preruns": record, "attempts": ran, "submissions": asked}
+
+    jobs = [passed(1, 1005), passed(2, 1060), passed(3, 1061), passed(4, 5000), passed(5, 1001, released=False)]
+    given = {name: tuple(job[name] for job in jobs) for name in jobs[0]}
+    trials = night_of(**{**EMPTY, **given}, since=0, until=10_000).preruns
+    assert (trials.delayed_jobs, trials.delay_s, trials.delay_gpu_hours) == (2, 900.0, 2 * 900 * 8 / 3600)
+
+
 def test_each_decision_counts_once_however_many_changes_it_needs(day: dict[str, Any]) -> None:
-    assert build(**day).rules == (
+    assert night_of(**day).rules == (
         RuleRow(rule="drain", done=1, advised=2),
         RuleRow(rule="resize", advised=1),
         RuleRow(rule="retry", done=1, refused=1),
@@ -116,9 +159,9 @@ def test_each_decision_counts_once_however_many_changes_it_needs(day: dict[str, 
 
 
 def test_a_retry_is_judged_by_the_run_that_followed(day: dict[str, Any]) -> None:
-    assert build(**day).retries == Retries(jobs=2, completed=1, failed_again=1)
+    assert night_of(**day).retries == Retries(jobs=2, completed=1, failed_again=1)
     without = [a for a in day["attempts"] if a.restarts == 0]
-    assert build(**{**day, "attempts": without}).retries == Retries(jobs=2, unfinished=2)
+    assert night_of(**{**day, "attempts": without}).retries == Retries(jobs=2, unfinished=2)
 
 
 def test_nodes_struck_alike_share_a_row() -> None:
@@ -136,7 +179,7 @@ def test_nodes_struck_alike_share_a_row() -> None:
         last_at=4,
         text="Xid 48",
     )
-    assert build(**{**EMPTY, "strikes": strikes}, since=0, until=50).suspects == (
+    assert night_of(**{**EMPTY, "strikes": strikes}, since=0, until=50).suspects == (
         row,
         replace(row, nodes=("n5",), last_at=2, text="Xid 64"),
     )
@@ -151,7 +194,7 @@ def test_a_job_that_its_pre_run_stopped_is_no_run_and_not_counted_as_cancelled()
         state="CANCELLED",
     )
     ran = replace(cancelled, attempt=replace(cancelled.attempt, job_id=10_000), nodes=("n1",))
-    report = build([cancelled, ran], [prerun], [], [], [], [], since=0, until=1e12)
+    report = night_of(attempts=(cancelled, ran), preruns=(prerun,), since=0, until=1e12)
     assert (report.headline.attempts, report.headline.cancelled_attempts) == (1, 1)
     (row,) = report.caught
     assert (row.category, row.stopped_jobs, row.gpus_never_started) == ("semantic_error", 1, 16)
@@ -173,7 +216,9 @@ def test_an_incident_is_one_row_and_its_runs_are_in_no_other() -> None:
         incident_id="i1", category="storage_io", scope="path /x", began=3000, last=3600, jobs=(0, 1, 2, 3), uids=(1, 2)
     )
     given = {**EMPTY, "attempts": (*runs, older), "strikes": struck}
-    report = build(**given, incidents=(incident, replace(incident, incident_id="i0", over_at=-5)), since=0, until=9000)
+    report = night_of(
+        **given, incidents=(incident, replace(incident, incident_id="i0", over_at=-5)), since=0, until=9000
+    )
     assert report.incidents == (
         IncidentRow(
             incident_id="i1",

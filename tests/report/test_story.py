@@ -8,7 +8,8 @@ import pytest
 
 from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.report.story import Next, Story, last_failure, next_step, story_of
+from slurmwrap.report.nextstep import Next, next_step
+from slurmwrap.report.story import Story, last_failure, story_of
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord
 from slurmwrap.retry.policy import REQUEUED_ALREADY
 from slurmwrap.retry.submission import Submission
@@ -74,6 +75,13 @@ def test_a_story_is_of_the_newest_job_with_that_id() -> None:
     assert story == Story(address="81", submission=ASKED, preruns=(PASSED,), attempts=(mine,), actions=(action(mine),))
 
 
+def test_a_job_of_that_id_on_another_cluster_of_the_same_home_is_another_job() -> None:
+    mine, later = run(), run(20_000)
+    theirs = replace(later, attempt=replace(later.attempt, cluster="other"))
+    story = story_of("81", [ASKED], [PASSED, replace(PASSED, cluster="other", at=20_100)], [mine, theirs], [])
+    assert (story.preruns, story.attempts) == ((PASSED,), (mine,))
+
+
 def test_asked_by_the_prerun_the_real_job_is_told() -> None:
     runs = [run(), run(job_id=82)]
     told = Story(address="81", submission=ASKED, preruns=(PASSED,), attempts=(runs[0],))
@@ -85,6 +93,11 @@ def test_an_array_is_told_whole_a_task_alone_and_a_raw_id_too() -> None:
     assert story_of("81", [ASKED], [], tasks, []).attempts == tasks
     assert story_of("81_1", [ASKED], [], tasks, []) == Story(address="81_1", submission=ASKED, attempts=(tasks[1],))
     assert story_of("92", [], [], tasks, []).attempts == (tasks[2],)
+
+
+def test_tasks_stand_in_the_order_of_their_numbers() -> None:
+    tasks = [replace(run(job_id=90 + task), address=f"77_{task}") for task in (10, 2, 0)]
+    assert [one.address for one in story_of("77", (), (), tasks, (), ()).attempts] == ["77_0", "77_2", "77_10"]
 
 
 def test_without_a_submission_only_the_newest_owner_counts() -> None:
@@ -137,7 +150,7 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
         ),
         (
             Story(address="81", submission=ASKED, preruns=(PASSED,)),
-            Next(sentence="It has not ended.", command="squeue -j 81"),
+            Next(sentence="It has not ended.", command="slurmwrap watch 81"),
         ),
         (
             Story(address="81", submission=ASKED, attempts=(run(),)),
@@ -153,8 +166,7 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
         (
             Story(address="81", submission=ASKED, attempts=(BLOCKED,)),
             Next(
-                sentence="Mend or replace the file: a changed file is free again "
-                "(--force runs the job with it as it is).",
+                sentence="Find the file that it could not read, mend or replace it, then submit again.",
                 command=f"gsub {SCRIPT}",
             ),
         ),
@@ -181,11 +193,11 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
                 attempts=(NOT_LAUNCHED,),
                 actions=(action(NOT_LAUNCHED, verb="release", done_at=2.0),),
             ),
-            Next(sentence="Nothing: it runs again by itself.", command="squeue -j 81"),
+            Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81"),
         ),
         (
             Story(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, done_at=2.0),)),
-            Next(sentence="Nothing: it runs again by itself.", command="squeue -j 81"),
+            Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81"),
         ),
         (
             Story(
@@ -222,4 +234,4 @@ def test_next(story: Story, step: Next) -> None:
 def test_a_run_that_slurm_requeued_by_itself_needs_nothing() -> None:
     lost = replace(run(category="node_failure", decision="retry_elsewhere"), decision_reason=f"x; {REQUEUED_ALREADY}")
     story = story_of("81", [ASKED], [PASSED], [lost], [])
-    assert next_step(story) == Next(sentence="Nothing: it runs again by itself.", command="squeue -j 81")
+    assert next_step(story) == Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81")

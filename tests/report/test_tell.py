@@ -160,3 +160,11 @@ def test_what_the_step_counter_saw_is_told_of_the_run(day: dict[str, Any]) -> No
     page = tell(replace(story, attempts=(replace(first, measurement=counted), story.attempts[1])))
     assert "It counted 1,200 steps, 2.5 a second, the last 10 min before the end." in " ".join(page.split())
     assert "It counted" not in tell(story)
+
+
+def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
+    plain = replace(retried(day), preruns=())
+    assert plain.submission is not None
+    held = replace(plain, submission=replace(plain.submission, lot="0" * 16, held_out=True))
+    sentence = "PRE-RUN left out by lot (prerun.holdout), to see what pre-runs save"
+    assert [sentence in tell(story).splitlines() for story in (plain, held)] == [False, True]

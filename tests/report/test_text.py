@@ -1,67 +1,94 @@
-"""The page: golden text of the composed day, 80 columns, nothing of a user's that speaks to the terminal."""
+"""The page as text: golden pages, 80 columns, nothing of a user's that speaks to the terminal, colour where asked."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
-from datetime import timedelta, timezone
+from datetime import UTC, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.report.build import build
-from slurmwrap.report.record import Blocked, Counted, Estimate
+import nights
+import pytest
+
+from slurmwrap.cli.terminal import paint
+from slurmwrap.report.headline import page_of
+from slurmwrap.report.record import Blocked, Counted, Estimate, NightReport
 from slurmwrap.report.text import render
-from slurmwrap.report.words import width
+from slurmwrap.report.words import visible, width
 from slurmwrap.retry.blocked import BlockedInput
 
 
-def test_the_composed_day_gives_the_golden_page(day: dict[str, Any], data: Path) -> None:
-    page = render(build(**day))
-    golden = data / "night.txt"
+def page(report: NightReport, zone: Any = UTC) -> str:
+    return render(page_of(report, zone))
+
+
+def golden(path: Path, text: str) -> str:
     if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(page, encoding="utf-8")
-    assert page == golden.read_text(encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
-def test_only_commands_are_wider_than_80_columns_and_nothing_is_a_control_character(day: dict[str, Any]) -> None:
-    evil = "\x1b]0;owned\x07\n\r\t\u202e" + "x" * 300
-    attempts = tuple(replace(a, name=evil, user="u" * 100, address="\n1") for a in day["attempts"])
-    strikes = tuple(replace(s, node="n" * 90, text=evil) for s in day["strikes"])
-    blocked = tuple(replace(b, path=evil, reason=evil) for b in day["blocked"])
-    page = render(build(**{**day, "attempts": attempts, "strikes": strikes, "blocked": blocked}))
-    assert "\\x1b]0;owned\\x07\\n\\r\\t\\u202e" in page
-    assert all(character.isprintable() or character == "\n" for character in page)
-    wide = [line for line in page.splitlines() if width(line) > 80 and " " in line.strip()]
-    assert [line for line in wide if "scontrol" not in line] == []
+def test_a_full_night_gives_the_golden_page(data: Path) -> None:
+    text = page(nights.full())
+    assert text == golden(data / "full.txt", text)
 
 
-def test_a_quiet_night_is_said_in_three_lines() -> None:
-    report = build((), (), (), (), (), (), since=1_795_240_800, until=1_795_327_200)
-    assert render(report) == (
-        "slurmwrap night report\n2026-11-21 06:00 to 2026-11-22 06:00 UTC (24 h)\n\nNothing ended in this time.\n"
+@pytest.mark.parametrize("report", [nights.full(), nights.hostile(), nights.hostile("x" * 3000)])
+def test_only_commands_and_single_words_are_wider_than_80_columns(report: NightReport) -> None:
+    commands = {visible(one.command) for one in (*report.to_do, *report.lemons, *report.drains)}
+    wide = {line.strip().removeprefix("# ") for line in page(report).splitlines() if width(line) > 80}
+    assert {line for line in wide if " " in line and line not in commands} == set()
+
+
+def test_hostile_names_are_spelt_out() -> None:
+    text = page(nights.hostile())
+    assert "\\x1b[31m\\u202eevil\\u2066" in text
+    assert [character for character in text if not character.isprintable() and character != "\n"] == []
+    text.encode("utf-8")
+
+
+def test_a_quiet_night_is_said_in_a_few_lines() -> None:
+    assert page(nights.empty()) == (
+        "Night report, cluster aurora\n"
+        "2026-11-21 06:00 to 2026-11-22 06:00 UTC (24 h)\n"
+        "\n"
+        "Nothing ended in this time.\n"
+        "\n"
+        "NODES\n"
+        "No node is under suspicion, and none is drained by us.\n"
     )
 
 
 def test_times_are_shown_in_the_zone_of_the_reader() -> None:
-    report = build((), (), (), (), (), (), since=1_795_240_800, until=1_795_244_400)
-    assert "2026-11-21 07:00 to 2026-11-21 08:00 CET (60 min)" in render(report, timezone(timedelta(hours=1), "CET"))
+    text = page(nights.empty(), timezone(timedelta(hours=1), "CET"))
+    assert text.splitlines()[1] == "2026-11-21 07:00 to 2026-11-22 07:00 CET (24 h)"
 
 
-def test_savings_are_printed_with_their_cases(day: dict[str, Any]) -> None:
-    report = build(**day)
+def test_savings_without_formulas_are_printed_with_their_cases() -> None:
+    report = replace(nights.full(), savings=())
     estimate = Estimate(gpu_hours=1234.5, n=21, needed=20, formula="")
-    page = render(replace(report, preruns=replace(report.preruns, saved=estimate)))
-    assert "Saved: about 1,234.5 GPU-hours (n = 21)." in page.replace("\n", " ")
+    text = page(replace(report, preruns=replace(report.preruns, saved=estimate)))
+    assert "Saved: about 1,234.5 GPU-hours (n = 21)." in text.replace("\n", " ")
 
 
 def test_an_input_blocked_for_an_unknown_user_is_named_by_uid() -> None:
-    report = build((), (), (), (), (), (), since=1_795_240_800, until=1_795_327_200)
     blocked = BlockedInput(digest="d", path="/p", uid=4242, reason="r", at=1_795_240_800)
-    page = render(replace(report, blocked=(Blocked(input=blocked, user="", new=False),)))
-    assert page.endswith("BLOCKED INPUTS\n  /p\n    for uid 4242 since 2026-11-21 06:00: r\n")
+    text = page(replace(nights.empty(), blocked=(Blocked(input=blocked, user="", new=False),)))
+    assert text.endswith(
+        "  newest file  files  for       since             state\n"
+        "  /p               1  uid 4242  2026-11-21 06:00  known\n"
+        "    r\n"
+    )
 
 
-def test_effective_training_time_is_told_where_jobs_counted_steps(day: dict[str, Any]) -> None:
-    page = render(replace(build(**day), counted=Counted(jobs=2, ettr=0.8712))).replace("\n", " ")
-    told = "Effective training time: 87.1 % of the time since they could run (ETTR), of 2 jobs that counted steps."
-    assert told in page
+def test_effective_training_time_is_told_where_jobs_counted_steps() -> None:
+    text = page(replace(nights.full(), counted=Counted(jobs=2, ettr=0.8712)))
+    assert re.search(r"^ +87\.1 %  ETTR \(of 2 jobs that counted steps\)$", text, re.MULTILINE)
+
+
+def test_colour_changes_nothing_but_the_colour() -> None:
+    painted = render(page_of(nights.full()), paint)
+    assert "\033[1mWHAT TO DO\033[0m" in painted
+    assert re.sub("\033\\[[0-9]+m", "", painted) == page(nights.full())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC
 
+from night_figures import night_of
+
 from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.report.build import build
+from slurmwrap.report.headline import page_of
 from slurmwrap.report.record import Queueing, WaitedLongest
 from slurmwrap.report.story import story_of
 from slurmwrap.report.tell import tell
@@ -47,7 +49,7 @@ def test_why_shows_it_with_its_run_and_for_a_job_that_waits_still() -> None:
 
 def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None:
     from slurmwrap.diagnosis.evidence import Diagnosis
-    from slurmwrap.report.story import next_step
+    from slurmwrap.report.nextstep import next_step
 
     bug = Diagnosis(category="traceback_from_crash", domain="U", decision="stop", confidence=1, signature="s")
     run = AttemptRecord(
@@ -84,16 +86,19 @@ def test_the_report_has_mean_p95_gpu_hours_and_who_waited_longest() -> None:
 
 
 def test_the_page_shows_it() -> None:
-    page = build([], [], [], [], [], [], delays=[DELAY], since=0.0, until=900.0)
-    _, _, section = render(page, UTC).partition("WHAT JOBS WAITED FOR\n")
+    page = night_of(delays=(DELAY,), since=0.0, until=900.0)
+    _, _, section = render(page_of(page, UTC)).partition("WAITING AND LOCALITY\n")
     assert [" ".join(line.split()) for line in section.splitlines()] == [
-        "1 run of gsub's jobs waited, 0.80 GPU-hours together. Fair share: priority,",
-        "limits or too few free GPUs; fragmentation: enough were free, but scattered.",
-        "waited for mean 95 % at most",
+        "1 run of gsub's jobs waited, 0.80 GPU-hours together.",
+        "",
+        "WHAT JOBS WAITED FOR",
+        "waited for mean p95",
         "fair share 4 min 4 min",
         "fragmentation 8 min 8 min",
-        "longest user GPUs waited fair share fragmentation",
-        "81 ada 4 12 min 4 min 8 min",
+        "",
+        "WAITED LONGEST",
+        "job user GPUs waited fair share fragmentation now",
+        "81 ada 4 12 min 4 min 8 min started",
     ]
 
 

@@ -1,0 +1,109 @@
+"""Takes the pictures of the report in docs/images, of a synthetic site's night, by Chromium.
+
+    python .ci/screenshots.py [--database FILE.db] [--out docs/images]
+
+Without a database one is made (bench/synthetic_year; some minutes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.cli.known import Place
+from slurmwrap.cli.report.data import night
+from slurmwrap.cli.report.output import rendered
+from slurmwrap.config import Config
+
+HERE = Path(__file__).resolve().parent.parent
+LARGEST = 250_000  # bytes of a picture
+DAY = 86_400
+PHILLY_FAILED = 0.178  # of all GPU time (Jeon et al. 2019)
+# name: width, height, scheme, from the top of which section ("": the page)
+SHOTS = {
+    "report-desktop": (1280, 1500, "light", ""),
+    "report-tablet": (768, 1150, "light", ""),
+    "report-phone": (390, 1300, "light", ""),
+    "report-dark": (1280, 1500, "dark", ""),
+    "report-saved": (1280, 900, "light", "saved"),
+    "report-nodes": (1280, 900, "light", "nodes"),
+}
+
+
+def main() -> None:
+    """Makes the page, then the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", type=Path)
+    parser.add_argument("--out", type=Path, default=HERE / "docs" / "images")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        database = asked.database or _made(Path(folder) / "site.db")
+        page = Path(folder) / "page.html"
+        page.write_text(_page(database), encoding="utf-8")
+        asked.out.mkdir(parents=True, exist_ok=True)
+        _shoot(page, asked.out)
+
+
+def _made(path: Path) -> Path:
+    subprocess.run(
+        [sys.executable, HERE / "bench" / "synthetic_year", "--days", "60", "--jobs-per-day", "1500", "--seed", "8",
+         "--until", "1795327200", "--quiet", "--out", path], check=True,
+    )  # fmt: skip
+    return path
+
+
+def _page(database: Path) -> str:
+    """Of the last three weeks the day that is most like Philly's in its failures, of those that leave something to do
+    and have enough stopped jobs for an estimate: one large job more or less makes half of a small site's night."""
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+        (last,) = connection.execute("SELECT max(end_time) FROM attempts").fetchone()
+    place = Place(database=database, site=True, uid=0)
+    ends = [float(last + 1 - day * DAY) for day in range(21)]
+    nights = [night(place, Config(), until - DAY, until) for until in ends]
+    telling = [one for one in nights if one.to_do and one.preruns.saved.gpu_hours is not None] or nights
+    chosen = min(telling, key=lambda one: abs(one.headline.failed_gpu_hours / one.headline.gpu_hours - PHILLY_FAILED))
+    return rendered(chosen, "html", UTC)
+
+
+def _shoot(page: Path, out: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name, shot in SHOTS.items():
+            _picture(browser, page, out / f"{name}.png", *shot)
+        browser.close()
+
+
+def _picture(browser: Any, page: Path, path: Path, width: int, height: int, scheme: str, section: str) -> None:
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    shown = context.new_page()
+    shown.goto(page.as_uri())
+    if section:
+        shown.evaluate(f"document.getElementById('{section}').scrollIntoView({{behavior: 'instant'}})")
+    shown.screenshot(path=path)
+    context.close()
+    _smaller(path)
+    size = path.stat().st_size
+    print(f"{path}: {width} x {height}, {size / 1000:.0f} kB")
+    assert size < LARGEST, path
+
+
+def _smaller(path: Path) -> None:
+    """256 colours are enough for text and bars."""
+    from PIL import Image  # comes with matplotlib
+
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`slurmwrap report`: its figures, its outputs, and what the timer runs."""

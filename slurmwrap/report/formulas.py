@@ -1,0 +1,98 @@
+"""The formulas of everything the report calls saved: an id, words, symbols, and what each leaves out. Data.
+
+docs/report.md shows this table (`python .ci/docs_formulas.py` writes it). A formula that changes its result gets a new
+id: reports of two versions are then never compared as if they said the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+NEEDED = 20  # cases; below it nothing is estimated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """One estimate in GPU-hours."""
+
+    id: str
+    what: str  # of record.Saving
+    says: str  # one sentence
+    symbols: str
+    case: str  # what `n` counts
+    leaves_out: str
+
+
+_ALL = (
+    Formula(
+        id="prerun-1",
+        what="prerun",
+        says=(
+            "GPUs of each job that a pre-run stopped, times the median runtime to failure of that category here, "
+            "minus the GPU time of all pre-runs"
+        ),
+        symbols="sum over stopped jobs j of g_j R(c_j) - T",
+        case="jobs that a failed pre-run stopped before they started",
+        leaves_out=(
+            "R(c) is the median over the failed runs of 28 days (or of the period, where that is longer); of all "
+            "failures where a category has fewer than 20. Pre-runs catch the early failures, so those that are left "
+            "fail later: R may be too long; the hold-out says by how much. T is what Slurm recorded of the pre-runs' "
+            "own jobs, or their own word where that is more. The delay that pre-runs cause stands beside it and is not "
+            "taken off: a job that waits holds no GPU, and whether its GPUs stood idle for it is not known. It leaves "
+            "out what failed jobs cost their users, and what a second failure would have cost."
+        ),
+    ),
+    Formula(
+        id="retry-1",
+        what="retry",
+        says=(
+            "GPU-hours of the runs that completed after a requeue of ours, minus those of the retries that failed again"
+        ),
+        symbols="sum of h over retries that completed - sum of h over retries that failed",
+        case="retries that ended and were judged",
+        leaves_out=(
+            "It is work done without its user, not GPU time that would have been spent otherwise: without us the job "
+            "would have waited until its user came back. That wait is not counted, nor what a cancelled retry did."
+        ),
+    ),
+    Formula(
+        id="placement-1",
+        what="placement",
+        says="Not estimated: no job runs twice, once placed by us and once not",
+        symbols="-",
+        case="submissions that placement changed",
+        leaves_out=(
+            "What locality and avoided nodes give can be replayed on a trace (slurmwrap whatif); from what ran here "
+            "alone no comparison can be defended, since jobs that were placed differ from those that were not."
+        ),
+    ),
+    Formula(
+        id="tuning-1",
+        what="tuning",
+        says=(
+            "GPU-hours of runs with other CPUs than asked for, times how much longer they would have taken with the "
+            "CPUs asked for, by the CPU curve that was measured of the very job"
+        ),
+        symbols="sum over runs of h (v(got) / v(asked) - 1)",
+        case="runs whose CPUs differ from what was asked and whose curve holds both",
+        leaves_out=(
+            "v is steps per second on one GPU, straight between the points measured; a job that uses several is taken "
+            "to scale alike. Runs outside the measured range are no cases. Fewer CPUs than asked count against us "
+            "where the curve says so; what others did with the CPUs given back is not counted, nor is memory."
+        ),
+    ),
+    Formula(
+        id="holdout-1",
+        what="prerun",
+        says=(
+            "GPU-hours of failed runs per job whose pre-run was left out by lot, minus the same per job of the others, "
+            "their pre-runs' own GPU time included"
+        ),
+        symbols="W(held out) / n(held out) - (W(others) + T) / n(others)",
+        case="draws (submissions of one sweep share one) with a failed run, the fewer of the two groups",
+        leaves_out="It has neither a model nor a median in it, and no delay. Jobs that have not ended are left out.",
+    ),
+)
+BY_ID = MappingProxyType({formula.id: formula for formula in _ALL})
+FORMULAS = MappingProxyType({formula.id: f"{formula.says}." for formula in _ALL})  # for footnotes

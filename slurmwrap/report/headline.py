@@ -1,0 +1,267 @@
+"""The top of the page: the verdict in a sentence, the headline figures with the period before, what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, tzinfo
+from math import fsum
+
+from slurmwrap.report import words
+from slurmwrap.report.glossary import glossary
+from slurmwrap.report.page import Figure, Page, Paste, Verdict, hours, signed
+from slurmwrap.report.record import Headline, NightReport, Saving
+from slurmwrap.report.sections import sections
+
+SURE = 0.005  # a smaller change of a share is none
+
+
+def page_of(report: NightReport, zone: tzinfo | None = UTC) -> Page:
+    """The document; moments are shown in `zone`."""
+    parts = sections(report)
+    return Page(
+        title=f"Report for {report.user}" if report.user else "Night report",
+        whose=_whose(report),
+        since=report.since,
+        until=report.until,
+        period=_period(report, zone),
+        day=datetime.fromtimestamp(report.until, zone).strftime("%Y-%m-%d"),
+        zone=zone,
+        verdict=verdict(report),
+        figures=_figures(report) if _anything(report) else (),
+        to_do=tuple(Paste(because=one.why, command=one.command) for one in report.to_do),
+        sections=parts,
+        notes=report.notes,
+        glossary=glossary(report, parts),
+    )
+
+
+def _whose(report: NightReport) -> str:
+    if not report.clusters:
+        return "this cluster"
+    return f"cluster{'s' if len(report.clusters) > 1 else ''} {', '.join(report.clusters)}"
+
+
+def _period(report: NightReport, zone: tzinfo | None) -> str:
+    start, end = (words.moment(at, zone) for at in (report.since, report.until))
+    name = datetime.fromtimestamp(report.until, zone).astimezone(zone).tzname() or "local time"
+    return f"{start} to {end} {name} ({words.duration(report.until - report.since)})"
+
+
+def _anything(report: NightReport) -> bool:
+    trials = report.preruns
+    return bool(report.headline.attempts or trials.passed + trials.failed + trials.inconclusive)
+
+
+def verdict(report: NightReport) -> Verdict:
+    """One sentence, without anything that a user chose: it becomes the subject of a mail."""
+    word = _word(report)
+    return Verdict(word=word, sentence=f"{_what_happened(report)} {_what_is_left(report)}".strip())
+
+
+def _word(report: NightReport) -> str:
+    if report.to_do:
+        return "act"
+    doubtful = report.suspects or report.lemons or any(one.over_at is None for one in report.incidents)
+    return "watch" if doubtful or _worse(report) else "quiet"
+
+
+def _worse(report: NightReport) -> bool:
+    return report.before is not None and _lost(report.headline) - _lost(report.before) > SURE
+
+
+def _lost(head: Headline) -> float:
+    return head.failed_gpu_hours / head.gpu_hours if head.gpu_hours else 0.0
+
+
+def _what_happened(report: NightReport) -> str:
+    head = report.headline
+    if not _anything(report):
+        return "Nothing ended in this time."
+    if not head.failed_attempts:
+        return f"{words.count(head.attempts, 'run').capitalize()} ended, none failed."
+    share = f"{words.percent(_lost(head))} of {hours(head.gpu_hours)} GPU-hours went into failed runs"
+    return f"{share}{_against(report)}{_mostly(report)}."
+
+
+def _against(report: NightReport) -> str:
+    if report.before is None or not report.before.gpu_hours:
+        return ""
+    old, new = _lost(report.before), _lost(report.headline)
+    if abs(new - old) <= SURE:
+        return ", as in the period before"
+    return f", {'up' if new > old else 'down'} from {words.percent(old)}"
+
+
+def _mostly(report: NightReport) -> str:
+    top = max(report.categories, key=lambda row: row.gpu_hours, default=None)
+    if top is None or top.gpu_hours <= 0:
+        return ""
+    return f", the largest part by {top.category}"
+
+
+def _what_is_left(report: NightReport) -> str:
+    incidents = sum(one.over_at is None for one in report.incidents)
+    parts = [
+        f"{words.count(len(report.to_do), 'thing')} to do" if report.to_do else "",
+        f"{words.count(incidents, 'incident')} still open" if incidents else "",
+    ]
+    said = ", ".join(part for part in parts if part)
+    if said:
+        return f"{said[0].upper()}{said[1:]}."
+    return "Nothing to do." if _anything(report) and _word(report) == "quiet" else ""
+
+
+def _figures(report: NightReport) -> tuple[Figure, ...]:
+    found = (
+        _jobs(report),
+        _held(report),
+        _failed(report),
+        _failed_runs(report),
+        _saved(report),
+        _retried(report),
+        _wrong(report),
+    )
+    return tuple(figure for figure in (*found, _ettr(report)) if figure is not None)
+
+
+def _jobs(report: NightReport) -> Figure:
+    head, before = report.headline, report.before
+    detail = f"{words.count(head.attempts, 'run')} of {words.count(head.users, 'user')}"
+    by_gsub = f"; {words.count(head.gsub_jobs, 'call')} of gsub" if head.gsub_jobs else ""
+    return Figure(
+        key="jobs",
+        label="jobs ended",
+        value=f"{head.jobs:,}",
+        detail=detail + by_gsub,
+        change=_relative(head.jobs, before.jobs if before else None),
+        number=head.jobs,
+        before=before.jobs if before else None,
+    )
+
+
+def _held(report: NightReport) -> Figure:
+    head, before = report.headline, report.before
+    return Figure(
+        key="gpu-hours",
+        label="GPU-hours held",
+        value=hours(head.gpu_hours),
+        change=_relative(head.gpu_hours, before.gpu_hours if before else None),
+        number=head.gpu_hours,
+        before=before.gpu_hours if before else None,
+    )
+
+
+def _failed(report: NightReport) -> Figure:
+    head, before = report.headline, report.before
+    old = _lost(before) if before and before.gpu_hours else None
+    change = _lost(head) - old if old is not None else 0.0
+    return Figure(
+        key="failed-gpu-hours",
+        label="GPU-hours in failed runs",
+        value=hours(head.failed_gpu_hours),
+        detail=f"{words.percent(_lost(head))} of all",
+        change=f"from {words.percent(old)}" if old is not None else "",
+        tone="bad" if change > SURE else "good" if change < -SURE else "",
+        number=head.failed_gpu_hours,
+        before=before.failed_gpu_hours if before else None,
+    )
+
+
+def _failed_runs(report: NightReport) -> Figure:
+    head, before = report.headline, report.before
+    parts = [f"{head.cancelled_attempts:,} cancelled" if head.cancelled_attempts else ""]
+    parts += [f"{head.unjudged_attempts:,} not judged yet" if head.unjudged_attempts else ""]
+    return Figure(
+        key="failed-runs",
+        label="runs failed",
+        value=f"{head.failed_attempts:,}",
+        detail="; ".join(part for part in parts if part),
+        change=_relative(head.failed_attempts, before.failed_attempts if before else None),
+        number=head.failed_attempts,
+        before=before.failed_attempts if before else None,
+    )
+
+
+def _saved(report: NightReport) -> Figure | None:
+    """The sum of what could be estimated; what was not is counted, never guessed. Retries have a figure of their own:
+    their GPU time was spent."""
+    means = [one for one in report.savings if one.spared]
+    if not means:
+        return None
+    known = [one for one in means if one.gpu_hours is not None]
+    total = _hours_of(known)
+    return Figure(
+        key="saved",
+        label="GPU-hours saved",
+        value=signed(total, hours(abs(total))) if known else "not estimated",
+        detail=f"{len(known)} of {len(means)} means estimated",
+        tone=_tone(known),
+        number=total if known else None,
+    )
+
+
+def _retried(report: NightReport) -> Figure | None:
+    """Shown where it could be estimated."""
+    done = [one for one in report.savings if not one.spared and one.gpu_hours is not None]
+    if not done:
+        return None
+    total = _hours_of(done)
+    return Figure(
+        key="retried",
+        label="GPU-hours done by retries",
+        value=signed(total, hours(abs(total))),
+        detail="completed less failed; spent, without their users",
+        tone=_tone(done),
+        number=total,
+    )
+
+
+def _hours_of(known: Sequence[Saving]) -> float:
+    return fsum(one.gpu_hours or 0.0 for one in known)
+
+
+def _tone(known: Sequence[Saving]) -> str:
+    """Neither good nor bad while the intervals hold zero."""
+    if not known:
+        return ""
+    lows, highs = (fsum(getattr(one, end) or 0.0 for one in known) for end in ("low", "high"))
+    return "good" if lows > 0 else "bad" if highs < 0 else ""
+
+
+def _wrong(report: NightReport) -> Figure | None:
+    wrong = report.wrong
+    spoke = wrong.retries + wrong.preruns_passed + wrong.refusals
+    if not spoke:
+        return None
+    errors = wrong.retries_failed_again + wrong.preruns_missed + wrong.false_refusals
+    return Figure(
+        key="wrong",
+        label="times we were wrong",
+        value=f"{errors:,}",
+        detail=f"of {spoke:,} that we acted",
+        number=errors,
+    )
+
+
+def _ettr(report: NightReport) -> Figure | None:
+    if report.counted.ettr is None:
+        return None
+    detail = f"of {words.count(report.counted.jobs, 'job')} that counted steps"
+    return Figure(
+        key="ettr", label="ETTR", value=words.percent(report.counted.ettr), detail=detail, number=report.counted.ettr
+    )
+
+
+def _relative(new: float, old: float | None) -> str:
+    """ "+12 % from 1,103"; nothing where there is nothing to compare with."""
+    if not old:
+        return ""
+    change = round(100 * (new - old) / old)
+    if abs(change) > 999:
+        return f"from {_counted(old)}"
+    return f"{signed(change, str(abs(change)))} % from {_counted(old)}" if change else "as before"
+
+
+def _counted(value: float) -> str:
+    """Of jobs or of hours."""
+    return f"{value:,}" if isinstance(value, int) else hours(value)

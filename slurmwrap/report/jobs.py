@@ -1,0 +1,152 @@
+"""Rows of `slurmwrap jobs list`: a job with its runs, how it stands, what is still to be done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from slurmwrap.report import words
+from slurmwrap.report.rows import alike, fold_names, label, without_empty
+from slurmwrap.report.story import Story
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+from slurmwrap.retry.submission import Submission
+from slurmwrap.retry.wanted import failed, moment_of, state_of
+
+HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision", "~to do")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """One job (one array task) as it stands. Times in Unix seconds."""
+
+    job: str  # what scontrol is given
+    job_id: int
+    cluster: str
+    name: str
+    user: str
+    account: str = ""
+    partition: str = ""
+    gpus: int = 0
+    runs: int = 0
+    failures: int = 0
+    state: str = ""  # Slurm's, of the last run; "" of a job of which no run is known
+    category: str = ""
+    decision: str = ""
+    decision_reason: str = ""
+    retry: bool | None = None  # its user agreed to retries; None: it is not gsub's
+    retry_at: float | None = None
+    to_do: int = 0  # actions that are decided and not done
+    incident: str = ""
+    at: float = 0.0  # end of the last run, or its start, or the submission
+    gpu_hours: float = 0.0
+
+
+def row_of(runs: Sequence[AttemptRecord], actions: Iterable[ActionRecord], submission: Submission | None) -> JobRow:
+    """Of one job; `runs` is not empty."""
+    ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
+    last = ordered[-1]
+    found = last.diagnosis
+    open_ones = [a for a in actions if a.mode == "act" and a.done_at is None]
+    return JobRow(
+        job=last.address or str(last.attempt.job_id),
+        job_id=last.attempt.job_id,
+        cluster=last.attempt.cluster,
+        name=last.name,
+        user=last.user,
+        account=last.account,
+        partition=last.partition,
+        gpus=last.gpus,
+        runs=len(ordered),
+        failures=sum(map(failed, ordered)),
+        state=state_of(last),
+        category=found.category if found is not None else "",
+        decision=last.decision,
+        decision_reason=last.decision_reason,
+        retry=submission.retry if submission is not None else None,
+        retry_at=last.retry_at,
+        to_do=len(open_ones) or len(last.planned),
+        incident=last.incident,
+        at=float(moment_of(last)),
+        gpu_hours=sum(run.gpu_hours for run in ordered),
+    )
+
+
+def waiting_row(submission: Submission) -> JobRow:
+    """Of a job of which no run is known."""
+    return JobRow(
+        job=str(submission.job_id),
+        job_id=submission.job_id,
+        cluster=submission.cluster,
+        name=submission.name,
+        user=submission.user,
+        gpus=submission.gpus,
+        retry=submission.retry,
+        at=submission.at,
+    )
+
+
+def table(
+    rows: Sequence[JobRow], limit: int | None, *, zone: tzinfo | None, columns: int = words.WIDTH
+) -> tuple[str, int]:
+    """At most `limit` lines, and how many jobs they show. Tasks, and failures of one name, that are alike share one."""
+    groups = alike(rows, _same)[:limit]
+    users = len({row.user for row in rows}) > 1
+    lines = [_line(group, zone) for group in groups]
+    head, cells = without_empty(HEAD, [line if users else [*line[:2], "", *line[3:]] for line in lines])
+    return words.table(head, cells, indent=0, columns=columns), sum(map(len, groups))
+
+
+def _same(row: JobRow) -> tuple[object, ...]:
+    head = row.job.partition("_")[0] if "_" in row.job else ""
+    if not head and row.category in ("", "success", "cancelled"):
+        return (row.job, row.cluster, row.at)
+    return (head, row.name, row.user, row.gpus, row.runs, _result(row), row.decision, _to_do(row))
+
+
+def _line(group: Sequence[JobRow], zone: tzinfo | None) -> list[str]:
+    row = group[0]
+    return [
+        label([one.job for one in group]),
+        row.name,
+        row.user,
+        str(row.gpus),
+        str(row.runs) if row.runs > 1 else "",
+        words.moment(row.at, zone)[5:],
+        _result(row),
+        row.decision if row.decision != "none" else "",
+        _to_do(row),
+    ]
+
+
+def _result(row: JobRow) -> str:
+    if row.category and row.category not in ("success", "cancelled"):
+        return row.category
+    return row.state.lower().replace("_", " ") or "not ended"
+
+
+def _to_do(row: JobRow) -> str:
+    return words.count(row.to_do, "action") if row.to_do else ""
+
+
+def kept_of(story: Story, actions: Iterable[ActionRecord]) -> dict[str, str]:
+    """What else is kept of a job, in words; what is not known is left out."""
+    asked, last = story.submission, story.attempts[-1] if story.attempts else None
+    kept: dict[str, str] = {}
+    if asked is not None:
+        kept["retries"] = "its user agreed (--retry)" if asked.retry else "its user did not agree (no --retry)"
+        kept["pre-run"] = asked.prerun_mode + (f", job {asked.prerun_job_id}" if asked.prerun_job_id else "")
+        if asked.held_out:
+            kept["held out"] = "by lot: it had no pre-run (prerun.holdout)"
+        kept["fingerprint"] = asked.fingerprint[:16]
+        kept["profile"] = asked.profile_key
+        kept["inputs"] = ", ".join(fold_names(asked.inputs))
+        kept["forced"] = ", ".join(asked.forced)
+    if last is not None:
+        kept["account"] = last.account
+        kept["partition"] = last.partition
+        kept["incident"] = last.incident
+        kept["output"] = last.std_out
+    if in_all := len(tuple(actions)):
+        kept["actions"] = f"{words.count(in_all, 'action')} intended"
+    return {name: words.visible(value) for name, value in kept.items() if value}

@@ -1,0 +1,217 @@
+"""Turns a NightReport into the sections of its page, the most urgent first. What is empty is left out. Pure."""
+
+from __future__ import annotations
+
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, DOMAINS
+from slurmwrap.report.page import Column, Kind, Row, Section, Table
+from slurmwrap.report.record import DEMAND, CategoryRow, NightReport
+from slurmwrap.report.sections_nodes import inputs, nodes
+from slurmwrap.report.sections_saved import saved, wrong
+from slurmwrap.report.sections_site import site_sections
+
+
+def sections(report: NightReport) -> tuple[Section, ...]:
+    """Sections with something in them, and those whose emptiness is worth a line."""
+    found = (_failed(report), saved(report), wrong(report), nodes(report), inputs(report), *site_sections(report))
+    return tuple(section for section in map(_without_empty, found) if section.has_something or section.empty)
+
+
+def _without_empty(section: Section) -> Section:
+    tables = tuple(table for table in section.tables if table.rows)
+    return Section(
+        key=section.key,
+        title=section.title,
+        lead=tuple(line for line in section.lead if line),
+        tables=tables,
+        charts=section.charts,
+        empty=section.empty,
+    )
+
+
+def meaning(category: str) -> str:
+    """What a category of the taxonomy means; "" for one of a site's own."""
+    known = CATEGORIES.get(category)
+    return known.meaning if known else ""
+
+
+# ---- what failed
+
+
+def _failed(report: NightReport) -> Section:
+    return Section(
+        key="failed",
+        title="What failed, and why",
+        tables=(
+            _categories(report),
+            _incidents(report),
+            _repeated(report),
+            _repeated_users(report),
+            _repeated_inputs(report),
+        ),
+        charts=("categories", "held", "runtimes") if report.categories or report.incidents else ("held",),
+        empty="No run failed." if report.headline.attempts else "",
+    )
+
+
+def _categories(report: NightReport) -> Table:
+    known = report.before is not None
+    return Table(
+        key="categories",
+        title="What failed",
+        lead="By category, the dearest first, as in table 7 of Jeon et al. (2019).",
+        columns=(
+            Column(key="category", head="category"),
+            Column(key="domain", head="domain", data=True),
+            Column(key="runs", head="runs", kind=Kind.COUNT),
+            Column(key="runs_before", head="before", kind=Kind.COUNT, data=True),
+            Column(key="change", head="change", kind=Kind.CHANGE),
+            Column(key="jobs", head="jobs", kind=Kind.COUNT),
+            Column(key="users", head="users", kind=Kind.COUNT),
+            *(
+                Column(
+                    key=f"{name}_run_s",
+                    head=name,
+                    kind=Kind.TIME,
+                    narrow=narrow,
+                    group="runtime to failure",
+                    alone=f"{name} run",
+                )
+                for name, narrow in (("median", True), ("p90", False), ("p95", False))
+            ),
+            *(
+                Column(
+                    key=f"gpus_{name}",
+                    head=short,
+                    kind=Kind.COUNT,
+                    narrow=False,
+                    group="runs by GPUs asked for",
+                    alone=f"{short} GPUs",
+                )
+                for name, short in zip(("1", "2_4", "5_8", "over_8"), _DEMAND_HEADS, strict=True)
+            ),
+            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+            Column(key="gpu_hours_before", head="before", kind=Kind.HOURS, narrow=False),
+            Column(key="share", head="of all", kind=Kind.SHARE),
+        ),
+        rows=tuple(_category(row, known) for row in report.categories),
+        limit=12,
+        explained=True,
+    )
+
+
+_DEMAND_HEADS = tuple(name.replace("more than ", "> ") for name in DEMAND)
+
+
+def _category(row: CategoryRow, known: bool) -> Row:
+    before = (row.attempts_before, row.attempts - row.attempts_before) if known else (None, None)
+    spread = (row.median_run_s, row.p90_run_s, row.p95_run_s)
+    return Row(
+        (
+            row.category,
+            DOMAINS.get(row.domain, row.domain),
+            row.attempts,
+            *before,
+            row.jobs,
+            row.users,
+            *spread,
+            *row.demand,
+            row.gpu_hours,
+            row.gpu_hours_before if known else None,
+            row.share,
+        ),
+        more=_explained(row),
+    )
+
+
+def _explained(row: CategoryRow) -> str:
+    return ": ".join(part for part in (DOMAINS.get(row.domain, ""), meaning(row.category)) if part)
+
+
+def _incidents(report: NightReport) -> Table:
+    return Table(
+        key="incidents",
+        title="Incidents",
+        lead="One cause, several jobs; no node is blamed, and these runs are counted in no other row.",
+        columns=(
+            Column(key="category", head="category"),
+            Column(key="scope", head="scope", kind=Kind.USER),
+            Column(key="began", head="from", kind=Kind.MOMENT),
+            Column(key="over", head="to", kind=Kind.MOMENT, none="still open"),
+            Column(key="jobs", head="jobs", kind=Kind.COUNT),
+            Column(key="users", head="users", kind=Kind.COUNT),
+            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+        ),
+        rows=tuple(
+            Row((one.category, one.scope, one.began, one.over_at, one.jobs, one.users, one.gpu_hours))
+            for one in report.incidents
+        ),
+    )
+
+
+def _repeated(report: NightReport) -> Table:
+    return Table(
+        key="repeated_jobs",
+        title="The same again",
+        lead="The same failure of the same user's job name, twice or more.",
+        columns=(
+            Column(key="user", head="user", kind=Kind.USER),
+            Column(key="name", head="job name", kind=Kind.USER),
+            Column(key="category", head="category"),
+            Column(key="runs", head="runs", kind=Kind.COUNT),
+            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+            Column(key="jobs", head="jobs", kind=Kind.NAMES, narrow=False),
+        ),
+        rows=tuple(
+            Row((one.user, one.name, one.category, one.attempts, one.gpu_hours, one.jobs), more=one.advice)
+            for one in report.repeated
+        ),
+    )
+
+
+def _repeated_users(report: NightReport) -> Table:
+    return Table(
+        key="repeated_users",
+        title="The same user again",
+        lead="Of one category twice or more, whatever the job's name.",
+        columns=(
+            Column(key="user", head="user", kind=Kind.USER),
+            Column(key="category", head="category"),
+            Column(key="runs", head="runs", kind=Kind.COUNT),
+            Column(key="jobs", head="jobs", kind=Kind.COUNT),
+            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+        ),
+        rows=tuple(
+            Row((one.user, one.category, one.attempts, one.jobs, one.gpu_hours)) for one in report.repeated_users
+        ),
+        limit=8,
+    )
+
+
+def _repeated_inputs(report: NightReport) -> Table:
+    return Table(
+        key="repeated_inputs",
+        title="The same input again",
+        lead="Files that failures blame, twice or more.",
+        columns=(
+            Column(key="path", head="file", kind=Kind.USER),
+            Column(key="runs", head="runs", kind=Kind.COUNT),
+            Column(key="users", head="users", kind=Kind.COUNT),
+            Column(key="categories", head="categories", kind=Kind.NAMES, narrow=False),
+            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+            Column(key="blocked", head="now"),
+        ),
+        rows=tuple(
+            Row(
+                (
+                    one.path,
+                    one.attempts,
+                    one.users,
+                    one.categories,
+                    one.gpu_hours,
+                    "blocked" if one.blocked else "not blocked",
+                )
+            )
+            for one in report.repeated_inputs
+        ),
+        limit=8,
+    )

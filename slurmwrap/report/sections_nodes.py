@@ -1,0 +1,126 @@
+"""The sections that an administrator acts on: nodes under suspicion, our drains, blocked inputs. Pure."""
+
+from __future__ import annotations
+
+from slurmwrap.report.page import Column, Kind, Row, Section, Table
+from slurmwrap.report.record import Blocked, NightReport
+
+
+def nodes(report: NightReport) -> Section:
+    return Section(
+        key="nodes",
+        title="Nodes",
+        tables=(_suspects(report), _lemons(report), _drains(report)),
+        empty="" if report.user else "No node is under suspicion, and none is drained by us.",
+    )
+
+
+def _suspects(report: NightReport) -> Table:
+    return Table(
+        key="suspects",
+        title="Nodes under suspicion",
+        lead="By the word of the kernel, NVML or Slurm; below each, the newest evidence.",
+        columns=(
+            Column(key="nodes", head="nodes", kind=Kind.NODES),
+            Column(key="strikes", head="strikes", kind=Kind.COUNT),
+            Column(key="conclusive", head="proof"),
+            Column(key="causes", head="causes", kind=Kind.NAMES),
+            Column(key="jobs", head="jobs", kind=Kind.COUNT),
+            Column(key="users", head="users", kind=Kind.COUNT),
+            Column(key="last", head="last", kind=Kind.MOMENT),
+        ),
+        rows=tuple(
+            Row(
+                (
+                    one.nodes,
+                    one.strikes,
+                    "conclusive" if one.conclusive else "not yet",
+                    one.causes,
+                    one.jobs,
+                    one.users,
+                    one.last_at,
+                ),
+                more=one.text,
+            )
+            for one in report.suspects
+        ),
+        limit=12,
+    )
+
+
+def _lemons(report: NightReport) -> Table:
+    return Table(
+        key="lemons",
+        title="Suspect and lemon nodes of 28 days",
+        columns=(
+            Column(key="nodes", head="nodes", kind=Kind.NODES),
+            Column(key="status", head="status"),
+            Column(key="ratio", head="times the fleet", kind=Kind.NUMBER),
+            Column(key="jobs", head="jobs", kind=Kind.COUNT),
+            Column(key="users", head="users", kind=Kind.COUNT),
+        ),
+        rows=tuple(
+            Row((one.nodes, one.status, one.ratio, one.jobs, one.users), more=one.why, command=one.command)
+            for one in report.lemons
+        ),
+        limit=12,
+    )
+
+
+def _drains(report: NightReport) -> Table:
+    return Table(
+        key="drains",
+        title="Drained by us",
+        lead="With the command that lifts it, once they are repaired.",
+        columns=(
+            Column(key="nodes", head="nodes", kind=Kind.NODES),
+            Column(key="since", head="since", kind=Kind.MOMENT),
+            Column(key="reason", head="reason", kind=Kind.USER),
+        ),
+        rows=tuple(Row((one.nodes, one.since, one.reason), command=one.command) for one in report.drains),
+        limit=12,
+    )
+
+
+def inputs(report: NightReport) -> Section:
+    """The new ones first. Those of one owner that are blocked for the same reason are one row: the newest."""
+    ordered = sorted(report.blocked, key=lambda one: (not one.new, -one.input.at))
+    alike: dict[tuple[str, str, bool], list[Blocked]] = {}
+    for one in ordered:
+        alike.setdefault((_whom(one), _reason(one), one.new), []).append(one)
+    return Section(
+        key="inputs",
+        title="Blocked inputs",
+        tables=(
+            Table(
+                key="inputs",
+                title="Blocked inputs",
+                lead="Jobs that read them are refused until the file changes. slurmwrap inputs shows and clears them.",
+                columns=(
+                    Column(key="path", head="newest file", kind=Kind.USER),
+                    Column(key="files", head="files", kind=Kind.COUNT),
+                    Column(key="for", head="for", kind=Kind.USER),
+                    Column(key="since", head="since", kind=Kind.MOMENT),
+                    Column(key="new", head="state"),
+                    Column(key="job", head="job", kind=Kind.USER, narrow=False),
+                ),
+                rows=tuple(_blocked(some[0], len(some)) for some in alike.values()),
+                unfolded=tuple(_blocked(one, 1) for one in ordered),
+            ),
+        ),
+    )
+
+
+def _blocked(one: Blocked, files: int) -> Row:
+    job = str(one.input.job_id) if one.input.job_id else None
+    state = "new" if one.new else "known"
+    return Row((one.input.path, files, _whom(one), one.input.at, state, job), more=_reason(one))
+
+
+def _whom(one: Blocked) -> str:
+    return "everyone" if one.input.uid == -1 else one.user or f"uid {one.input.uid}"
+
+
+def _reason(one: Blocked) -> str:
+    """Without the path, which stands above it."""
+    return one.input.reason.removeprefix(f"{one.input.path}: ")

@@ -1,0 +1,210 @@
+"""The sections about ourselves: what pre-runs, retries, placement and tuning saved, and what we got wrong. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurmwrap.report import words
+from slurmwrap.report.interval import FEW, OF_FEW
+from slurmwrap.report.page import Column, Kind, Row, Section, Table
+from slurmwrap.report.record import NightReport, RuleRow, Saving
+
+MEANS = {
+    "prerun": "Pre-runs",
+    "retry": "Retries",
+    "placement": "Placement",
+    "tuning": "Tuning",
+}
+
+
+def saved(report: NightReport) -> Section:
+    return Section(
+        key="saved",
+        title="What was saved",
+        lead=(_trials(report), _delay(report), _holdout(report)),
+        tables=(_savings(report), _retried(report), _caught(report)),
+        charts=("savings",),
+    )
+
+
+def _trials(report: NightReport) -> str:
+    trials, used = report.preruns, words.hours(report.preruns.gpu_hours)
+    outcomes = f"{trials.passed:,} passed, {trials.failed:,} failed, {trials.inconclusive:,} inconclusive"
+    if not trials.passed + trials.failed + trials.inconclusive:
+        return ""
+    stopped = f"they stopped {words.count(trials.stopped_jobs, 'job')}"
+    kept = f", so {words.count(trials.gpus_never_started, 'GPU')} never started" if trials.stopped_jobs else ""
+    return (
+        f"Pre-runs on one GPU: {outcomes}; {stopped}{kept}. They used {used} GPU-hours themselves.{_estimate(report)}"
+    )
+
+
+def _delay(report: NightReport) -> str:
+    """In no sum: nobody knows what the GPUs did meanwhile."""
+    trials = report.preruns
+    if not trials.delayed_jobs:
+        return ""
+    return (
+        f"{words.count(trials.delayed_jobs, 'job')} started as soon as the pre-run let them go, "
+        f"{words.duration(trials.delay_s)} after submission on average: a delay of at most "
+        f"{words.hours(trials.delay_gpu_hours)} GPU-hours, if their GPUs stood free all that time. It is not taken off."
+    )
+
+
+def _estimate(report: NightReport) -> str:
+    """Where the page has no table of savings that says it better."""
+    saved = report.preruns.saved
+    if report.savings:
+        return ""
+    if saved.gpu_hours is None:
+        return f" Saved: not estimated (n = {saved.n}, {saved.needed} needed)."
+    return f" Saved: about {words.hours(saved.gpu_hours)} GPU-hours (n = {saved.n})."
+
+
+def _holdout(report: NightReport) -> str:
+    held = report.holdout
+    if not held.share and not held.held_out:
+        return ""
+    groups = f"{words.count(held.held_out, 'job')} skipped the pre-run by lot, {held.control:,} had one"
+    if held.difference is None or held.low is None or held.high is None:
+        return f"By experiment: not estimated yet; {groups} ({held.needed} of each are needed)."
+    return (
+        f"By experiment: a pre-run saves {words.hours(held.difference)} GPU-hours per job "
+        f"(interval {words.hours(held.low)} to {words.hours(held.high)}: such ones hold the truth in 71 to 89 of 100, "
+        f"the fewer draws the less); {groups}."
+    )
+
+
+def _savings(report: NightReport) -> Table:
+    return _estimates(report, "savings", "Saved, by what", spared=True)
+
+
+def _retried(report: NightReport) -> Table:
+    return _estimates(report, "retried", "Done without their users", spared=False)
+
+
+def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> Table:
+    return Table(
+        key=key,
+        title=title,
+        columns=(
+            Column(key="what", head="by"),
+            Column(key="gpu_hours", head="GPU-hours", kind=Kind.GAINED, none="not estimated"),
+            Column(key="low", head="from", kind=Kind.GAINED, group="95 % interval", alone="at least"),
+            Column(key="high", head="to", kind=Kind.GAINED, group="95 % interval", alone="at most"),
+            Column(key="n", head="n", kind=Kind.COUNT),
+            Column(key="needed", head="needed", kind=Kind.COUNT, data=True),
+            Column(key="formula", head="formula"),
+        ),
+        rows=tuple(
+            Row(
+                (MEANS.get(one.what, one.what), one.gpu_hours, one.low, one.high, one.n, one.needed, one.formula),
+                more=_more(one),
+            )
+            for one in (report.savings if report.headline.attempts else ())
+            if one.spared is spared
+        ),
+    )
+
+
+def _more(one: Saving) -> str:
+    """What the interval hides, then the note."""
+    if one.gpu_hours is None:
+        return one.note or f"{one.needed} cases are needed"
+    few = f"few cases: the interval holds the true figure in {OF_FEW} rather than 95 of 100" if one.n < FEW else ""
+    return "; ".join(part for part in (few, one.note) if part)
+
+
+def _caught(report: NightReport) -> Table:
+    return Table(
+        key="caught",
+        title="Caught on one GPU",
+        lead="What the pre-runs found; below each, what the newest said.",
+        columns=(
+            Column(key="category", head="category"),
+            Column(key="preruns", head="pre-runs", kind=Kind.COUNT),
+            Column(key="stopped_jobs", head="jobs stopped", kind=Kind.COUNT),
+            Column(key="users", head="users", kind=Kind.COUNT),
+            Column(key="gpus_never_started", head="GPUs never started", kind=Kind.COUNT),
+        ),
+        rows=tuple(
+            Row((one.category, one.preruns, one.stopped_jobs, one.users, one.gpus_never_started), more=one.reason)
+            for one in report.caught
+        ),
+        limit=8,
+    )
+
+
+# ---- what we got wrong
+
+
+def wrong(report: NightReport) -> Section:
+    return Section(
+        key="wrong",
+        title="What we got wrong",
+        lead=(_run_again(report),),
+        tables=(_errors(report), _agreement(report), _decided(report)),
+    )
+
+
+def _run_again(report: NightReport) -> str:
+    again = report.retries
+    if not again.jobs:
+        return ""
+    return (
+        f"Run again: {words.count(again.jobs, 'time')}; {again.completed:,} completed, {again.failed_again:,} failed "
+        f"again, {again.cancelled:,} cancelled, {again.unfinished:,} not ended."
+    )
+
+
+def _errors(report: NightReport) -> Table:
+    wrong = report.wrong
+    found = (
+        ("Retries that failed of the same again", wrong.retries_failed_again, wrong.retries, "retries"),
+        ("Pre-runs that passed what one GPU could have shown", wrong.preruns_missed, wrong.preruns_passed, "passes"),
+        ("Refused jobs that then ran well", wrong.false_refusals, wrong.refusals, "refusals"),
+    )
+    return Table(
+        key="wrong",
+        title="How often we were wrong",
+        columns=(
+            Column(key="what", head="what"),
+            Column(key="wrong", head="wrong", kind=Kind.COUNT),
+            Column(key="of", head="of", kind=Kind.COUNT),
+            Column(key="cases", head="cases", narrow=False),
+            Column(key="share", head="share", kind=Kind.SHARE),
+        ),
+        rows=tuple(Row((what, errors, of, noun, errors / of)) for what, errors, of, noun in found if of),
+    )
+
+
+def _agreement(report: NightReport) -> Table:
+    return Table(
+        key="agreement",
+        title="Was it right?",
+        lead="By what came next.",
+        columns=(
+            Column(key="rule", head="rule"),
+            Column(key="right", head="right", kind=Kind.COUNT),
+            Column(key="wrong", head="wrong", kind=Kind.COUNT),
+            Column(key="open", head="not known yet", kind=Kind.COUNT),
+        ),
+        rows=tuple(Row((one.rule, one.agree, one.disagree, one.open)) for one in report.agreement),
+    )
+
+
+def _decided(report: NightReport) -> Table:
+    heads = ("done", "refused", "waiting", "advised only", "observed only")
+    return Table(
+        key="rules",
+        title="What was decided",
+        columns=(
+            Column(key="rule", head="rule"),
+            *(Column(key=head.split()[0], head=head, kind=Kind.COUNT) for head in heads),
+        ),
+        rows=tuple(Row(_rule(one)) for one in report.rules),
+    )
+
+
+def _rule(one: RuleRow) -> tuple[Any, ...]:
+    return tuple(getattr(one, name) for name in ("rule", "done", "refused", "waiting", "advised", "observed"))

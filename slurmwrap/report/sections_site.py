@@ -1,0 +1,307 @@
+"""The sections about the site: what is held unused, waiting, large jobs, users and accounts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurmwrap.report import words
+from slurmwrap.report.page import Column, Kind, Row, Section, Table, brief
+from slurmwrap.report.record import NightReport, ShareRow
+
+
+def site_sections(report: NightReport) -> tuple[Section, ...]:
+    """In the order of the page."""
+    return (
+        _idle(report),
+        _requests(report),
+        _queueing(report),
+        _large(report),
+        _shares("users", "Users", "user", report.users),
+        _shares("accounts", "Accounts", "account", report.accounts),
+    )
+
+
+# ---- what is held without use
+
+
+def _idle(report: NightReport) -> Section:
+    total = sum(one.gpu_hours_idle for one in report.idle)
+    lead = f"{words.hours(total)} GPU-hours were held by runs that did not use them." if report.idle else ""
+    return Section(
+        key="idle",
+        title="Idle GPUs",
+        lead=(lead,),
+        tables=(
+            Table(
+                key="idle",
+                title="GPUs held without use",
+                columns=(
+                    Column(key="user", head="user", kind=Kind.USER),
+                    Column(key="name", head="job name", kind=Kind.USER),
+                    Column(key="runs", head="runs", kind=Kind.COUNT),
+                    Column(key="gpus", head="GPUs", kind=Kind.COUNT),
+                    Column(key="gpu_hours_idle", head="GPU-hours idle", kind=Kind.HOURS),
+                    Column(key="gpu_util", head="GPU use", kind=Kind.SHARE, none="not measured"),
+                    Column(key="process", head="process on the GPU", narrow=False),
+                    Column(key="jobs", head="jobs", kind=Kind.NAMES, narrow=False),
+                ),
+                rows=tuple(
+                    Row(
+                        (
+                            one.user,
+                            one.name,
+                            one.runs,
+                            one.gpus,
+                            one.gpu_hours_idle,
+                            one.gpu_util,
+                            "none ever" if one.no_process else "yes",
+                            one.jobs,
+                        )
+                    )
+                    for one in report.idle
+                ),
+            ),
+        ),
+    )
+
+
+def _requests(report: NightReport) -> Section:
+    return Section(
+        key="requests",
+        title="Over-requests",
+        tables=(
+            Table(
+                key="requests",
+                title="CPUs and memory asked for and not used",
+                lead="Per node, of runs that were measured: CPUs used are the mean, memory is the peak.",
+                columns=(
+                    Column(key="user", head="user", kind=Kind.USER),
+                    Column(key="name", head="job name", kind=Kind.USER),
+                    Column(key="runs", head="runs", kind=Kind.COUNT, narrow=False),
+                    Column(key="cpus_asked", head="asked", kind=Kind.NUMBER, group="CPUs", alone="CPUs asked"),
+                    Column(key="cpus_used", head="used", kind=Kind.NUMBER, group="CPUs", alone="CPUs used"),
+                    Column(key="mem_gib_asked", head="asked", kind=Kind.NUMBER, group="GiB", alone="GiB asked"),
+                    Column(key="mem_gib_peak", head="peak", kind=Kind.NUMBER, group="GiB", alone="GiB peak"),
+                    Column(
+                        key="cpu_hours_unused",
+                        head="CPU-hours",
+                        kind=Kind.HOURS,
+                        group="not used",
+                        alone="CPU-h unused",
+                    ),
+                    Column(
+                        key="gib_hours_unused",
+                        head="GiB-hours",
+                        kind=Kind.HOURS,
+                        narrow=False,
+                        group="not used",
+                        alone="GiB-h unused",
+                    ),
+                ),
+                rows=tuple(
+                    Row(
+                        (
+                            one.user,
+                            one.name,
+                            one.runs,
+                            one.cpus_asked,
+                            one.cpus_used,
+                            _gib(one.mem_mib_asked),
+                            _gib(one.mem_mib_peak),
+                            one.cpu_hours_unused,
+                            one.gib_hours_unused,
+                        )
+                    )
+                    for one in report.requests
+                ),
+            ),
+        ),
+    )
+
+
+def _gib(mib: float | None) -> float | None:
+    return None if mib is None else mib / 1024
+
+
+# ---- where and when
+
+
+def _queueing(report: NightReport) -> Section:
+    return Section(
+        key="queueing",
+        title="Waiting and locality",
+        lead=(_waited(report),),
+        tables=(_waits(report), _longest(report), _locality(report)),
+    )
+
+
+def _waited(report: NightReport) -> str:
+    wait = report.queueing
+    if not wait.runs:
+        return ""
+    blind = f"; for {brief(wait.unknown_s)} of it nobody looked" if wait.unknown_s >= 60 else ""
+    together = f"{words.hours(wait.gpu_hours)} GPU-hours together{blind}"
+    return f"{words.count(wait.runs, 'run').capitalize()} of gsub's jobs waited, {together}."
+
+
+def _waits(report: NightReport) -> Table:
+    wait = report.queueing
+    rows = (
+        Row(("fair share", wait.fair_share_mean_s, wait.fair_share_p95_s)),
+        Row(("fragmentation", wait.fragmentation_mean_s, wait.fragmentation_p95_s)),
+    )
+    return Table(
+        key="waits",
+        title="What jobs waited for",
+        columns=(
+            Column(key="cause", head="waited for"),
+            Column(key="mean_s", head="mean", kind=Kind.TIME),
+            Column(key="p95_s", head="p95", kind=Kind.TIME),
+        ),
+        rows=rows if wait.runs else (),
+    )
+
+
+def _longest(report: NightReport) -> Table:
+    return Table(
+        key="longest_waits",
+        title="Waited longest",
+        columns=(
+            Column(key="job", head="job", kind=Kind.USER),
+            Column(key="user", head="user", kind=Kind.USER),
+            Column(key="gpus", head="GPUs", kind=Kind.COUNT),
+            Column(key="total_s", head="waited", kind=Kind.TIME),
+            Column(key="fair_share_s", head="fair share", kind=Kind.TIME),
+            Column(key="fragmentation_s", head="fragmentation", kind=Kind.TIME),
+            Column(key="now", head="now"),
+        ),
+        rows=tuple(
+            Row(
+                (
+                    one.address,
+                    one.user,
+                    one.gpus,
+                    one.total_s,
+                    one.fair_share_s,
+                    one.fragmentation_s,
+                    "waits" if one.waits else "started",
+                )
+            )
+            for one in report.queueing.longest
+        ),
+        limit=8,
+    )
+
+
+def _locality(report: NightReport) -> Table:
+    return Table(
+        key="locality",
+        title="Locality of runs on several nodes",
+        columns=(
+            Column(key="where", head="where they ran"),
+            Column(key="runs", head="runs", kind=Kind.COUNT),
+            Column(key="failed", head="failed", kind=Kind.COUNT),
+            Column(key="share_failed", head="share", kind=Kind.SHARE),
+            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+        ),
+        rows=tuple(
+            Row((one.where, one.runs, one.failed, one.failed / one.runs if one.runs else None, one.gpu_hours))
+            for one in report.locality
+        ),
+    )
+
+
+def _large(report: NightReport) -> Section:
+    return Section(
+        key="large",
+        title="Large jobs",
+        tables=(
+            Table(
+                key="large_jobs",
+                title="ETTR of large jobs",
+                lead="Productive time over the time since the job could run.",
+                columns=(
+                    Column(key="job", head="job", kind=Kind.USER),
+                    Column(key="user", head="user", kind=Kind.USER),
+                    Column(key="name", head="job name", kind=Kind.USER),
+                    Column(key="gpus", head="GPUs", kind=Kind.COUNT),
+                    Column(key="runs", head="runs", kind=Kind.COUNT),
+                    Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+                    Column(key="ettr", head="ETTR", kind=Kind.SHARE),
+                    Column(key="by", head="measured by"),
+                ),
+                rows=tuple(
+                    Row(
+                        (
+                            one.address,
+                            one.user,
+                            one.name,
+                            one.gpus,
+                            one.runs,
+                            one.gpu_hours,
+                            one.ettr,
+                            "steps" if one.counted else "whole runs",
+                        )
+                    )
+                    for one in report.large
+                ),
+            ),
+        ),
+    )
+
+
+# ---- who
+
+
+def _shares(key: str, title: str, noun: str, rows: Sequence[ShareRow]) -> Section:
+    return Section(
+        key=key,
+        title=title,
+        tables=(
+            Table(
+                key=key,
+                title=title,
+                columns=(
+                    Column(key=noun, head=noun, kind=Kind.USER),
+                    Column(key="jobs", head="jobs", kind=Kind.COUNT),
+                    Column(key="runs", head="runs", kind=Kind.COUNT, narrow=False),
+                    Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+                    Column(key="failed", head="runs", kind=Kind.COUNT, group="failed", alone="failed runs"),
+                    Column(
+                        key="failed_gpu_hours", head="GPU-hours", kind=Kind.HOURS, group="failed", alone="failed GPU-h"
+                    ),
+                    Column(
+                        key="failed_share",
+                        head="share",
+                        kind=Kind.SHARE,
+                        narrow=False,
+                        group="failed",
+                        alone="failed share",
+                    ),
+                    Column(key="cancelled", head="cancelled", kind=Kind.COUNT, narrow=False),
+                    Column(key="preruns", head="pre-runs", kind=Kind.COUNT, narrow=False),
+                    Column(key="stopped_jobs", head="stopped", kind=Kind.COUNT, narrow=False),
+                    Column(key="top_category", head="mostly"),
+                ),
+                rows=tuple(_share(one) for one in rows),
+            ),
+        ),
+    )
+
+
+def _share(one: ShareRow) -> Row:
+    return Row(
+        (
+            one.name,
+            one.jobs,
+            one.attempts,
+            one.gpu_hours,
+            one.failed_attempts,
+            one.failed_gpu_hours,
+            one.failed_gpu_hours / one.gpu_hours if one.gpu_hours else None,
+            one.cancelled_attempts,
+            one.preruns,
+            one.stopped_jobs,
+            one.top_category or None,
+        )
+    )

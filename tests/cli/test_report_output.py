@@ -1,0 +1,304 @@
+"""slurmwrap report: formats, files, mail, and what the nightly timer leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pwd
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import nights
+import pytest
+from smtp_server import Server
+from typer.testing import Result
+
+from slurmwrap.cli.report import nightly as report_nightly
+from slurmwrap.cli.report.output import format_of
+from slurmwrap.config import Config, Mail, Report, Site
+from slurmwrap.errors import StoreError, UsageError
+
+Run = Callable[..., Result]
+OWN = pwd.getpwuid(os.geteuid()).pw_name
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+    yield one
+    one.close()
+
+
+# ---- formats and files
+
+
+@pytest.mark.parametrize(
+    ("asked", "output", "chosen"),
+    [
+        ("", "", "text"),
+        ("html", "", "html"),
+        ("", "night.html", "html"),
+        ("", "night.HTM", "html"),
+        ("", "night.md", "md"),
+        ("", "tables.zip", "csv"),
+        ("md", "night.html", "md"),
+        ("", "/tmp/", "text"),
+        ("", "night", "text"),
+    ],
+)
+def test_the_ending_names_the_format_unless_it_is_asked_for(asked: str, output: str, chosen: str) -> None:
+    assert format_of(asked, output) == chosen
+
+
+def test_a_format_that_there_is_not_is_named_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match="--format 'pdf': one of text, html, md, json, csv is wanted"):
+        format_of("pdf", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "begins"),
+    [
+        ("text", f"Report for {OWN}, this cluster\n"),
+        ("html", "<!DOCTYPE html>"),
+        ("md", f"# Report for {OWN}, `this cluster`\n"),
+        ("json", '{\n  "schema": 1,'),
+        ("csv", "category\n"),
+    ],
+)
+def test_every_format_goes_to_stdout(slurmwrap: Run, kind: str, begins: str) -> None:
+    assert slurmwrap("report", "--format", kind).stdout.lstrip().startswith(begins)
+
+
+def test_a_directory_gets_a_file_named_after_the_day(slurmwrap: Run, tmp_path: Path) -> None:
+    result = slurmwrap("report", "--until", "2026-11-22T06:00", "--since", "2026-11-21", "-o", f"{tmp_path}/new/")
+    assert result.stdout == f"{tmp_path}/new/night-2026-11-22.txt\n"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["night-2026-11-22.txt"]
+
+
+def test_csv_in_a_directory_or_a_zip_holds_every_table(slurmwrap: Run, tmp_path: Path) -> None:
+    slurmwrap("report", "--format", "csv", "-o", f"{tmp_path}/tables/")
+    slurmwrap("report", "-o", f"{tmp_path}/tables.zip")
+    names = sorted(path.name for path in (tmp_path / "tables").iterdir())
+    with zipfile.ZipFile(tmp_path / "tables.zip") as archive:
+        assert sorted(archive.namelist()) == names == ["figures.csv"]
+
+
+def test_a_place_that_cannot_be_written_is_named(slurmwrap: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    error = slurmwrap("report", "-o", f"{tmp_path}/file/night.html").exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith(f"cannot write {tmp_path}/file/")
+    assert str(error).endswith(": Not a directory")
+
+
+def test_a_time_that_ends_before_it_begins_is_refused(slurmwrap: Run) -> None:
+    error = slurmwrap("report", "--since", "1h", "--until", "2h").exception
+    assert isinstance(error, UsageError)
+    assert str(error) == "--since 1h is not before --until 2h"
+
+
+# ---- mail
+
+
+def test_a_mail_has_text_html_and_the_page(slurmwrap: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMWRAP_MAIL_SERVER", server.address)
+    result = slurmwrap("report", "--mail", "ada@example.org", "--mail", "bob@example.org")
+    assert (result.stdout, result.exception) == ("sent to ada@example.org, bob@example.org\n", None)
+    (message,) = server.messages()
+    assert message["To"] == "ada@example.org, bob@example.org"
+    assert message["Subject"] == "slurmwrap, this cluster: Nothing ended in this time."
+    assert [part.get_content_type() for part in message.walk()] == [
+        "multipart/mixed",
+        "multipart/alternative",
+        "text/plain",
+        "text/html",
+        "text/html",
+    ]
+    *_, plain, html, attached = message.walk()
+    assert _text(plain).startswith(f"Report for {OWN}, this cluster\n")
+    assert "<svg" not in _text(html)
+    assert "Nothing ended in this time." in _text(html)
+    assert str(attached.get_filename()).startswith("night-")
+    assert _text(attached).lstrip().startswith("<!DOCTYPE html>")
+
+
+def _text(part: Message) -> str:
+    payload = part.get_payload(decode=True)
+    assert isinstance(payload, bytes)
+    return payload.decode("utf-8").replace("\r\n", "\n")
+
+
+def test_without_a_server_or_an_address_nothing_is_sent(slurmwrap: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    none = slurmwrap("report", "--mail", "ada@example.org").exception
+    assert isinstance(none, UsageError)
+    assert str(none) == "no mail server is set"
+    monkeypatch.setenv("SLURMWRAP_MAIL_SERVER", "127.0.0.1:1")
+    wrong = slurmwrap("report", "--mail", "ada\nBcc: x").exception
+    assert isinstance(wrong, UsageError)
+
+
+# ---- nightly
+
+DAY = 86_400.0
+
+
+def site(tmp_path: Path, **changes: Any) -> Config:
+    (tmp_path / "state").mkdir(exist_ok=True)
+    return replace(Config(), site=Site(state_dir=str(tmp_path / "state")), **changes)
+
+
+def reports(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "reports"
+
+
+def test_a_night_leaves_its_pages_an_index_and_the_mark(tmp_path: Path) -> None:
+    config = site(tmp_path)
+    assert report_nightly.last_made(config) is None
+    page = report_nightly.nightly(nights.full(), config, UTC, nights.UNTIL + 90)
+    assert page == reports(tmp_path) / "2026-11-22.html"
+    assert sorted(path.name for path in reports(tmp_path).iterdir()) == [
+        "2026-11-22.html",
+        "2026-11-22.json",
+        "2026-11-22.txt",
+        "covered",
+        "index.html",
+        "last",
+        "latest.html",
+    ]
+    assert (reports(tmp_path) / "latest.html").read_bytes() == page.read_bytes()
+    assert json.loads((reports(tmp_path) / "2026-11-22.json").read_text())["verdict"]["word"] == "act"
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in reports(tmp_path).iterdir()} == {
+        "2026-11-22.html": 0o640, "2026-11-22.json": 0o640, "2026-11-22.txt": 0o640, "covered": 0o644,
+        "index.html": 0o640, "last": 0o644, "latest.html": 0o640,
+    }  # fmt: skip
+    assert report_nightly.last_made(config) == nights.UNTIL + 90
+
+
+def test_the_index_lists_the_nights_newest_first_with_their_verdicts(tmp_path: Path) -> None:
+    config = site(tmp_path)
+    for report in (nights.empty(), _later(nights.full(), 1)):
+        report_nightly.nightly(report, config, UTC, nights.UNTIL)
+    index = (reports(tmp_path) / "index.html").read_text(encoding="utf-8")
+    listed = [line for line in index.splitlines() if line.startswith("<tr><th")]
+    assert len(listed) == 2
+    assert '<a href="2026-11-23.html">' in listed[0]
+    assert "to act on" in listed[0]
+    assert "up from 9.8\xa0%" in listed[0]
+    assert '<a href="2026-11-22.html">' in listed[1]
+    assert "Nothing ended in this time." in listed[1]
+
+
+def test_a_night_that_is_made_again_later_is_not_the_newest(tmp_path: Path) -> None:
+    config = site(tmp_path)
+    for days in (1, 0):
+        report_nightly.nightly(_later(nights.full(), days), config, UTC, nights.UNTIL)
+    newest = (reports(tmp_path) / "2026-11-23.html").read_bytes()
+    assert (reports(tmp_path) / "latest.html").read_bytes() == newest
+
+
+@pytest.mark.parametrize(
+    ("hours", "begins", "lost"),
+    [
+        (1, -24, False),  # made again on the same day: its page takes the place of the other
+        (17.9, -24, False),
+        (24, 0, False),
+        (31, 0, False),  # late: no hour is lost, and none is counted twice
+        (48, 0, False),
+        (60, 12, True),
+        (-30, -54, False),  # of an earlier time, asked for by hand
+    ],
+)
+def test_a_night_begins_where_the_last_one_ended(tmp_path: Path, hours: float, begins: float, lost: bool) -> None:
+    config, end = site(tmp_path), nights.UNTIL + hours * 3600
+    assert report_nightly.beginning(config, end, UTC) == end - DAY
+    report_nightly.nightly(nights.full(), config, UTC, nights.UNTIL)  # from 06:00 to 06:00
+    begin = report_nightly.beginning(config, end, UTC)
+    assert begin == nights.UNTIL + begins * 3600
+    told = ("No night has what ended before: slurmwrap report --since 2026-11-22T06:00 --until 2026-11-22T18:00",)
+    assert report_nightly.left_out(config, begin, UTC) == (told if lost else ())
+
+
+def test_a_mark_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    config = site(tmp_path)
+    report_nightly.nightly(nights.full(), config, UTC, nights.UNTIL)
+    for text in ("", "x y", "1 2 3", "5 4", "nan nan"):
+        (reports(tmp_path) / "covered").write_text(text)
+        assert report_nightly.beginning(config, nights.UNTIL, UTC) == nights.UNTIL - DAY
+
+
+def _later(report: Any, days: int) -> Any:
+    return replace(report, since=report.since + days * DAY, until=report.until + days * DAY)
+
+
+def test_old_nights_are_taken_away_and_nothing_else(tmp_path: Path) -> None:
+    config = site(tmp_path, report=Report(keep_d=2))
+    for day in range(5):
+        report_nightly.nightly(_later(nights.empty(), day), config, UTC, nights.UNTIL)
+    (reports(tmp_path) / "2020-01-01.notes").touch()
+    report_nightly.nightly(_later(nights.empty(), 5), config, UTC, nights.UNTIL)
+    kept = sorted(path.name for path in reports(tmp_path).iterdir() if path.suffix in (".html", ".notes"))
+    assert kept == [
+        "2020-01-01.notes",
+        "2026-11-25.html",
+        "2026-11-26.html",
+        "2026-11-27.html",
+        "index.html",
+        "latest.html",
+    ]
+
+
+def test_a_night_is_mailed_to_everybody_also_a_quiet_one(tmp_path: Path, server: Server) -> None:
+    mail, to = Mail(server=server.address, sender="night@example.org"), Report(to="a@example.org, b@example.org")
+    report_nightly.nightly(nights.empty(), site(tmp_path, mail=mail, report=to), UTC, nights.UNTIL)
+    (message,) = server.messages()
+    assert (message["From"], message["To"]) == ("night@example.org", "a@example.org, b@example.org")
+    assert message["Subject"] == "slurmwrap, cluster aurora: Nothing ended in this time."
+
+
+def test_where_mail_fails_the_pages_are_there_and_the_mark_is_not(tmp_path: Path) -> None:
+    config = site(tmp_path, mail=Mail(server="127.0.0.1:1"), report=Report(to="a@example.org"))
+    with pytest.raises(StoreError, match=r"mail to a@example\.org by 127\.0\.0\.1:1"):
+        report_nightly.nightly(nights.full(), config, UTC, nights.UNTIL)
+    assert (reports(tmp_path) / "2026-11-22.html").exists()
+    assert report_nightly.last_made(config) is None
+
+
+def test_a_directory_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = site(tmp_path, report=Report(directory=str(tmp_path / "file" / "reports")))
+    with pytest.raises(StoreError, match=r"the night report could not be written: .*/file/reports: Not a directory"):
+        report_nightly.nightly(nights.full(), config, UTC, nights.UNTIL)
+
+
+def test_nightly_is_the_sites_and_takes_no_place(slurmwrap: Run) -> None:
+    mine = slurmwrap("report", "--nightly").exception
+    assert isinstance(mine, UsageError)
+    assert str(mine) == "--nightly is the site's: root's or SlurmUser's"
+    placed = slurmwrap("report", "--nightly", "-o", "x").exception
+    assert isinstance(placed, UsageError)
+    assert str(placed) == "--nightly takes its places from the configuration"
+
+
+def test_the_command_writes_the_night_of_a_site(
+    slurmwrap: Run, fill: Callable[..., None], day: dict[str, Any], tmp_path: Path
+) -> None:
+    if os.geteuid():
+        pytest.skip("needs root")
+    import time
+
+    fill(tmp_path / "site" / "site.db", day, time.time() - day["until"] - 1)
+    result = slurmwrap("report", "--nightly", site=True)
+    assert result.exception is None
+    page = Path(result.stdout.strip())
+    assert page.parent == tmp_path / "site" / "reports"
+    assert "gpu_hardware" in page.read_text(encoding="utf-8")
+    slurmwrap("report", "--format", "csv", "-o", f"{tmp_path}/tables/", site=True)
+    with (tmp_path / "tables" / "categories.csv").open(newline="") as file:
+        assert next(row["category"] for row in csv.DictReader(file)) == "gpu_hardware"

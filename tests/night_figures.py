@@ -1,0 +1,42 @@
+"""A night report of given records, by the same database and queries as a site's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurmwrap.cli.known import Known
+from slurmwrap.cli.report.data import of_records
+from slurmwrap.config import Config
+from slurmwrap.report.build import build
+from slurmwrap.report.record import NightReport
+from slurmwrap.store.report_figures import Figures, read
+from slurmwrap.store.report_reader import Period, Reader
+
+
+def figures_of(
+    *,
+    since: float,
+    until: float,
+    user: str = "",
+    account: str = "",
+    config: Config | None = None,
+    switch_of: dict[str, str] | None = None,
+    **records: Any,
+) -> Figures:
+    """`records`: as in cli.known.Known."""
+    period = Period(since=since, until=until, user=user, account=account)
+    with of_records(Known(**records)) as database, Reader(database.path, period, database.connection) as reader:
+        return read(database, reader, config or Config(), site=False, switch_of=lambda: switch_of or {})
+
+
+def night_of(**given: Any) -> NightReport:
+    """The same, to the end. What is looked up late is looked up while the database is open."""
+    period = Period(
+        since=given.pop("since"),
+        until=given.pop("until"),
+        user=given.pop("user", ""),
+        account=given.pop("account", ""),
+    )
+    config, switch_of = given.pop("config", None) or Config(), given.pop("switch_of", {})
+    with of_records(Known(**given)) as database, Reader(database.path, period, database.connection) as reader:
+        return build(read(database, reader, config, site=False, switch_of=lambda: switch_of), config.nodes)

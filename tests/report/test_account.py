@@ -1,0 +1,74 @@
+"""The ledger as people read it: what counts, what does not and why, and that it agrees with retry/ledger.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from slurmwrap.config import Retry
+from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.report.account import Account, Budget, account_of
+from slurmwrap.retry.attempt import AttemptRecord, LedgerReset
+from slurmwrap.retry.ledger import ledger_of
+
+NODE = Citation(source="kernel:n1", line=0, text="NVRM: Xid 79")
+
+
+def run(number: int, category: str = "nccl_error", decision: str = "retry", step: int | None = None) -> AttemptRecord:
+    return AttemptRecord(
+        attempt=Attempt(cluster="lab", job_id=81, submit_time=1000 * number),
+        uid=7,
+        restarts=number,
+        state="FAILED",
+        nodes=("n1",),
+        gpus=4,
+        start_time=1000 * number,
+        end_time=1000 * number + 900,
+        diagnosis=Diagnosis(category=category, domain="AE", decision=decision, confidence=1, signature="", step=step),
+        decision=decision,
+    )
+
+
+def test_each_root_cause_has_its_own_budget() -> None:
+    runs = [run(0), run(1, "cpu_oom", "resize"), run(2), run(3, "no_signature"), run(4, "gpu_oom", "stop")]
+    assert account_of(runs, Retry(), ()) == Account(
+        budgets=(
+            Budget(category="nccl_error", failures=2, used=2, limit=3, left=1),
+            Budget(category="cpu_oom", failures=1, used=1, limit=3, left=2),
+            Budget(category="no_signature", failures=1, used=1, limit=1, left=0),
+            Budget(category="gpu_oom", failures=1, used=0, limit=0, left=0),
+        ),
+        failures=5,
+        max_failures=20,
+        lost_gpu_hours=5.0,
+        max_lost_gpu_hours=1000.0,
+    )
+
+
+def test_a_node_that_only_the_log_names_has_one_confirmation() -> None:
+    named = run(0, "gpu_hardware", "retry_elsewhere")
+    assert named.diagnosis is not None
+    vouched = replace(named, diagnosis=replace(named.diagnosis, node="n1", evidence=(NODE,)))
+    assert [account_of([one], Retry(), ()).budgets[0].limit for one in (named, vouched)] == [1, 3]
+
+
+def test_what_does_not_count_says_why_and_the_ledger_agrees() -> None:
+    runs = [run(0, step=10), replace(run(1, step=10), incident="i1"), run(2, step=50), run(3, step=50), run(4, step=50)]
+    (budget,) = account_of(runs, Retry(), ()).budgets
+    assert budget.not_counted == ("1 before it got further than ever", "1 of an incident")
+    assert budget.used == ledger_of(runs, run(5, step=50)).spent("nccl_error") == 3
+    reset = LedgerReset(cluster="lab", job_id=81, at=3950.0, who="root")
+    (cleared,) = account_of(runs, Retry(), (reset,)).budgets
+    assert (cleared.not_counted, cleared.used) == (("4 before the ledger was cleared",), 1)
+    assert ledger_of(runs, run(5, step=50), (reset,)).spent("nccl_error") == 1
+
+
+def test_an_older_job_of_the_same_id_is_left_out() -> None:
+    older = [replace(run(n), restarts=n + 5) for n in range(3)]
+    mine = [replace(run(n + 10), restarts=n) for n in range(2)]
+    assert account_of([*older, *mine], Retry(), ()).budgets == (
+        Budget(category="nccl_error", failures=2, used=2, limit=3, left=1),
+    )
+
+
+def test_of_no_runs_there_is_nothing() -> None:
+    assert account_of([], Retry(), ()) == Account()

@@ -1,0 +1,138 @@
+"""Markdown, CSV and JSON: what their readers make of them, also of hostile names."""
+
+from __future__ import annotations
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+
+import nights
+import pytest
+import report_schema
+from jsonschema import Draft202012Validator
+from markdown_it import MarkdownIt
+
+from slurmwrap.report import csv_files, json_file, markdown
+from slurmwrap.report.headline import page_of
+from slurmwrap.report.record import NightReport
+from slurmwrap.report.words import visible
+from slurmwrap.store.from_plain import from_plain
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "report.schema.json"
+NIGHTS = {"full": nights.full(), "hostile": nights.hostile(), "empty": nights.empty()}
+READER = MarkdownIt("commonmark").enable("table")
+
+
+# ---- Markdown
+
+
+def kinds(text: str) -> set[str]:
+    found = READER.parse(text)
+    return {token.type for token in found} | {child.type for token in found for child in token.children or ()}
+
+
+def test_hostile_names_add_nothing_to_what_markdown_reads() -> None:
+    hostile = markdown.render(page_of(nights.hostile()))
+    assert kinds(hostile) == kinds(markdown.render(page_of(nights.full())))
+    assert kinds(hostile) & {"html_block", "html_inline", "link_open", "image"} == set()
+    shown = [child.content for token in READER.parse(hostile) for child in token.children or ()]
+    assert visible(nights.HOSTILE) in shown
+
+
+def test_every_row_of_a_table_has_all_its_cells() -> None:
+    for report in (nights.full(), nights.hostile()):
+        rendered = READER.render(markdown.render(page_of(report)))
+        tables = [table.split("</table>")[0] for table in rendered.split("<table>")[1:]]
+        assert len(tables) == 23
+        for table in tables:
+            assert len({row.count("<td") + row.count("<th") for row in table.split("<tr>")[1:]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("plain", "`plain`"),
+        ("a|b", "`a\\|b`"),
+        ("`", "`` ` ``"),
+        ("a``b", "```a``b```"),
+        ("", "`–`"),
+        ("a\nb", "`a\\nb`"),
+    ],
+)
+def test_code_spans_hold_anything(text: str, span: str) -> None:
+    assert markdown.code(text) == span
+
+
+# ---- CSV
+
+
+def read(text: str) -> list[list[str]]:
+    return list(csv.reader(StringIO(text)))
+
+
+def test_one_tidy_file_per_table() -> None:
+    files = csv_files.files(page_of(nights.full()))
+    tables = {table.key for section in page_of(nights.full()).sections for table in section.tables}
+    assert set(files) == {f"{key}.csv" for key in tables} | {"figures.csv"}
+    for name, text in files.items():
+        assert len({len(row) for row in read(text)}) == 1, name
+
+
+def test_the_main_table_has_values_as_they_are() -> None:
+    head, first, *_ = read(csv_files.main_file(page_of(nights.full())))
+    assert dict(zip(head, first, strict=True)) == {
+        "category": "gpu_hardware",
+        "domain": "infrastructure",
+        "runs": "14",
+        "runs_before": "6",
+        "change": "8",
+        "jobs": "9",
+        "users": "6",
+        "median_run_s": "6120",
+        "p90_run_s": "21400",
+        "p95_run_s": "60100",
+        "gpus_1": "0",
+        "gpus_2_4": "1",
+        "gpus_5_8": "6",
+        "gpus_over_8": "7",
+        "gpu_hours": "812.4",
+        "gpu_hours_before": "388.1",
+        "share": "0.068612",
+        "more": "infrastructure: the GPU, its link or its firmware failed",
+    }
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_no_cell_that_somebody_chose_is_a_formula(text: str) -> None:
+    files = csv_files.files(page_of(nights.hostile(text)))
+    cells = [cell for file in files.values() for row in read(file) for cell in row]
+    assert [cell for cell in cells if cell.startswith((text, visible(text)))] == []
+    assert sum(cell.startswith(f"'{visible(text)}") for cell in cells) > 60
+
+
+def test_a_night_without_failures_still_gives_a_file() -> None:
+    assert csv_files.main_file(page_of(nights.empty())) == "category\r\n"
+
+
+# ---- JSON
+
+
+@pytest.mark.parametrize("name", NIGHTS)
+def test_json_is_as_its_schema_says_and_gives_the_report_back(name: str) -> None:
+    text = json_file.render(NIGHTS[name], made_by="slurmwrap 1")
+    plain = json.loads(text)
+    Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(plain)
+    assert text.isascii()
+    assert from_plain(NightReport, plain) == NIGHTS[name]
+
+
+def test_the_schema_is_valid_and_as_the_records_are() -> None:
+    assert SCHEMA.read_text(encoding="utf-8") == report_schema.text(), "python .ci/report_schema.py writes it"
+    Draft202012Validator.check_schema(report_schema.schema())
+
+
+def test_a_field_of_another_type_does_not_pass_the_schema() -> None:
+    plain = json_file.document(nights.full(), made_by="slurmwrap 1")
+    plain["headline"]["jobs"] = "many"
+    assert not Draft202012Validator(report_schema.schema()).is_valid(plain)

@@ -1,0 +1,140 @@
+"""The verdict in a sentence, the headline figures, and what the page leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import nights
+import pytest
+
+from slurmwrap.report.headline import page_of, verdict
+from slurmwrap.report.page import Figure, Row, Verdict
+from slurmwrap.report.record import Blocked, Headline, IncidentRow, NightReport, Saving
+from slurmwrap.retry.blocked import BlockedInput
+
+_OPEN = IncidentRow(
+    incident_id="i", category="storage_unavailable", scope="/scratch", began=nights.UNTIL - 60, over_at=None, jobs=3,
+    users=2, gpu_hours=1.0,
+)  # fmt: skip
+
+
+def calm(**changes: object) -> NightReport:
+    """Runs ended, nothing is wrong."""
+    report = replace(nights.empty(), headline=Headline(jobs=3, attempts=4, users=2, gpu_hours=100.0))
+    return replace(report, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (nights.empty(), Verdict(word="quiet", sentence="Nothing ended in this time.")),
+        (calm(), Verdict(word="quiet", sentence="4 runs ended, none failed. Nothing to do.")),
+        (
+            calm(headline=Headline(attempts=9, gpu_hours=100.0, failed_attempts=2, failed_gpu_hours=5.0)),
+            Verdict(word="quiet", sentence="5.0 % of 100.0 GPU-hours went into failed runs. Nothing to do."),
+        ),
+        (
+            calm(incidents=(_OPEN, _OPEN)),
+            Verdict(word="watch", sentence="4 runs ended, none failed. 2 incidents still open."),
+        ),
+        (
+            nights.full(),
+            Verdict(
+                word="act",
+                sentence="15.1 % of 11,840 GPU-hours went into failed runs, up from 9.8 %, the largest part by "
+                "gpu_hardware. 2 things to do.",
+            ),
+        ),
+    ],
+)
+def test_the_verdict_is_one_sentence_and_a_word(report: NightReport, said: Verdict) -> None:
+    assert verdict(report) == said
+
+
+def test_a_larger_share_than_before_is_watched_and_a_smaller_one_is_not() -> None:
+    worse = Headline(attempts=9, gpu_hours=100.0, failed_attempts=2, failed_gpu_hours=5.0)
+    better = replace(worse, failed_gpu_hours=2.0)
+    assert verdict(calm(headline=worse, before=better)) == Verdict(
+        word="watch", sentence="5.0 % of 100.0 GPU-hours went into failed runs, up from 2.0 %."
+    )
+    assert verdict(calm(headline=better, before=worse)).word == "quiet"
+    assert "as in the period before" in verdict(calm(headline=worse, before=worse)).sentence
+
+
+def test_the_verdict_holds_nothing_that_a_user_chose() -> None:
+    assert verdict(nights.hostile()) == verdict(nights.full())
+
+
+def test_the_figures_of_a_full_night() -> None:
+    assert page_of(nights.full()).figures == (
+        Figure(key="jobs", label="jobs ended", value="1,498", detail="1,602 runs of 74 users; 1,120 calls of gsub",
+               change="+9 % from 1,377", number=1498, before=1377),
+        Figure(key="gpu-hours", label="GPU-hours held", value="11,840", change="+9 % from 10,911",
+               number=11_840.5, before=10_911.0),
+        Figure(key="failed-gpu-hours", label="GPU-hours in failed runs", value="1,788", detail="15.1 % of all",
+               change="from 9.8 %", tone="bad", number=1788.2, before=1070.2),
+        Figure(key="failed-runs", label="runs failed", value="205", detail="88 cancelled; 3 not judged yet",
+               change="+8 % from 189", number=205, before=189),
+        Figure(key="saved", label="GPU-hours saved", value="+237.1", detail="2 of 3 means estimated", tone="good",
+               number=204.1 + 33.0),
+        Figure(key="retried", label="GPU-hours done by retries", value="+61.7", number=61.7,
+               detail="completed less failed; spent, without their users"),
+        Figure(key="wrong", label="times we were wrong", value="28", detail="of 513 that we acted", number=28),
+        Figure(key="ettr", label="ETTR", value="87.1 %", detail="of 212 jobs that counted steps",
+               number=0.871),
+    )  # fmt: skip
+
+
+def test_what_could_not_be_estimated_is_never_a_number() -> None:
+    unknown = Saving(what="prerun", formula="prerun-1", gpu_hours=None, n=3, needed=20)
+    (saved,) = [one for one in page_of(calm(savings=(unknown,))).figures if one.key == "saved"]
+    assert (saved.value, saved.detail, saved.tone) == ("not estimated", "0 of 1 means estimated", "")
+
+
+def test_sections_without_anything_are_left_out_and_two_are_said_in_a_line() -> None:
+    sections = page_of(calm()).sections
+    assert [(one.key, one.empty) for one in sections] == [
+        ("failed", "No run failed."),
+        ("nodes", "No node is under suspicion, and none is drained by us."),
+    ]
+    assert not any(one.has_something for one in sections)
+
+
+def test_every_section_of_a_full_night_is_there() -> None:
+    page = page_of(nights.full())
+    assert [(one.key, [table.key for table in one.tables]) for one in page.sections] == [
+        ("failed", ["categories", "incidents", "repeated_jobs", "repeated_users", "repeated_inputs"]),
+        ("saved", ["savings", "retried", "caught"]),
+        ("wrong", ["wrong", "agreement", "rules"]),
+        ("nodes", ["suspects", "lemons", "drains"]),
+        ("inputs", ["inputs"]),
+        ("idle", ["idle"]),
+        ("requests", ["requests"]),
+        ("queueing", ["waits", "longest_waits", "locality"]),
+        ("large", ["large_jobs"]),
+        ("users", ["users"]),
+        ("accounts", ["accounts"]),
+    ]
+
+
+def test_one_users_report_says_whose_it_is() -> None:
+    page = page_of(replace(calm(), user="ada"))
+    assert (page.title, page.whose) == ("Report for ada", "cluster aurora")
+
+
+def test_inputs_that_are_blocked_alike_are_one_row_and_stay_apart_in_csv() -> None:
+    blocked = tuple(
+        Blocked(
+            input=BlockedInput(digest=str(i), path=f"/d/{i}", uid=7, reason=f"/d/{i}: it does not exist", at=float(i)),
+            user="ada",
+            new=i > 2,
+        )
+        for i in range(5)
+    )
+    (section,) = [one for one in page_of(calm(blocked=blocked)).sections if one.key == "inputs"]
+    (table,) = section.tables
+    assert table.rows == (
+        Row(("/d/4", 2, "ada", 4.0, "new", None), more="it does not exist"),
+        Row(("/d/2", 3, "ada", 2.0, "known", None), more="it does not exist"),
+    )
+    assert [row.values[0] for row in table.unfolded] == ["/d/4", "/d/3", "/d/2", "/d/1", "/d/0"]

@@ -1,0 +1,133 @@
+"""The HTML page and mail: whole without anything from outside, and nothing of a user's is read as HTML."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import nights
+import pytest
+
+from slurmwrap.report import html
+from slurmwrap.report.headline import page_of
+from slurmwrap.report.page import Column, Table
+from slurmwrap.report.plots import draw
+from slurmwrap.report.record import NightReport, ShareRow
+from slurmwrap.report.words import visible
+
+VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
+
+
+class Read(HTMLParser):
+    """What a browser is told: elements, attributes, text; every element must be closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.attributes: set[str] = set()
+        self.text: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements[tag] += 1
+        self.attributes |= {name for name, _ in attrs}
+        self.ids += [str(value) for name, value in attrs if name == "id"]
+        self.links += [str(value) for name, value in attrs if name in ("href", "src", "xlink:href", "action", "data")]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def page(report: NightReport) -> str:
+    return html.render(page_of(report), draw(report), made_by="slurmwrap 1")
+
+
+def mail(report: NightReport) -> str:
+    return html.mail(page_of(report), made_by="slurmwrap 1")
+
+
+@pytest.mark.parametrize("report", [nights.full(), nights.hostile(), nights.empty()], ids=["full", "hostile", "empty"])
+def test_the_page_is_whole_by_itself(report: NightReport) -> None:
+    read = Read(page(report))
+    assert {"script", "link", "img", "iframe", "object", "form"} & set(read.elements) == set()
+    assert [name for name in read.attributes if name.startswith("on")] == []
+    assert [link for link in read.links if not link.startswith("#")] == []
+    assert {link[1:] for link in read.links} <= set(read.ids)
+    assert [one for one, times in Counter(read.ids).items() if times > 1] == []
+    assert read.elements["h1"] == 1
+
+
+@pytest.mark.parametrize("make", [page, mail])
+def test_hostile_names_are_text_and_nothing_else(make: object) -> None:
+    quiet, hostile = Read(make(nights.full())), Read(make(nights.hostile()))  # type: ignore[operator]
+    assert hostile.elements["script"] == 0
+    assert hostile.attributes == quiet.attributes
+    text = "".join(hostile.text)
+    assert visible(nights.HOSTILE) in text
+    assert [
+        character for character in text if not (character.isprintable() or character in "\n\N{NO-BREAK SPACE}")
+    ] == []
+
+
+@pytest.mark.parametrize("make", [page, mail])
+def test_a_page_of_names_of_any_length_stays_small(make: object) -> None:
+    assert len(make(nights.hostile("x" * 100_000)).replace("x" * 100_000, "")) < 400_000  # type: ignore[operator]
+
+
+def test_a_mail_stays_below_the_102_kilobytes_at_which_gmail_cuts() -> None:
+    assert len(mail(nights.full()).encode()) < 60_000
+    assert "var(--" not in mail(nights.full())
+
+
+def test_rows_beyond_the_limit_open_at_a_click_and_beyond_those_are_counted() -> None:
+    rows = tuple(
+        ShareRow(name=f"user{i:03}", jobs=1, attempts=1, gpu_hours=1.0, failed_attempts=0, failed_gpu_hours=0.0,
+                 cancelled_attempts=0) for i in range(100)
+    )  # fmt: skip
+    text = page(replace(nights.full(), users=rows))
+    assert "<summary>60 more</summary>" in text
+    assert "and 30 more: slurmwrap report --format csv" in text
+    assert [name for name in (f"user{i:03}" for i in range(100)) if name in text] == [f"user{i:03}" for i in range(70)]
+
+
+def test_without_matplotlib_the_page_says_so() -> None:
+    text = html.render(page_of(nights.full()), None, made_by="slurmwrap 1")
+    assert "Drawings are left out: matplotlib is not installed here" in text
+    assert Read(text).elements["svg"] == 0
+
+
+def test_heads_above_heads_span_their_columns() -> None:
+    columns = (Column(key="a", head="a"), Column(key="b", head="b", group="g"), Column(key="c", head="c", group="g"))
+    assert html.groups(Table(key="t", title="t", columns=columns, rows=())) == (("", 1), ("g", 2))
+    assert html.groups(Table(key="t", title="t", columns=columns[:1], rows=())) == ()
+
+
+def test_a_number_keeps_its_unit() -> None:
+    assert html.tied("15.1 % of 11 GPU-hours in 3 min") == "15.1\xa0% of 11\xa0GPU-hours in 3\xa0min"
+
+
+def test_every_colour_of_a_drawing_is_one_of_the_pages() -> None:
+    drawn = "".join((draw(nights.full()) or {}).values())
+    assert re.findall(r"#[0-9a-fA-F]{6}", drawn) == []
+    css = (html.shipped("templates") / "report" / "page.css").read_text(encoding="utf-8")
+    used = set(re.findall(r"var\((--[a-z]+)\)", drawn + css))
+    light, dark, paper = (set(re.findall(r"(--[a-z]+):", part)) for part in re.findall(r":root \{(.*?)\}", css, re.S))
+    assert used <= light
+    assert light == dark == paper

@@ -1,0 +1,151 @@
+"""The command to try next, of each kind of failure: in the unit that was asked for, and safe to paste."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.report.nextstep import Next, more_memory, next_step
+from slurmwrap.report.story import Story
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.submission import Submission
+
+ASKED = Submission(
+    cluster="lab", job_id=81, uid=1, user="ada", at=1.0, script_path="train.sbatch", work_dir="/home/ada"
+)
+SCRIPT = "/home/ada/train.sbatch"
+
+
+def run(category: str, **changes: Any) -> AttemptRecord:
+    known = CATEGORIES[category]
+    diagnosis = Diagnosis(
+        category=category,
+        domain=known.domain,
+        decision=known.decision,
+        confidence=1,
+        signature="",
+        advice=known.advice,
+        node=changes.pop("node", ""),
+        input_path=changes.pop("input_path", ""),
+    )
+    base = AttemptRecord(
+        attempt=Attempt(cluster="lab", job_id=81, submit_time=2),
+        address="81",
+        state="FAILED",
+        end_time=100,
+        diagnosis=diagnosis,
+        decision="stop",
+    )
+    return replace(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("record", "commands"),
+    [
+        (run("gpu_oom"), (f"gsub --prerun=only {SCRIPT}",)),
+        (run("cpu_oom", mem_mib_per_node=65536), (f"gsub --mem=96G {SCRIPT}",)),
+        (run("cpu_oom", mem_mib_per_cpu=500), (f"gsub --mem-per-cpu=750M {SCRIPT}",)),
+        (run("cpu_oom"), (f"gsub --prerun=only {SCRIPT}",)),
+        (run("time_limit", time_limit_s=4 * 3600), (f"gsub --time=06:00:00 {SCRIPT}",)),
+        (run("time_limit", time_limit_s=86400), (f"gsub --time=1-12:00:00 {SCRIPT}",)),
+        (run("nccl_error"), (f"NCCL_DEBUG=INFO gsub --retry {SCRIPT}",)),
+        (run("gpu_hardware", node="n3"), (f"gsub --retry --exclude=n3 {SCRIPT}",)),
+        (run("core_dump"), (f"PYTHONFAULTHANDLER=1 gsub --prerun=only {SCRIPT}",)),
+        (run("cuda_failure"), (f"CUDA_LAUNCH_BLOCKING=1 gsub --prerun=only {SCRIPT}",)),
+        (run("model_diverged"), (f"gsub {SCRIPT}",)),
+        (run("storage_full"), (f"gsub {SCRIPT}",)),
+        (run("incorrect_inputs", decision="blacklist_input"), (f"gsub {SCRIPT}",)),
+        (run("checkpoint_error"), (f"gsub --prerun=only {SCRIPT}",)),
+        (run("no_signature", std_out="/o ut"), ("tail -n 60 '/o ut'", f"gsub --prerun=only {SCRIPT}")),
+        (
+            run("incorrect_inputs", decision="blacklist_input", input_path="/data/a b.npz"),
+            (f"gsub {SCRIPT}", "slurmwrap inputs show '/data/a b.npz'"),
+        ),
+        (run("success"), ()),
+        (run("cancelled", decision="none"), ()),
+    ],
+    ids=lambda value: value.diagnosis.category if isinstance(value, AttemptRecord) else "",
+)
+def test_the_command_fits_the_failure(record: AttemptRecord, commands: tuple[str, ...]) -> None:
+    assert next_step(Story(address="81", submission=ASKED, attempts=(record,))).commands == commands
+
+
+def test_a_job_without_a_script_file_is_told_to_repeat_its_call() -> None:
+    no_file = "It had no script file (--template, --wrap, a pipe): repeat that call,"
+    for record, command, said in (
+        (run("gpu_oom"), "", f"Mend it, try it on one GPU, then submit again. {no_file} gsub --prerun=only …"),
+        (run("no_signature", std_out="/o"), "tail -n 60 /o", f"{no_file} gsub --prerun=only …"),
+        (run("nccl_error"), "", f"{no_file} NCCL_DEBUG=INFO gsub --retry …"),
+    ):
+        step = next_step(Story(address="81", submission=replace(ASKED, script_path=""), attempts=(record,)))
+        assert (step.command, step.sentence[-len(said) :]) == (command, said)
+        assert step.commands == ((command,) if command else ())
+    unknown = next_step(Story(address="81", attempts=(run("gpu_oom"),)))
+    assert unknown == Next(sentence="Mend it, try it on one GPU, then submit again.")
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_whatever_a_user_called_his_files_stays_one_word(category: str) -> None:
+    evil = "x'; rm -rf ~ #\n"
+    record = run(category, input_path=evil, node=evil, std_out=evil)
+    asked = replace(ASKED, script_path=evil, work_dir="/w d")
+    for command in next_step(Story(address="81", submission=asked, attempts=(record,))).commands:
+        assert set(shlex.split(command)) & {"rm", "-rf", "~", "#", ";"} == set()
+
+
+def test_what_was_measured_counts_where_it_is_more() -> None:
+    asked = run("cpu_oom", mem_mib_per_node=1024, measurement=Measurement(mem_peak_mib=10240))
+    assert more_memory(asked) == "--mem=12G"
+
+
+def test_of_an_array_the_newest_failure_is_meant() -> None:
+    tasks = tuple(
+        replace(
+            run(category), address=f"77_{n}", attempt=Attempt(cluster="lab", job_id=90 + n, submit_time=2), end_time=at
+        )
+        for n, (category, at) in enumerate((("gpu_oom", 100), ("model_diverged", 300), ("success", 400)))
+    )
+    asked = replace(ASKED, job_id=77)
+    step = next_step(Story(address="77", submission=asked, attempts=tasks))
+    assert step == Next(sentence="Change what diverges, then submit again.", command=f"gsub {SCRIPT}")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "real", "step"),
+    [
+        (Outcome.PASS, 81, Next(sentence="This is the pre-run of job 81, and it passed.", command="slurmwrap why 81")),
+        (
+            Outcome.INCONCLUSIVE,
+            81,
+            Next(sentence="This is the pre-run of job 81, and it proved nothing.", command="slurmwrap why 81"),
+        ),
+        (
+            Outcome.PASS,
+            None,
+            Next(sentence="This is a pre-run without a job of its own, and it passed. The job can be submitted."),
+        ),
+    ],
+)
+def test_asked_by_the_id_of_a_pre_run_its_verdict_and_its_job_are_told(
+    outcome: Outcome, real: int | None, step: Next
+) -> None:
+    verdict = Verdict(outcome=outcome, layer="step", reason="three steps ran")
+    tried = PrerunRecord(cluster="lab", job_id=real, prerun_job_id=82, uid=1, at=9.0, verdict=verdict)
+    own = replace(run("success"), attempt=Attempt(cluster="lab", job_id=82, submit_time=2), address="82")
+    assert next_step(Story(address="82", preruns=(tried,), slurm_says="COMPLETED")) == step
+    assert next_step(Story(address="82", preruns=(tried,), attempts=(own,))) == step
+    waiting = Next(sentence="It has not ended.", command="slurmwrap watch 81")
+    assert next_step(Story(address="81", preruns=(tried,), slurm_says="PENDING (BeginTime)")) == waiting
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED (None assigned)"])
+def test_a_job_that_has_ended_is_not_said_to_go_on(state: str) -> None:
+    sentence = "It ended, and how is not found out yet: the reconciler does that (slurmwrap reconcile)."
+    assert next_step(Story(address="81", submission=ASKED, slurm_says=state)) == Next(sentence=sentence)

@@ -1,0 +1,118 @@
+"""What is called saved: each formula by hand, and nothing below twenty cases."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from slurmwrap.job.measurement import CurvePoint
+from slurmwrap.report import savings
+from slurmwrap.report.figures import Again, Caught, Drawn, Figures, Passed, Tuned
+from slurmwrap.report.formulas import BY_ID, FORMULAS
+from slurmwrap.report.holdout import holdout
+from slurmwrap.report.record import Retries, Wrong
+from slurmwrap.report.wrong import missed, retries, wrong
+
+CURVE = tuple(CurvePoint(cpus=cpus, steps_per_s=speed) for cpus, speed in ((2, 10.0), (4, 16.0), (8, 20.0)))
+
+
+def stopped(category: str, gpus: int) -> Caught:
+    return Caught(category=category, job_id=1, gpus=gpus, uid=7, at=0.0, reason="")
+
+
+def test_pre_runs_save_gpus_times_median_less_their_own_time() -> None:
+    cases = [stopped("gpu_oom", 8)] * 15 + [stopped("import_error", 4)] * 10
+    lasted = {"gpu_oom": [1800] * 10 + [3600] * 11, "import_error": [60] * 5}  # the latter's is the median of all: 1 h
+    found = savings.prerun(cases, lasted, 7200.0)
+    assert found.gpu_hours == pytest.approx(15 * 8 * 1.0 + 10 * 4 * (1800 / 3600) - 2)
+    assert found.n == 25
+    assert found.low is not None and found.high is not None
+    assert found.low < found.gpu_hours < found.high
+    assert found.spared
+
+
+def test_below_twenty_cases_nothing_is_estimated() -> None:
+    lasted = {"gpu_oom": [3600] * 50}
+    for cases, of in (([stopped("gpu_oom", 8)] * 19, lasted), ([stopped("gpu_oom", 8)] * 50, {"gpu_oom": [1] * 19})):
+        found = savings.prerun(cases, of, 0.0)
+        assert (found.gpu_hours, found.low, found.high, found.n) == (None, None, None, 19)
+    assert savings.retry([Again("success", "gpu_oom", 3600.0)] * 19).gpu_hours is None
+    assert savings.tuning([Tuned(3600.0, 2, 4, CURVE)] * 19).gpu_hours is None
+    assert savings.placement(1000).gpu_hours is None
+
+
+def test_retries_count_what_they_finished_less_what_they_burnt() -> None:
+    cases = [Again("success", "nccl_error", 7200.0)] * 15 + [Again("nccl_error", "nccl_error", 3600.0)] * 5
+    cases += [Again("cancelled", "nccl_error", 9e9), Again("", "nccl_error", 9e9)]
+    found = savings.retry(cases)
+    assert (found.gpu_hours, found.n, found.spared) == (15 * 2 - 5 * 1, 20, False)
+
+
+def test_tuning_counts_what_the_measured_curve_says() -> None:
+    faster, slower, beyond = Tuned(3600.0, 2, 8, CURVE), Tuned(3600.0, 8, 6, CURVE), Tuned(3600.0, 16, 8, CURVE)
+    found = savings.tuning([faster] * 15 + [slower] * 5 + [beyond] * 9)
+    assert found.gpu_hours == pytest.approx(15 * (20 / 10 - 1) + 5 * (18 / 20 - 1))
+    assert found.n == 20
+
+
+def test_a_curve_says_nothing_beyond_its_points() -> None:
+    assert [savings.speed(CURVE, cpus) for cpus in (1, 2, 3, 4, 6, 8, 9)] == [None, 10.0, 13.0, 16.0, 18.0, 20.0, None]
+    assert (savings.speed((), 1), savings.speed(CURVE[:1], 2), savings.speed(CURVE[:1], 3)) == (None, 10.0, None)
+
+
+def test_what_we_got_wrong_stands_beside_how_often_we_spoke() -> None:
+    again = [
+        Again("success", "nccl_error", 1.0),
+        Again("nccl_error", "nccl_error", 1.0),
+        Again("gpu_oom", "nccl_error", 1.0),
+        Again("cancelled", "nccl_error", 1.0),
+        Again("", "nccl_error", 1.0),
+    ]
+    passed = [Passed(30.0, "import_error", 20.0), Passed(30.0, "success", 20.0)]
+    figures = Figures(since=0, until=1, again=again, passed=passed, refused=5, refused_falsely=1)
+    assert wrong(figures) == Wrong(
+        retries=3,
+        retries_failed_again=1,
+        preruns_passed=2,
+        preruns_missed=1,
+        refusals=5,
+        false_refusals=1,
+    )
+    assert retries(again) == Retries(jobs=5, completed=1, failed_again=2, cancelled=1, unfinished=1)
+
+
+@pytest.mark.parametrize(
+    ("category", "run_s", "expected"),
+    [
+        ("import_error", 120.0, True),
+        ("import_error", 121.0, False),
+        ("gpu_oom", 20.0, False),  # what a job shards one GPU cannot show
+        ("node_failure", 20.0, False),
+        ("cancelled", 20.0, False),
+    ],
+)
+def test_a_pre_run_missed_only_what_it_could_have_seen(category: str, run_s: float, expected: bool) -> None:
+    assert missed(Passed(30.0, category, run_s)) is expected
+
+
+def test_the_experiment_compares_draws_not_jobs() -> None:
+    held = [Drawn(f"h{n // 2}", True, 3600.0 * (n % 4), 0.0) for n in range(60)]  # 30 draws of two jobs
+    control = [Drawn(f"c{n}", False, 3600.0 * (n % 2), 360.0) for n in range(50)]
+    figures = Figures(since=0, until=1, drawn=[*held, *control], holdout=0.05)
+    found = holdout(figures)
+    assert (found.held_out, found.control, found.share) == (60, 50, 0.05)
+    assert found.held_out_waste == pytest.approx(1.5)
+    assert found.control_waste == pytest.approx(0.5 + 0.1)
+    assert found.difference == pytest.approx(0.9)
+    assert found.low is not None and found.high is not None and found.low < 0.9 < found.high
+    sound = [one for one in control if not one.waste_gpu_s] * 9  # draws without a failure are no cases
+    assert holdout(Figures(since=0, until=1, drawn=[*held, *sound])).difference is None
+    few = holdout(Figures(since=0, until=1, drawn=[*held[:38], *control]))
+    assert (few.held_out, few.difference, few.low, few.high) == (38, None, None, None)
+    assert few.held_out_waste == pytest.approx(fmean([n % 4 for n in range(38)]))
+
+
+def test_every_formula_says_what_it_counts_and_leaves_out() -> None:
+    assert set(FORMULAS) == set(BY_ID) == {"prerun-1", "retry-1", "placement-1", "tuning-1", "holdout-1"}
+    assert all(one.says and one.case and one.leaves_out for one in BY_ID.values())
