@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import typer
 
-from slurmwrap.cli.completion import Shell, script
+from slurmwrap.cli.completion.command import Shell, script
 from slurmwrap.cli.slurmwrap import app
 
 _DEADLINE_S = 20.0

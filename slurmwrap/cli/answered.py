@@ -18,10 +18,10 @@ def answer(words: Sequence[str], option: str, about_us: str) -> int:
     """sbatch's exit code. Of ours nothing is said about --usage and --version on stdout: programs read it."""
     try:
         code = _ask_sbatch(words)
-    except SlurmwrapError:  # without Slurm's commands one may still ask what gsub is
+    except SlurmwrapError:
         _say_ours(option, about_us)
         raise
-    if code == 0:
+    if code == 0 or option == "help":  # where Slurm is not set up one may still ask what gsub is
         _say_ours(option, about_us)
     return code
 

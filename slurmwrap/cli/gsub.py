@@ -28,6 +28,7 @@ from slurmwrap.errors import (
 )
 from slurmwrap.job.command_line import own_options, words_for_sbatch
 from slurmwrap.job.getopt import Names, names_with
+from slurmwrap.job.options import MAKING
 from slurmwrap.job.parse import parse_request
 from slurmwrap.job.passthrough import open_file, passthrough_reason, says_yes, site_reason, switched_off
 from slurmwrap.job.request import JobRequest
@@ -50,6 +51,8 @@ retried, if you wish).
   gsub --explain --dry-run train.sbatch show that, and where the job would best run now; submit nothing
   gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
+  gsub --template torchrun -G 16 train.py --lr 3e-4     make the batch script from a template, and submit it
+  gsub new --template torchrun -G 16 train.py           write it to train.sbatch (gsub --template list shows them all)
 
 gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --prerun=MODE            auto: the job waits for its pre-run, 10 minutes at most, unless there is nothing to learn
@@ -65,6 +68,8 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --dry-run, --explain     see above
   --force                  submit although a check refuses
   --json                   with --prerun=only: the verdict as JSON
+  --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
+  --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
 
 Afterwards: slurmwrap why JOBID tells what was changed, what happened and what to do; slurmwrap prerun list shows the
 pre-runs. sbatch's own options stand above.
@@ -85,19 +90,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         caller.interrupted()
     except Exception as error:  # after sbatch was called: nothing is submitted again
         voice.fault(error)
-        voice.say("it is not known how far the submission came; look with squeue --me before you try again")
+        voice.say("it is not known how far the submission came")
+        voice.say("look with squeue --me before you try again")
         return 70
 
 
 def _main(words: list[str], voice: Voice) -> int:
     environ, stdin = dict(os.environ), _Stdin()
     off = switched_off(environ)
+    if words[:1] == ["new"]:
+        from slurmwrap.cli import new
+
+        if new.wanted(words, environ):
+            return new.new(words[1:], environ, voice)
     if off and not _says_own(words, environ):
         return become_sbatch(words)
     try:
         here = os.getcwd()
     except OSError:  # the directory is gone: sbatch has words and an exit code for that
         return _unchanged(words, stdin)
+    if _wants_template(words):
+        from slurmwrap.cli.new import from_template
+
+        made = from_template(words, environ, voice)
+        if made is None:
+            return 0
+        words, stdin.content = made.words, made.content
     try:
         request = _parsed(words, environ, here, stdin)
     except (UsageError, ScriptError) as error:
@@ -224,6 +242,12 @@ def _submits_nothing(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     if environ.get("GSUB_PRERUN") == "only" or says_yes(environ, "GSUB_DRY_RUN"):
         return True
     return any(one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in own_options(words))
+
+
+def _wants_template(words: Sequence[str]) -> bool:
+    """Whether the script is to be made (job/templates.py): the program's own arguments do not count."""
+    said = any(word.startswith(("--template", "--values")) for word in words)
+    return said and any(one.option in MAKING for one in own_options(words))
 
 
 def _says_own(words: Sequence[str], environ: Mapping[str, str]) -> bool:

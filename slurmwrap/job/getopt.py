@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from slurmwrap.job.options import (
     BASE,
     BY_LETTER,
+    MAKING,
     NONE,
     OPTIONAL,
     OWN_BY_NAME,
@@ -92,7 +93,8 @@ def directive_names(names: Names) -> Names:
 
 
 _OURS = "It is gsub's own option; gsub --help lists them."
-OWN_NAMES = Names(sbatch={}, letters={}, own=OWN_BY_NAME)  # the names of `#GSUB` lines
+# the names of `#GSUB` lines
+OWN_NAMES = Names(sbatch={}, letters={}, own={n: o for n, o in OWN_BY_NAME.items() if n not in MAKING})
 
 
 def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset()) -> Scan:

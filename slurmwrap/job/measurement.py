@@ -40,6 +40,7 @@ class Measurement:
     largest_tensor_mib: float | None = None  # largest of them: skew is largest / model (Tiresias, NSDI'19)
     gpu_util: float | None = None  # 0..1, mean share of time with a kernel running (NVML)
     gpu_mem_util: float | None = None  # 0..1, mean share of time with device memory busy (NVML)
+    gpus_unused: int | None = None  # GPUs of the whole run on which no process was ever seen (NVML's accounting)
     gpu_power_w: float | None = None
     pcie_mib_per_s: float | None = None
     sensitivity: Mapping[str, float] = field(default_factory=dict)  # resource -> slow-down under a stressor, >= 1

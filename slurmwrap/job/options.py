@@ -262,7 +262,12 @@ OWN: tuple[OwnOption, ...] = (
     OwnOption("explain", "explain", "GSUB_EXPLAIN"),
     OwnOption("force", "force", "GSUB_FORCE"),
     OwnOption("json", "json", ""),
+    OwnOption("template", "template", "", REQUIRED),
+    OwnOption("values", "values", "", REQUIRED),
 )
+
+# These make the script, so they cannot stand in one.
+MAKING: frozenset[str] = frozenset({"template", "values"})
 
 BY_NAME: dict[str, Option] = {option.name: option for option in SBATCH}
 BY_LETTER: dict[str, Option] = {option.short: option for option in SBATCH if option.short}

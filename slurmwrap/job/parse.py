@@ -215,7 +215,7 @@ def _scan_lines(located: Sequence[_Located], script: Script, names: Names) -> tu
         ours = line.magic == "#SBATCH" and str(bad).partition("--")[2].partition("=")[0].rstrip("'") in OWN_BY_NAME
         hint = "gsub's own options go on a #GSUB line." if ours else bad.hint
         if line.magic == "#GSUB":
-            hint = hint or f"#GSUB lines take {', '.join('--' + own.name for own in OWN)}."
+            hint = hint or f"#GSUB lines take {', '.join('--' + name for name in OWN_NAMES.own)}."
         unknown = bad.unknown and line.magic == "#SBATCH"
         raise (UnknownOption if unknown else UsageError)(f"{_shown(script)}:{line.line}: {bad}", hint=hint) from None
     if found.rest < len(located):
@@ -305,11 +305,17 @@ def _own_on(command: CommandLine) -> Iterable[_OwnValue]:
     return [_own_value(OWN_BY_NAME[one.option], one.value, "") for one in command.given if one.own]
 
 
+_TAKES = {
+    "values": "values with commas between them: --values=1e-4,3e-4,1e-3",
+    "prerun-command": "a command: --prerun-command='python train.py --steps 50'",
+}
+
+
 def _own_value(option: OwnOption, value: str | None, place: str) -> _OwnValue:
     if option.argument is not REQUIRED:
         return option.field, option.flag
     if not value or (option.choices and value not in option.choices):
-        allowed = f"one of {', '.join(option.choices)}" if option.choices else "a name"
+        allowed = f"one of {', '.join(option.choices)}" if option.choices else _TAKES.get(option.name, "a name")
         raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=f"It takes {allowed}.")
     if not option.number:
         return option.field, value

@@ -57,6 +57,8 @@ class Own:
     explain: bool = False
     force: bool = False
     json: bool = False
+    template: str | None = None  # job/templates.py makes the script of it; the request of that script has none
+    values: str | None = None  # of the template array
 
 
 class GpuUnit(Enum):

@@ -109,14 +109,20 @@ class _Budget:
 def _entries(
     script: str, chdir: str, args: Sequence[str], environ: Mapping[str, str], depth: int
 ) -> Iterator[EntryPoint]:
-    """Entry points of the script, and of the shell scripts that it starts."""
-    for entry in entry_points(script, chdir, args, environ):
+    """Entry points of the script, of `bash -c` in it, and of the shell scripts that it starts."""
+    for entry in entry_points(script, chdir, args, environ, _not_here):
         yield entry
         if entry.kind == "shell" and depth < _SHELL_DEPTH and entry.path:
             content = _Budget().read(entry.path)
             if content is not None:
                 text = content.decode("utf-8", "surrogateescape")
                 yield from _entries(text, entry.cwd or chdir, entry.argv, environ, depth + 1)
+
+
+def _not_here(path: str) -> str | None:
+    """Scripts are followed above, within the budget; the walk itself follows only what stands in the text."""
+    del path
+    return None
 
 
 def _imported(known: Mapping[str, bytes], places: Sequence[str], budget: _Budget) -> dict[str, bytes]:

@@ -51,7 +51,8 @@ def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
 def verdict_from_json(plain: dict[str, Any]) -> Verdict:
     """Raises KeyError, TypeError or ValueError on anything but `verdict_to_json`'s output."""
     findings = tuple(Finding(**{**f, "severity": Severity(f["severity"])}) for f in plain["findings"])
-    evidence = tuple(Citation(**c) for c in plain["evidence"])
+    around = ("before", "after")
+    evidence = tuple(Citation(**{**c, **{name: tuple(c.get(name, ())) for name in around}}) for c in plain["evidence"])
     measured = Measurement(**plain["measurement"]) if plain["measurement"] else None
     rest = {**plain, "outcome": Outcome(plain["outcome"]), "findings": findings, "evidence": evidence}
     return Verdict(**{**rest, "measurement": measured})

@@ -22,11 +22,14 @@ from slurmwrap.slurm.which import slurms_own, started_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from slurmwrap.cluster.action import SlurmAction
     from slurmwrap.cluster.job import JobRecord
     from slurmwrap.cluster.limits import Quotas
     from slurmwrap.cluster.node import Node, Snapshot
     from slurmwrap.edges import Clock, SbatchCall, SbatchResult
+    from slurmwrap.slurm.jobs import Watched
     from slurmwrap.slurm.kept import KeptAnswers
     from slurmwrap.slurm.racks import Network
 
@@ -208,6 +211,19 @@ class SlurmCommands:
         found = self._jobs("-j", address)
         return next((job for job in found if str(job.job_id) == address), found[0] if found else None)
 
+    def watched(self, *addresses: str) -> tuple[Watched, ...]:
+        """The rows of these jobs by one call of squeue, with what the scheduler expects of those that wait: of an array
+        one row for each task that has started and one for the others. () when Slurm has forgotten them."""
+        from slurmwrap.slurm.actions import JOB_ADDRESS
+        from slurmwrap.slurm.jobs import parse_watched, watched_format
+
+        if not addresses or not all(JOB_ADDRESS.fullmatch(address) for address in addresses):
+            raise SlurmError(f"{' '.join(addresses)!r} is not a job id or array task address")
+        separator = f"\x1f{os.urandom(8).hex()}\x1f"
+        argv = ["squeue", "--noheader", "--all", "--states=all", "-j", ",".join(addresses)]
+        asked = {"SQUEUE_FORMAT2": watched_format(separator)}
+        return _known(lambda: parse_watched(self._read(argv, environs=(asked,))[0], separator))
+
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         """All jobs that Slurm still knows, ended ones too, of one user or all."""
         return self._jobs(*([] if user is None else [f"--user={user}"]))
@@ -278,22 +294,13 @@ class SlurmCommands:
 
         separator = f"\x1f{os.urandom(8).hex()}\x1f"  # in the environment: argv can be read by everyone
         argv = ["squeue", "--noheader", "--all", "--states=all", *selection]
-        try:
-            rows, excluded = self._read(
-                argv,
-                argv,
-                environs=(
-                    {"SQUEUE_FORMAT2": job_format(separator)},
-                    {"SQUEUE_FORMAT": exclude_format(separator)},
-                ),
-            )
+        asked = ({"SQUEUE_FORMAT2": job_format(separator)}, {"SQUEUE_FORMAT": exclude_format(separator)})
+
+        def read() -> tuple[JobRecord, ...]:
+            rows, excluded = self._read(argv, argv, environs=asked)
             return parse_jobs(rows, excluded, separator)
-        except ValueError as error:
-            raise SlurmError(f"squeue: {error}") from error
-        except SlurmError as error:
-            if _FORGOTTEN in str(error):
-                return ()
-            raise
+
+        return _known(read)
 
     def _read(self, *commands: Sequence[str], environs: Sequence[Mapping[str, str]] = ()) -> list[str]:
         """The outputs of commands run side by side. The first failure raises."""
@@ -329,6 +336,18 @@ class SlurmCommands:
             if probe.missing or re.search(_NO_CONF, _decode(probe.stderr)):
                 output_of(replace(probe, exit_code=1), 2.0)
         self._conf_seen = True
+
+
+def _known(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What squeue told; () where Slurm has forgotten the job. SlurmError, also for an answer that cannot be read."""
+    try:
+        return read()
+    except ValueError as error:
+        raise SlurmError(f"squeue: {error}") from error
+    except SlurmError as error:
+        if _FORGOTTEN in str(error):
+            return ()
+        raise
 
 
 def _reading_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.job import FINAL_STATES, JobRecord
-from slurmwrap.records import replace
+from slurmwrap.records import dataclass, replace
 from slurmwrap.slurm.parse import number, parse_duration
 
 JOB_FIELDS = (  # squeue(1) --Format; the last six are the user's own text
@@ -43,6 +43,41 @@ def parse_jobs(text: str, excluded: str, separator: str) -> tuple[JobRecord, ...
         fields = dict(zip(JOB_FIELDS, row, strict=True))
         records.append(_job(fields, exc_nodes=_text(lists.get(fields["JobID"], ""))))
     return tuple(records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """One row of a job that somebody watches: with the scheduler's forecast, where the job waits."""
+
+    record: JobRecord
+    expected_start: int | None = None  # Unix seconds; Slurm's own forecast (squeue --start)
+    expected_nodes: str = ""
+    dependency: str = ""  # as Slurm keeps it: "afterok:81(unfulfilled)"
+
+
+_FORECAST = ("SchedNodes", "Dependency")
+
+
+def watched_format(separator: str) -> str:
+    """The value of SQUEUE_FORMAT2 that `parse_watched` reads."""
+    return ",".join((job_format(separator), *(f"{field}:{separator}" for field in _FORECAST)))
+
+
+def parse_watched(text: str, separator: str) -> tuple[Watched, ...]:
+    """One call of squeue; ExcNodeList is not among its fields. ValueError as of `parse_jobs`."""
+    names = (*JOB_FIELDS, *_FORECAST)
+    rows = (dict(zip(names, row, strict=True)) for row in rows_of(text, separator, len(names)))
+    return tuple(_watched(fields) for fields in rows)
+
+
+def _watched(fields: Mapping[str, str]) -> Watched:
+    waits = fields["State"] == "PENDING"
+    return Watched(
+        record=_job(fields, exc_nodes=""),
+        expected_start=parse_time(fields["StartTime"]) if waits else None,
+        expected_nodes=_text(fields["SchedNodes"]) if waits else "",
+        dependency=_text(fields["Dependency"]),
+    )
 
 
 def rows_of(text: str, separator: str, width: int, program: str = "squeue") -> list[Sequence[str]]:

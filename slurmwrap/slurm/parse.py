@@ -227,9 +227,18 @@ def parse_duration(text: str) -> int | None:
 
 
 def parse_config(text: str) -> Mapping[str, str]:
-    """`scontrol show config`: "ClusterName             = lab" and the rest."""
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
+    """`scontrol show config`: "ClusterName             = lab" and the rest.
+
+    What Slurm counts (SlurmctldHost[0]; since 24.11 the hooks, Prolog[0] and Prolog[1]) is one key without the number,
+    its values in order with commas between: nobody has to know which release counts what.
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        key, several, _ = name.strip().partition("[")
+        if equals:
+            found[key] = f"{found[key]},{value.strip()}" if several and key in found else value.strip()
+    return found
 
 
 def release_of(config: Mapping[str, str]) -> tuple[int, int] | None:

@@ -11,9 +11,9 @@ import typer
 from shells import Desk, completion_script
 from typer.testing import CliRunner
 
-from slurmwrap.cli.completion import Shell, script
-from slurmwrap.cli.completion_table import gsub_offers, slurmwrap_commands
-from slurmwrap.cli.completion_words import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS
+from slurmwrap.cli.completion.command import Shell, script
+from slurmwrap.cli.completion.table import gsub_offers, slurmwrap_commands
+from slurmwrap.cli.completion.words import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.job.options import BY_NAME, OWN_BY_NAME, Argument
 

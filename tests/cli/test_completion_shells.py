@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from shells import Desk, Fish, TypedShell, completion_script
 
-from slurmwrap.cli.completion_words import NOT_OFFERED
+from slurmwrap.cli import start
+from slurmwrap.cli.completion.words import NOT_OFFERED
 from slurmwrap.job.options import OWN, SBATCH, Release
 
 SHELLS = ("bash", "zsh", "fish")
@@ -301,6 +303,22 @@ def test_slurm_is_asked_once_for_several_tabs(shell: str, desk: Desk, open_shell
     terminal = open_shell(shell)
     assert [terminal.complete("gsub -p ").offers for _ in range(5)] == [("cpu", "gpu")] * 5
     assert desk.asked().count("sinfo -h -o %R") == 1
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_template_of_ones_own_is_offered_with_the_shipped_ones(
+    shell: str, desk: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
+) -> None:
+    own = tmp_path / ".config/slurmwrap/templates/pretrain.j2"
+    own.parent.mkdir(parents=True)
+    own.write_text("{# about: our runs #}\n{# tasks: node #}\n", encoding="utf-8")
+    gsub = desk.home / "gsub"
+    gsub.write_text(f'#!/bin/sh\nexec {sys.executable} {start.__file__} "$@"\n', encoding="utf-8")
+    if shell == "fish":
+        offers = set(Fish(completion_script(shell, tmp_path), desk.env, desk.work).complete("gsub --template "))
+    else:
+        offers = set(open_shell(shell).complete("gsub --template ").offers)
+    assert offers == {"accelerate", "array", "deepspeed", "jax", "list", "pretrain", "srun", "torchrun"}
 
 
 # --- the user's own settings of the shell -----------------------------------------------------------------------------

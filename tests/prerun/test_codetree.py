@@ -61,6 +61,12 @@ def test_a_shell_script_that_starts_the_program_counts_with_it(tmp_path: Path) -
     assert names(tmp_path, "#!/bin/sh\nbash run.sh 3\n") == ["run.sh", "train.py", "helper.py"]
 
 
+def test_so_does_the_program_that_the_text_of_a_shell_in_each_task_starts(tmp_path: Path) -> None:
+    tree(tmp_path, train_py="import helper\n", helper_py="", run_sh="python other.py\n", other_py="")
+    inline = "#!/bin/sh\nsrun bash -c 'RANK=$SLURM_PROCID exec \"$@\"' bash python train.py 3\nsrun sh -c 'sh run.sh'\n"
+    assert sorted(names(tmp_path, inline)) == ["helper.py", "other.py", "run.sh", "train.py"]
+
+
 def test_settings_that_are_named_count_and_hydras_own_with_them(tmp_path: Path) -> None:
     tree(tmp_path, train_py="import hydra\n", conf__model__big_yaml="a: 1\n", given_yaml="lr: 1\n")
     given = str(tmp_path / "given.yaml")

@@ -12,7 +12,7 @@ import pytest
 from realslurm import USERS, Lab
 from shells import Fish, TypedShell, completion_script
 
-from slurmwrap.cli.completion_words import NOT_OFFERED, OWN_WORDS
+from slurmwrap.cli.completion.words import NOT_OFFERED, OWN_WORDS
 
 pytestmark = pytest.mark.lab
 

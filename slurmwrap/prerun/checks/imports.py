@@ -5,7 +5,6 @@ An ERROR only for statements that run for sure, in a module whose whole way of b
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -226,8 +225,3 @@ def _advice(name: str, near: str, python: str) -> str:
         return f"did you mean {near}?"
     what = DISTRIBUTIONS.get(name, name)
     return f"{python} -m pip install {what}, or activate the environment that has it"
-
-
-def is_plain(tree: ast.Module) -> bool:
-    """True when the module's names can be known from its text."""
-    return bound_names(tree) is not None

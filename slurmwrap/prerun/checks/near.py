@@ -17,12 +17,6 @@ def nearest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str:
     return found[0] if found else ""
 
 
-def did_you_mean(name: str, among: Iterable[str]) -> str:
-    """`did you mean X?`, "" when nothing is near."""
-    found = nearest(name, among)
-    return f"did you mean {found}?" if found else ""
-
-
 def is_slip(one: str, other: str) -> bool:
     """Two neighbours swapped, or one letter left out, added or changed; digits tell files apart on purpose."""
     if one == other or re.sub(r"[a-zA-Z]", "", one) != re.sub(r"[a-zA-Z]", "", other) or abs(len(one) - len(other)) > 1:

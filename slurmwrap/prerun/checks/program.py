@@ -19,7 +19,7 @@ from slurmwrap.prerun.checks.near import near_path
 from slurmwrap.prerun.checks.options import misfitting
 from slurmwrap.prerun.checks.source import Source, read_source
 from slurmwrap.prerun.entry import EntryPoint
-from slurmwrap.prerun.finding import Finding, Severity
+from slurmwrap.prerun.finding import Finding
 from slurmwrap.records import replace
 
 _PARSER_S = 0.5 / (1 << 20)  # seconds that reading the options takes for each byte of the program, at most
@@ -139,8 +139,3 @@ def _of_module(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
     top = entry.module.split(".")[0]
     wanted = (Wanted(name=top, file=where, line=entry.line, sure=True),)
     yield from missing_packages(bare, python_of(entry, desk), desk, wanted)
-
-
-def is_error(finding: Finding) -> bool:
-    """Refuses the job."""
-    return finding.severity is Severity.ERROR

@@ -5,6 +5,7 @@ beside them. `values` is one word of a small language that the scripts in templa
 
     ""            nothing can be offered (a number, a time, free text)
     file, dir     a path
+    template      asked of gsub, which knows the site's own
     partition, qos, account, node, feature, reservation, cluster, license, gres, gpu, job, user, group
                   asked of Slurm or of the machine
     dependency, signal
@@ -181,6 +182,8 @@ OWN_WORDS: dict[str, Word] = {
     "explain": _("show what is changed, and why"),
     "force": _("submit although a check refuses"),
     "json": _("with --prerun=only: the verdict as JSON"),
+    "template": _("make the script from this template", "template"),
+    "values": _("with --template=array: a task for each of them"),
 }
 
 # Taken when typed, but not offered: sbatch's second names of options, and what is for Slurm's own completion.

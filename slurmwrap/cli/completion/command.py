@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli.completion_table import gsub_offers, slurmwrap_commands
+from slurmwrap.cli.completion.table import gsub_offers, slurmwrap_commands
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.shipped import shipped
+from slurmwrap.store.aside import replace
 
 MARK = "Made by: slurmwrap completion"  # by it our own file is known when it is to be replaced
 
@@ -144,17 +144,7 @@ def put(place: Place, text: str, *, sbatch: bool = False) -> list[Path]:
     try:
         place.directory.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            _replace(path, text)
+            replace(path, text, 0o644)  # a shell that starts meanwhile reads one of the two
     except OSError as error:
         raise SlurmwrapError(f"cannot write {error.filename}: {error.strerror}") from error
     return paths
-
-
-def _replace(path: Path, text: str) -> None:
-    """At once: a shell that starts meanwhile reads the old file or the new one."""
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(text)
-        Path(file.name).chmod(0o644)
-    Path(file.name).replace(path)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurmwrap.cli.completion_words import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS, Word
+from slurmwrap.cli.completion.words import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS, Word
+from slurmwrap.diagnosis.taxonomy import DECISIONS, FAILURES
 from slurmwrap.job.options import BASE, OWN, SBATCH, Argument, Option, OwnOption, Release
 
 NEVER = 9999  # later than any release
@@ -24,7 +25,7 @@ class Offer:
     short: str = ""
     argument: Argument = Argument.NONE
     about: str = ""
-    values: str = ""  # a word of completion_words' language; after `choice` come the choices
+    values: str = ""  # a word of words.py's language; after `choice` come the choices
     since: int = 0  # 0: every release that is supported
     until: int = NEVER
     offered: bool = True
@@ -94,6 +95,12 @@ def _number(release: Release) -> int:
 # Where the words of the command line say it and nothing in the command tree does.
 _BY_NAME: Mapping[str, str] = {
     "--user": "user",
+    "--account": "account",
+    "--partition": "partition",
+    "--node": ",node",
+    "--category": f"choice {' '.join(FAILURES)}",
+    "--decision": f"choice {' '.join(DECISIONS)}",
+    "--status": "choice suspect lemon drained ok",
     "--slurm-user": "user",
     "--topology": "choice tree none",
     "--source": "choice prerun epilog import user",
@@ -107,6 +114,7 @@ _BY_METAVAR: Mapping[str, str] = {
     "DIR": "dir",
     "FILE": "file",
     "FILE…": "file",
+    "FILE...": "file",
     "TRACE": "file",
     "NODE": ",node",
     "JOBID": "job",

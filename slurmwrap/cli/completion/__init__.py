@@ -1,0 +1,1 @@
+"""`slurmwrap completion`: the scripts, and the tables they are made of."""

@@ -1,0 +1,277 @@
+"""gsub --template and gsub new without a Slurm: which template, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cli import start
+from slurmwrap.cli.templates import template
+from slurmwrap.config import Config, load
+from slurmwrap.errors import ConfigError
+from slurmwrap.host.command import run as run_command
+from slurmwrap.job.request import JobRequest, Script
+from slurmwrap.prerun import static
+from slurmwrap.prerun.walk import entry_points
+from slurmwrap.shipped import shipped
+
+SHIPPED = sorted(p.stem for p in (shipped("templates") / "launch").glob("[a-z]*.j2"))
+NO_SLURM = "gsub: Slurm could not be asked what its nodes are like: "
+
+
+@pytest.fixture
+def gsub(tmp_path: Path):
+    """gsub as it is installed, in a directory with train.py, where no Slurm answers; the site's templates in site/."""
+    for name in ("work", "site", "home/.config/slurmwrap/templates"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "work/train.py").write_text("import sys\nprint(sys.argv)\n")
+    (tmp_path / "config.toml").write_text(f'[submit]\ntemplates = "{tmp_path}/site"\n')
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path / "home"),
+        "SLURM_CONF": str(tmp_path / "none.conf"),
+        "SLURMWRAP_CONFIG": str(tmp_path / "config.toml"),
+    }
+
+    def call(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, start.__file__, *words], cwd=tmp_path / "work", env={**environ, **more},
+            capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    return call
+
+
+def made(gsub, *words: str) -> str:
+    done = gsub("new", "-o", "-", *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(NO_SLURM)
+    return done.stdout
+
+
+def test_every_issue_named_template_is_shipped() -> None:
+    assert SHIPPED == ["accelerate", "array", "deepspeed", "jax", "srun", "torchrun"]
+
+
+@pytest.mark.parametrize("more", [(), ("--signal=USR1@300", "-t", "8:00:00", "-c", "4")])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_made_script_is_sound_and_the_pre_run_finds_the_program_in_it(gsub, tmp_path, name, more) -> None:
+    shape = ("-G1", "--array=0-3") if name == "array" else ("-N2", "-G16")
+    arguments = ("--lr", "3e-4", "a b", "it's", "é\n\\n")
+    script = made(gsub, "--template", name, *shape, *more, "train.py", *arguments)
+    (tmp_path / "made.sh").write_text(script)
+    checked = [["bash", "-n"]] + ([["shellcheck", "--norc"]] if shutil.which("shellcheck") else [])
+    for checker in checked:
+        done = subprocess.run([*checker, str(tmp_path / "made.sh")], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (entry,) = entry_points(script, str(tmp_path / "work"), (), {}, lambda _: None)
+    handed_on = bool(more) and name in ("torchrun", "accelerate", "deepspeed")  # in the background: less is certain
+    assert (entry.path, entry.argv, entry.certain) == (str(tmp_path / "work/train.py"), arguments, not handed_on)
+    request = JobRequest(script=Script(path=None, name="sbatch", content=script.encode()), chdir=str(tmp_path / "work"))
+    environ = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    assert static.check(request, run=run_command, environ=environ, node_local=()) == ()
+    assert max(len(line) for line in script.split("\n") if line.startswith("#")) <= 100
+    assert ("pkill -USR1" in script) == handed_on
+
+
+def test_new_writes_a_file_once_and_says_what_is_next(gsub, tmp_path: Path) -> None:
+    words = ("new", "--template=torchrun", "-N2", "-G16", "train.py")
+    first = gsub(*words)
+    assert first.stdout == (
+        "Wrote train.sbatch. Template torchrun: 2 nodes with 8 GPUs and 1 task each.\n"
+        "Read it, then: gsub train.sbatch\n"
+    )
+    content = (tmp_path / "work/train.sbatch").read_text()
+    assert content == made(gsub, *words[1:])
+    again = gsub(*words)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.splitlines()[-2:] == [
+        "gsub: error: train.sbatch is there already",
+        "gsub: It stays as it is. Name another file with -o, or remove it.",
+    ]
+    assert gsub(*words[:-1], "-o", "other.sbatch", "train.py").returncode == 0
+    assert (tmp_path / "work/other.sbatch").read_text() == content
+
+
+def test_what_is_submitted_is_what_new_writes(gsub) -> None:
+    words = ("--template=srun", "-N2", "-G16", "-p", "gpu", "-t", "60", "train.py", "--lr", "1e-3")
+    shown = gsub("--dry-run", *words, GSUB_PASS="1")  # switched off: shown as it would go to sbatch
+    assert (shown.returncode, shown.stdout) == (0, made(gsub, *words))
+
+
+def test_a_script_called_new_is_that_script(gsub, tmp_path: Path) -> None:
+    (tmp_path / "work/new").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\necho mine\n")
+    done = gsub("--dry-run", "new", "--template", "torchrun", GSUB_PASS="1")
+    assert (done.returncode, done.stdout) == (0, (tmp_path / "work/new").read_text())
+    other = gsub("new", "--template", "torchrun", "-N2", "-G16", "train.py", GSUB_DRY_RUN="1", GSUB_PASS="1")
+    assert other.stdout == done.stdout
+    assert not (tmp_path / "work/train.sbatch").exists()
+
+
+def test_new_alone_teaches(gsub, tmp_path: Path) -> None:
+    alone, asked = gsub("new"), gsub("new", "--help")
+    assert (alone.returncode, alone.stdout, alone.stderr) == (255, "", asked.stdout)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "gsub new --template torchrun -G 16 train.py" in asked.stdout
+    (tmp_path / "sbatch").symlink_to(start.__file__)
+    environ = {"PATH": "/usr/bin:/bin", "GSUB_DRY_RUN": "1", "SLURMWRAP_CONFIG": str(tmp_path / "config.toml")}
+    as_sbatch = subprocess.run(
+        [sys.executable, str(tmp_path / "sbatch"), "new"], cwd=tmp_path / "work", env=environ, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+    assert (as_sbatch.returncode, as_sbatch.stderr.splitlines()[0]) == (1, "gsub: error: Unable to open file new")
+
+
+def test_a_script_called_new_on_path_is_one_too_unless_our_words_follow(gsub, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/new").write_text("#!/bin/bash\necho mine\n")
+    path = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "GSUB_PASS": "1", "GSUB_DRY_RUN": "1"}
+    assert gsub("new", **path).stdout == "#!/bin/bash\necho mine\n"
+    assert gsub("new", "--list", **path).stdout.splitlines()[0].startswith("accelerate")
+
+
+T16 = ("--template=torchrun", "-N2", "-G16")
+REFUSED: list[tuple[tuple[str, ...], int, str, str]] = [
+    (("--template=torchrum", "-G16", "train.py"), 255, "there is no template 'torchrum'", "Did you mean torchrun?"),
+    (("--template=../../etc", "-G16", "train.py"), 255, "there is no template '../../etc'", "There are: "),
+    (T16, 255, "there is no program for the template", "train.py"),
+    ((*T16, "trian.py"), 1, "trian.py: no such file in", "Did you mean train.py?"),
+    (("--template=torchrun", "train.py"), 255, "the call asks for no GPU", "-G 16"),
+    (("--template=torchrun", "-G16", "train.py"), 255, "how many GPUs a node has is not known", "-N 2"),
+    ((*T16, "job.sbatch"), 1, "job.sbatch is a batch script already", "gsub job.sbatch"),
+    ((*T16, "notes"), 1, "notes is no Python program", "chmod +x notes"),
+    ((*T16, "."), 1, ". is a directory", "Name the program"),
+    (("--values=1,2", "-G1", "train.py"), 255, "--values is for --template=array", ""),
+    (("--template=jax", "--values=1", "-G1", "train.py"), 255, "--values is for --template=array, not for jax", ""),
+    (("--template=srun", "-G16", "--bogus", "train.py"), 255, "unrecognized option '--bogus'", ""),
+    (("--template=", "train.py"), 255, "Invalid --template specification: ''", "It takes a name."),
+    (("new", *T16, "-o", "%x.out", "train.py"), 255, "-o %x.out: gsub new -o names the script", "--output=%x.out"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "message", "hint"), REFUSED)
+def test_what_is_refused_names_the_culprit_and_the_way_out(gsub, tmp_path: Path, words, code, message, hint) -> None:
+    (tmp_path / "work/job.sbatch").write_text("#!/bin/bash\n#SBATCH -N2\n")
+    (tmp_path / "work/notes").write_text("words\n")
+    done = gsub(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    said = [line for line in done.stderr.splitlines() if not line.startswith(NO_SLURM)]
+    assert said[0].startswith(f"gsub: error: {message}")
+    assert hint in "".join(said[1:])
+
+
+def test_a_script_cannot_say_how_it_is_made(gsub, tmp_path: Path) -> None:
+    (tmp_path / "work/job.sh").write_text("#!/bin/bash\n#GSUB --template=torchrun\n#SBATCH --gres=gpu:1\n")
+    done = gsub("job.sh")
+    assert done.returncode == 255
+    assert "job.sh:2: unrecognized option '--template=torchrun'" in done.stderr
+
+
+def test_the_list_tells_each_in_one_line_and_whose_it_is(gsub, tmp_path: Path) -> None:
+    (tmp_path / "site/pretrain.j2").write_text("{# about: our big runs #}\n{# tasks: node #}\n#!/bin/bash\n")
+    lines = gsub("--template", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == sorted([*SHIPPED, "pretrain"])
+    assert lines[-3] == f"pretrain    our big runs (the site's: {tmp_path}/site/pretrain.j2)"
+    assert gsub("new", "--list").stdout.splitlines() == lines
+
+
+def test_the_users_own_come_before_the_sites_and_these_before_the_shipped(gsub, tmp_path: Path) -> None:
+    text = "{# tasks: node #}\n#!/bin/bash\n{% for line in directives %}\n{{ line }}\n{% endfor %}\n"
+    call = ("--template=torchrun", "-N2", "-G16", "train.py")
+    (tmp_path / "site/torchrun.j2").write_text(text + "# the site's\n{{ run }}\n")
+    assert made(gsub, *call).endswith("#SBATCH --output=%x-%j.out\n# the site's\npython train.py\n")
+    (tmp_path / "home/.config/slurmwrap/templates/torchrun.j2").write_text(text + "# mine\n")
+    done = gsub("new", "-o", "-", *call)
+    assert done.stdout.endswith("# mine\n")
+    assert done.stderr.splitlines()[-1] == (
+        f"gsub: the template is yours: {tmp_path}/home/.config/slurmwrap/templates/torchrun.j2"
+    )
+
+
+def test_a_site_changes_one_part_and_keeps_the_rest(gsub, tmp_path: Path) -> None:
+    head = "#!/bin/bash\n{% for line in directives %}\n{{ line }}\n{% endfor %}\nmodule load cuda\nset -euo pipefail\n"
+    (tmp_path / "site/_head.j2").write_text(head)
+    script = made(gsub, "--template=jax", "-N2", "-G16", "train.py")
+    assert "\nmodule load cuda\nset -euo pipefail\n" in script
+    assert script.endswith("srun --kill-on-bad-exit=1 \\\n    python train.py\n")
+
+
+def test_a_template_that_others_may_write_is_not_used(gsub, tmp_path: Path) -> None:
+    path = tmp_path / "site/torchrun.j2"
+    path.write_text("{# tasks: node #}\nrm -rf ~\n")
+    path.chmod(0o666)
+    done = gsub("new", "--template=torchrun", "-N2", "-G16", "train.py")
+    assert done.returncode == 78
+    assert f"{path} is not used: others may write it (mode 0666)" in done.stderr
+    assert not (tmp_path / "work/train.sbatch").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{# tasks: node #}\n{{ nosuch }}\n", "'nosuch' is undefined"),
+        ("{# tasks: node #}\n\n{% if %}\n", "one.j2:3: "),
+        ("{# about: x #}\n", "it does not say how its tasks lie"),
+        ('{# tasks: node #}\n{% include "gone.j2" %}\n', "there is no 'gone.j2' to include"),
+        ("{# tasks: node #}\n{{ ''.__class__.__mro__ }}\n", "unsafe"),
+    ],
+)
+def test_a_template_that_does_not_work_is_named(gsub, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "site/one.j2").write_text(text)
+    done = gsub("new", "--template=one", "-N2", "-G16", "train.py")
+    assert done.returncode == 78
+    assert f"{tmp_path}/site/one.j2" in done.stderr
+    assert said in done.stderr
+
+
+def test_an_own_option_behind_the_program_is_pointed_out(gsub) -> None:
+    done = gsub("new", "-o", "-", "--template=srun", "-N2", "-G16", "train.py", "--dry-run")
+    assert done.stdout.endswith("python train.py --dry-run\n")
+    assert done.stderr.splitlines()[-1] == (
+        "gsub: --dry-run goes to train.py: gsub's own options stand before the program"
+    )
+
+
+def test_the_configured_directory_may_be_left_empty() -> None:
+    assert load({"SLURMWRAP_SUBMIT_TEMPLATES": "", "HOME": "/nonexistent"}).submit.templates == ""
+    assert Config().submit.templates == "/etc/slurmwrap/templates"
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file away")
+    path = tmp_path / "x.j2"
+    path.write_text("{# tasks: one #}\n")
+    os.chown(path, 12345, 12345)
+    with pytest.raises(ConfigError, match="belongs to uid 12345"):
+        template("x", (("the site's", tmp_path),))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--template=torchrun", "--wrap=python train.py", "-G8"],
+            [
+                "gsub: error: --wrap does not go with --template",
+                "The template makes the script; --wrap makes another one.",
+            ],
+        ),
+        (
+            ["--template=array", "--values", "", "-G1", "train.py", "{}"],
+            [
+                "gsub: error: Invalid --values specification: ''",
+                "It takes values with commas between them: --values=1e-4,3e-4,1e-3.",
+            ],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_and_not_what_follows_from_it(gsub, words: list[str], said: list[str]) -> None:
+    done = gsub(*words)
+    assert (done.returncode, done.stdout) == (255, "")
+    assert [line.removeprefix("gsub: ") if n else line for n, line in enumerate(done.stderr.splitlines())] == said

@@ -1,0 +1,287 @@
+"""slurmwrap watch: what is shown of a job in each of its states, at each width, and what each reason means."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cli.follow import Seen
+from slurmwrap.cli.terminal import paint
+from slurmwrap.cli.watch.facts import Facts, Steps, Trial
+from slurmwrap.cli.watch.lines import Look, as_plain, change_key, lines, one_line
+from slurmwrap.cli.watch.reasons import meaning
+from slurmwrap.cli.watch.words import sparkline
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.errors import UsageError
+from slurmwrap.job.request import Wish
+from slurmwrap.placement.plan import Level, PlacementPlan
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.slurm.jobs import Watched
+
+REASONS = Path(__file__).parent.parent / "data" / "slurm" / "reasons.txt"
+NOW = 1_795_280_000.0  # 2026-11-21 16:53:20 UTC
+UTC_LOOK = Look(zone=UTC)
+JOB = JobRecord(
+    job_id=81, name="train", user="ada", uid=1000, partition="gpu", state="PENDING", reason="Resources", num_nodes=2,
+    gpus=16, submit_time=int(NOW) - 800, eligible_time=int(NOW) - 723, time_limit_s=8 * 3600,
+)  # fmt: skip
+RUNNING = replace(JOB, state="RUNNING", reason="None", start_time=int(NOW) - 860, nodes=("n0", "n1"))
+
+
+def facts(record: JobRecord = JOB, **more) -> Facts:
+    watched = {key: more.pop(key) for key in ("expected_start", "expected_nodes", "dependency") if key in more}
+    return Facts(at=NOW, address=more.pop("address", "81"), rows=(Watched(record=record, **watched),), **more)
+
+
+def test_a_waiting_job_says_why_and_when() -> None:
+    waiting = facts(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
+    assert lines(waiting, UTC_LOOK) == [
+        "job 81 (train): pending for 12 min, 2 nodes, 16 GPUs",
+        "reason   it is the next in line, and what it asks for is not free yet",
+        "         (Resources)",
+        "         a shorter --time may help",
+        "start    expected 17:31, in 38 min, on n[2-3]; Slurm's forecast",
+    ]
+
+
+def test_a_running_job_says_how_fast_it_goes() -> None:
+    running = facts(
+        RUNNING,
+        counts_steps=True,
+        steps=Steps(count=12340, at=NOW - 2, per_s=8.0),
+        rates=(4.0, 8.0, 6.0, 8.2),
+        last_line="epoch 3  loss 0.21\x1b[2J",
+    )
+    assert lines(running, UTC_LOOK) == [
+        "job 81 (train): running for 14 min on n[0-1], 2 nodes, 16 GPUs",
+        "time     0:14:20 of 8:00:00 [----------] ends by 11-22 00:39",
+        "steps    12,340  8.2/s  ▄█▆█",
+        "GPU use  not known from here; there: srun --overlap --jobid=81 nvidia-smi",
+        "output   epoch 3 loss 0.21\\x1b[2J",
+    ]
+
+
+def test_a_narrow_terminal_gets_every_word_and_no_line_too_long() -> None:
+    waiting = facts(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
+    for columns in (40, 60, 79, 120):
+        shown = lines(waiting, Look(columns=columns, zone=UTC))
+        assert max(len(line) for line in shown) <= columns
+        assert " ".join(" ".join(shown).split()) == " ".join(" ".join(lines(waiting, UTC_LOOK)).split())
+
+
+def test_steps_that_stopped_coming_are_told() -> None:
+    slow = facts(RUNNING, steps=Steps(count=7, at=NOW - 400, per_s=0.05))
+    assert lines(slow, UTC_LOOK)[2] == "steps    7  3/min"
+    stuck = facts(RUNNING, steps=Steps(count=7, at=NOW - 401, per_s=0.05))
+    assert lines(stuck, UTC_LOOK)[2] == "steps    7  3/min  (none for 6 min)"
+
+
+PLAN = PlacementPlan(
+    lines=(Wish(option="switches", value="1@5:00", reason=""),),
+    levels=(
+        Level(name="fewest nodes, one switch", wait_s=900),
+        Level(name="fewest nodes", wait_s=1800),
+        Level(name="any", wait_s=0),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("waited", "relaxes", "expected"),
+    [
+        (723, True, "insists on fewest nodes, one switch; loosens to fewest nodes at 16:56, in 2 min"),
+        (1000, True, "insists on fewest nodes; loosens to any nodes at 17:06, in 13 min"),
+        (2000, True, "insists on nothing any more"),
+        (-60, True, "will insist on fewest nodes, one switch for 15 min once it may start, then on fewest nodes"),
+        (723, False, "wants at most 1 leaf switch; Slurm gives that up after 5:00 (min:s) of waiting"),
+    ],
+)
+def test_what_it_insists_on_and_when_that_loosens(waited: int, relaxes: bool, expected: str) -> None:
+    record = replace(JOB, eligible_time=int(NOW) - waited)
+    shown = lines(facts(record, plan=PLAN, relaxes=relaxes), Look(columns=200, zone=UTC))
+    assert [line for line in shown if line.startswith("place")] == [f"place    {expected}"]
+
+
+GATED = replace(JOB, reason="BeginTime", eligible_time=int(NOW) + 540)
+
+
+@pytest.mark.parametrize(
+    ("trial", "expected"),
+    [
+        (
+            Trial(job_id=82, seen=Seen(stage="stepping", seconds=4, steps=2, steps_wanted=3)),
+            "stepping 4 s  2/3 steps (job 82); the job starts without it in 9 min",
+        ),
+        (Trial(job_id=82), "job 82, of which nothing is known yet; the job starts without it in 9 min"),
+        (
+            Trial(job_id=82, verdict=Verdict(outcome=Outcome.FAIL, layer="exit", reason="train.py:9: ValueError")),
+            "fail: train.py:9: ValueError",
+        ),
+    ],
+)
+def test_a_job_that_waits_for_its_pre_run_says_so(trial: Trial, expected: str) -> None:
+    shown = lines(facts(GATED, trial=trial), Look(columns=120, zone=UTC))
+    assert f"pre-run  {expected}" in shown
+    assert ("reason   it waits for its pre-run (BeginTime)" in shown) == (trial.verdict is None)
+    assert [line for line in shown if line.startswith("start")] == (
+        [] if trial.verdict is None else ["start    not before 17:02, in 9 min"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "title"),
+    [
+        ({"state": "COMPLETED", "end_time": int(NOW)}, "completed after 14 min on n[0-1], 2 nodes, 16 GPUs"),
+        (
+            {"state": "FAILED", "exit_code": 3, "end_time": int(NOW)},
+            "failed with exit code 3 after 14 min on n[0-1], 2 nodes, 16 GPUs",
+        ),
+        ({"state": "OUT_OF_MEMORY", "signal": 9}, "out of memory with signal 9 on n[0-1], 2 nodes, 16 GPUs"),
+        (
+            {"state": "CANCELLED", "nodes": (), "start_time": None, "gpus": 1, "num_nodes": 1},
+            "cancelled, 1 node, 1 GPU",
+        ),
+        ({"state": "COMPLETING"}, "ending on n[0-1], 2 nodes, 16 GPUs"),
+    ],
+)  # fmt: skip
+def test_how_it_ended(change: dict[str, object], title: str) -> None:
+    ended = facts(replace(RUNNING, **change))  # type: ignore[arg-type]
+    assert lines(ended, Look(columns=120, zone=UTC)) == [f"job 81 (train): {title}"]
+
+
+def tasks() -> tuple[Watched, ...]:
+    def one(number: int, task: int | None, state: str, waiting: str = "") -> Watched:
+        record = replace(
+            JOB,
+            job_id=number,
+            array_job_id=77,
+            array_task_id=task,
+            state=state,
+            array_tasks=waiting,
+            num_nodes=1,
+            gpus=1,
+        )
+        return Watched(record=record)
+
+    states = ["RUNNING", "COMPLETED", "FAILED", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"]
+    return (one(77, None, "PENDING", "20-99"), *(one(78 + at, at, state) for at, state in enumerate(states)))
+
+
+def test_an_array_is_counted_and_its_failures_are_named() -> None:
+    array = Facts(at=NOW, address="77", rows=tasks(), gone={"77_7": "COMPLETED", "77_8": "CANCELLED"})
+    assert lines(array, UTC_LOOK) == [
+        "job 77 (train): 80 pending, 3 completed, 2 failed, 1 running, 1 timeout, 1 out",
+        "  of memory, 1 cancelled",
+        "task     77_2, 77_4, 77_5 and 2 more did not complete; slurmwrap why 77_2",
+        "reason   it is the next in line, and what it asks for is not free yet",
+        "         (Resources)",
+        "         a shorter --time may help",
+    ]
+    assert (array.ended, array.completed) == (False, False)
+    assert as_plain(array)["tasks"] == {
+        "PENDING": 80, "RUNNING": 1, "COMPLETED": 3, "FAILED": 2, "TIMEOUT": 1, "OUT_OF_MEMORY": 1, "CANCELLED": 1,
+    }  # fmt: skip
+
+
+def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
+    gated = facts(GATED, trial=Trial(job_id=82, seen=Seen(stage="waiting for one GPU", seconds=3, steps_wanted=3)))
+    assert one_line(gated, UTC_LOOK) == (
+        "16:53:20 job 81 (train): pending, 2 nodes, 16 GPUs; it waits for its pre-run (BeginTime); "
+        "pre-run waiting for one GPU 3 s (job 82); the job starts without it in 9 min"
+    )
+    assert as_plain(gated) == {
+        "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
+        "reason_words": "its time to begin has not come", "expected_start": None, "nodes": [], "gpus": 16,
+        "start": None, "time_limit_s": 28800, "end": None, "exit_code": None, "locality": None,
+        "prerun": {"job": 82, "stage": "waiting for one GPU", "steps": 0, "verdict": None, "reason": None},
+        "steps": None, "steps_per_s": None, "gpu_percent": None,
+    }  # fmt: skip
+
+
+def test_the_clock_and_a_wavering_forecast_are_no_change() -> None:
+    first = facts(expected_start=int(NOW) - int(NOW) % 600 + 3000)
+    later = replace(first, at=NOW + 60, rows=(replace(first.rows[0], expected_start=int(NOW) - int(NOW) % 600 + 3300),))
+    assert change_key(first) == change_key(later)
+    assert change_key(facts()) != change_key(facts(replace(JOB, reason="Priority")))
+    assert change_key(facts()) != change_key(facts(silent="no answer"))
+
+
+def test_a_slurm_that_does_not_answer_is_told_and_the_rest_stays() -> None:
+    assert lines(facts(RUNNING, silent="squeue: no answer within 10 s"), UTC_LOOK)[1:3] == [
+        "Slurm    does not answer (squeue: no answer within 10 s); this is what it said",
+        "         last",
+    ]
+
+
+def test_what_it_depends_on_is_told() -> None:
+    waiting = facts(replace(JOB, reason="Dependency"), dependency="afterok:80(unfulfilled)")
+    assert lines(waiting, Look(columns=120, zone=UTC))[1] == (
+        "reason   it waits for other jobs (--dependency): afterok:80(unfulfilled) (Dependency)"
+    )
+
+
+def test_names_cannot_speak_to_the_terminal() -> None:
+    evil = facts(replace(JOB, name="a\x1b]0;x\x07b\nc"))
+    assert lines(evil, UTC_LOOK)[0].startswith("job 81 (a\\x1b]0;x\\x07b c): pending")
+
+
+def test_colours_wrap_whole_lines() -> None:
+    shown = lines(facts(), Look(zone=UTC, paint=paint))
+    assert shown[0] == "\x1b[1mjob 81 (train): pending for 12 min, 2 nodes, 16 GPUs\x1b[0m"
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown] == lines(facts(), UTC_LOOK)
+
+
+def test_a_sparkline_goes_from_nothing_to_the_most() -> None:
+    assert sparkline((0.0, 1.0, 2.0, 4.0, 8.0)) == "▁▂▃▅█"
+    assert sparkline((1.0, 2.0), unicode=False) == "+@"
+    assert (sparkline(()), sparkline((3.0,)), sparkline((0.0, 0.0))) == ("", "", "")
+    assert len(sparkline(tuple(float(n) for n in range(60)))) == 20
+
+
+@pytest.mark.parametrize("word", ["x1", "1;reboot", "1_", "_2", "1.batch", "\u0661"])
+def test_what_is_no_job_id_is_refused(slurmwrap, word: str) -> None:
+    done = slurmwrap("watch", word)
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception) == f"'{word}' is no job id"
+
+
+# --- reasons ----------------------------------------------------------------------------------------------------------
+
+
+NAMES = [line for line in REASONS.read_text(encoding="ascii").splitlines() if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_reason_of_slurm_has_words(name: str) -> None:
+    found = meaning(name)
+    assert found.words != name
+    assert not found.words.endswith(".")
+    assert len(found.words) <= 90
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("QOSMaxGRESPerUser", "its QOS allows no more GPUs or other GRES for one user now"),
+        ("AssocGrpGRES", "the jobs of your account together get no more GPUs or other GRES now"),
+        ("QOSGrpCPUMinutesLimit", "the jobs of its QOS together get no more minutes of CPUs now"),
+        ("QOSMaxWallDurationPerJobLimit", "it asks for more run time in one job than its QOS allows"),
+        ("MaxGRESPerAccount", "its QOS allows no more GPUs or other GRES for one account now"),
+        ("QOSMinGRES", "its QOS wants more GPUs or other GRES"),
+        ("AssocMaxMemPerNode", "it asks for more memory on one node than your account allows"),
+        ("ReqNodeNotAvail, UnavailableNodes:n1", "a node that it needs is down, drained, or reserved"),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "nodes that it needs are down, drained, or reserved for partitions of a higher priority",
+        ),
+        ("launch_failed_requeued_held", "it could not be started on its nodes and is held"),
+        ("SomethingOfNextYear", "SomethingOfNextYear"),
+        ("", "Slurm gives no reason"),
+    ],
+)
+def test_a_reason_in_words(reason: str, words: str) -> None:
+    assert meaning(reason).words == words

@@ -1,0 +1,118 @@
+"""slurmwrap watch's loop: a Slurm that goes away for a while, a job that is forgotten, and the text of squeue."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cli.watch import command as watch
+from slurmwrap.cli.watch.facts import Facts
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
+from slurmwrap.slurm.jobs import JOB_FIELDS, Watched, parse_watched, watched_format
+
+RUNNING = JobRecord(job_id=81, name="train", state="RUNNING", num_nodes=1, start_time=1000, nodes=("n0",))
+ENDED = replace(RUNNING, state="COMPLETED", end_time=1060)
+
+
+class Script:
+    """Looks as written down: records, nothing, or an error. `last`: what is recorded of a forgotten job."""
+
+    def __init__(self, *looks: JobRecord | SlurmError | None, last: str = "") -> None:
+        self.looks, self.last = list(looks), last
+
+    def look(self, now: float) -> Facts:
+        found = self.looks.pop(0)
+        if isinstance(found, SlurmError):
+            raise found
+        return Facts(at=1030.0, address="81", rows=() if found is None else (Watched(record=found),))
+
+    def ending(self) -> str:
+        return self.last
+
+    def why(self) -> tuple[tuple[str, str], ...]:
+        return (("why", "gpu_oom: CUDA out of memory"), ("next", "Ask for more."))
+
+
+def watched(capsys: pytest.CaptureFixture[str], script: Script) -> tuple[int, list[str]]:
+    code = watch._until_the_end(script, watch._Screen(), 0.01)  # type: ignore[arg-type]
+    return code, [line.partition(" job ")[2] or line for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_slurm_that_does_not_answer_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    away = SlurmUnreachable("squeue: no answer within 10 s")
+    code, lines = watched(capsys, Script(RUNNING, away, away, RUNNING, ENDED))
+    assert code == 0
+    running = "81 (train): running for 30 s on n0, 1 node"
+    assert next(line for line in lines if line.startswith("81")) == running
+    assert lines[1].startswith("81 (train): running for ")
+    assert lines[1].endswith("does not answer (squeue: no answer within 10 s); this is what it said last")
+    assert lines[2] == running  # two silent looks were one change, and it is over
+    assert lines[3] == "81 (train): completed after 60 s on n0, 1 node"
+
+
+@pytest.mark.parametrize(("state", "expected"), [("COMPLETED", 0), ("OUT_OF_MEMORY", 1)])
+def test_a_job_that_was_forgotten_between_two_looks_has_its_recorded_end(capsys, state: str, expected: int) -> None:
+    code, lines = watched(capsys, Script(RUNNING, None, last=state))
+    assert (code, lines[1]) == (expected, f"81 (train): {state.lower().replace('_', ' ')} on n0, 1 node")
+    assert lines[2:4] == ["why      gpu_oom: CUDA out of memory", "next     Ask for more."]
+    assert lines[4:] == ([] if expected == 0 else ["slurmwrap why 81 tells more"])
+
+
+def test_one_of_whose_end_nothing_is_known_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SlurmwrapError, match="Slurm does not know job 81 any more"):
+        watched(capsys, Script(RUNNING, None))
+
+
+def test_one_that_slurm_does_not_know_from_the_beginning_may_never_have_been(capsys) -> None:
+    with pytest.raises(SlurmwrapError) as raised:
+        watched(capsys, Script(None))
+    assert str(raised.value) == "Slurm does not know job 81: it ended a while ago, or there never was one"
+    assert raised.value.hint == "slurmwrap why 81 tells what is kept of it; slurmwrap history lists your jobs"
+
+
+def test_what_slurm_refuses_otherwise_is_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SlurmUnreachable):  # at the first look there is nothing that could stay
+        watched(capsys, Script(SlurmUnreachable("no slurm.conf")))
+
+
+def test_a_reader_that_is_gone_is_seen_before_anything_is_written(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with (tmp_path / "watch.log").open("wb") as file:
+        assert (watch.reader_is_gone(writing), watch.reader_is_gone(file.fileno())) == (False, False)
+    os.close(reading)
+    assert watch.reader_is_gone(writing)
+    os.close(writing)
+
+
+def row(separator: str, **fields: str) -> str:
+    given = dict.fromkeys((*JOB_FIELDS, "SchedNodes", "Dependency"), "")
+    given |= {
+        "JobID": "81",
+        "ArrayJobID": "81",
+        "ArrayTaskID": "N/A",
+        "NumNodes": "2",
+        "exit_code": "0",
+        "DerivedEC": "0",
+    }
+    return "".join(f"{value}{separator}" for value in {**given, **fields}.values()) + "\n"
+
+
+def test_a_waiting_row_has_its_forecast_and_a_running_one_none() -> None:
+    waiting = row(
+        "|", State="PENDING", StartTime="1795280700", SchedNodes="n[0-1]", Dependency="afterok:80(unfulfilled)"
+    )
+    running = row("|", JobID="82", State="RUNNING", StartTime="1795280700", SchedNodes="(null)", Dependency="(null)")
+    found = parse_watched(waiting + running, "|")
+    assert [
+        (w.record.job_id, w.record.start_time, w.expected_start, w.expected_nodes, w.dependency) for w in found
+    ] == [
+        (81, None, 1795280700, "n[0-1]", "afterok:80(unfulfilled)"),
+        (82, 1795280700, None, "", ""),
+    ]
+    assert watched_format("|").count("|") == len(JOB_FIELDS) + 2
+    with pytest.raises(ValueError, match="squeue gave"):
+        parse_watched("81|PENDING|\n", "|")

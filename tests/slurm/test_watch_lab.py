@@ -1,0 +1,198 @@
+"""slurmwrap watch on a real Slurm: on a terminal, in a pipe, for programs, and how it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from realslurm import Lab, command_environment, wait_for
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+
+WATCH = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "watch"]
+SLEEP = "#!/bin/bash\nsleep {}\nexit {}\n"
+_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def job(lab: Lab, user: str, seconds: float, *options: str, code: int = 0) -> str:
+    return lab.submit("-o/dev/null", "-t1", *options, user=user, script=SLEEP.format(seconds, code))
+
+
+class Terminal:
+    """`slurmwrap watch` on a pty of its own."""
+
+    def __init__(self, lab: Lab, *words: str, columns: int = 80, rows: int = 24) -> None:
+        self.master, slave = pty.openpty()
+        self.resize(columns, rows)
+        environ = {**command_environment(None), **lab.env, "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(
+            [*WATCH, *words], stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
+        )
+        os.close(slave)
+        os.set_blocking(self.master, False)
+        self.text = ""
+
+    def resize(self, columns: int, rows: int = 24) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read(self) -> str:
+        """All that came so far."""
+        try:
+            while chunk := os.read(self.master, 65536):
+                self.text += chunk.decode("utf-8", "replace")
+        except OSError:  # nothing more now, or the other end is closed
+            pass
+        return self.text
+
+    def until(self, what: str, timeout: float = 30.0) -> None:
+        seen = wait_for(self.read, lambda text: what in text, timeout)
+        assert what in seen, seen
+
+    def ended(self, timeout: float = 30.0) -> int:
+        until = time.monotonic() + timeout
+        while self.process.poll() is None and time.monotonic() < until:
+            self.read()
+            time.sleep(0.05)
+        self.read()
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        os.close(self.master)
+
+
+@pytest.fixture
+def user(lab: Lab, lab_users: tuple[str, str]) -> Iterator[str]:
+    yield lab_users[0]
+    lab.run(["scancel", f"--user={lab_users[0]}"])
+
+
+def test_a_terminal_is_redrawn_in_place_at_any_width_and_keeps_the_last_view(lab: Lab, user: str) -> None:
+    held = job(lab, user, 2, "-H", "-J", "sleeper")
+    terminal = Terminal(lab, held, "--every", "1")
+    try:
+        terminal.until("it is held by its user (JobHeldUser)")
+        terminal.until("Ctrl-C ends the view, not the job")
+        terminal.resize(40)
+        lab.run(["scontrol", "release", held])
+        terminal.until("running for")
+        assert terminal.ended() == 0
+        assert "\x1b[1mjob" in terminal.text  # colour
+        assert re.search(r"\x1b\[\dA\r\x1b\[J", terminal.text)  # and over itself
+        last = _SEQUENCE.sub("", terminal.text.rpartition("\x1b[J")[2]).replace("\r", "").splitlines()
+        assert last[0].startswith(f"job {held} (sleeper): completed after")
+        assert [line for line in last if len(line) > 40] == []
+    finally:
+        terminal.close()
+
+
+def test_ctrl_c_ends_the_view_and_not_the_job(lab: Lab, user: str) -> None:
+    running = job(lab, user, 30)
+    lab.wait_job(running, ("RUNNING",))
+    terminal = Terminal(lab, running)
+    try:
+        terminal.until("Ctrl-C ends the view")
+        os.write(terminal.master, b"\x03")
+        terminal.process.send_signal(signal.SIGINT)  # the pty is not its controlling terminal
+        assert terminal.ended() == 130
+        assert f"slurmwrap: watching ends; job {running} goes on" in terminal.text
+    finally:
+        terminal.close()
+    assert lab.states(running) == ["RUNNING"]
+
+
+def test_a_pipe_gets_a_line_per_change_and_the_exit_code_is_the_jobs(lab: Lab, user: str) -> None:
+    held = job(lab, user, 1, "-H", code=3)
+    environ = {**command_environment(None), **lab.env}
+    piped = subprocess.Popen(
+        [*WATCH, held, "--every", "1"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert piped.stdout is not None
+    first = piped.stdout.readline()
+    lab.run(["scontrol", "release", held])
+    rest, errors = piped.communicate(timeout=60)
+    assert (piped.returncode, errors, "\x1b" in first + rest) == (1, "", False)
+    assert f"job {held} (sbatch): pending" in first
+    assert "it is held by its user (JobHeldUser)" in first
+    lines = rest.splitlines()
+    assert any(f"job {held} (sbatch): running for" in line for line in lines)
+    ended = next(line for line in lines if "failed with exit code 3" in line)
+    assert re.match(
+        rf"\d\d:\d\d:\d\d job {held} \(sbatch\): failed with exit code 3 after \d+ s on n\d, 1 node$", ended
+    )
+    assert lines[-1] == f"slurmwrap why {held} tells more"
+
+
+def test_an_array_is_told_by_counts_and_programs_get_objects(lab: Lab, user: str) -> None:
+    array = job(lab, user, 1, "--array=0-49%3")
+    shown = lab.run([*WATCH, array, "--once"], user=user)
+    assert shown.returncode == 0
+    assert re.search(rf"job {array} \(sbatch\): (\d+ \w+, )*\d+ \w+; ", shown.stdout)
+    assert shown.stdout.count("\n") == 1
+    told = json.loads(lab.run([*WATCH, array, "--once", "--json"], user=user).stdout)
+    assert (told["job"], told["state"], sum(told["tasks"].values())) == (array, None, 50)
+    lab.run(["scancel", array])
+    done = lab.run([*WATCH, array, "--json", "--every", "1"], user=user)
+    assert done.returncode == 1
+    objects = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "CANCELLED" in objects[-1]["tasks"]
+
+
+def test_a_job_of_somebody_else_is_watched_with_less(lab: Lab, lab_users: tuple[str, str], user: str) -> None:
+    running = job(lab, user, 20)
+    lab.wait_job(running, ("RUNNING",))
+    told = json.loads(lab.run([*WATCH, running, "--once", "--json"], user=lab_users[1]).stdout)
+    assert (told["state"], told["prerun"], told["steps"]) == ("RUNNING", None, None)
+
+
+def test_the_newest_job_is_watched_where_none_is_named_and_no_pre_run(lab: Lab, user: str) -> None:
+    job(lab, user, 30, "-H")
+    newest = job(lab, user, 30, "-H")
+    job(lab, user, 30, "-H", "-J", "x.prerun")
+    assert f" job {newest} (" in lab.run([*WATCH, "--once"], user=user).stdout
+
+
+def test_a_job_that_slurm_does_not_know_is_said(lab: Lab, lab_users: tuple[str, str]) -> None:
+    done = lab.run([*WATCH, "999999"], user=lab_users[1])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "slurmwrap: error: Slurm does not know job 999999: it ended a while ago, or there never was one",
+        "slurmwrap: slurmwrap why 999999 tells what is kept of it; slurmwrap history lists your jobs",
+    ]
+
+
+def test_a_user_without_jobs_is_told_so(lab: Lab, lab_users: tuple[str, str]) -> None:
+    lab.run(["scancel", f"--user={lab_users[1]}"])
+    done = lab.run([*WATCH], user=lab_users[1])
+    told = (done.returncode, done.stderr.splitlines()[:1])
+    assert told == (1, ["slurmwrap: error: Slurm knows no job of yours now"])
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(lab: Lab, user: str, tmp_path: Path) -> None:
+    held = job(lab, user, 1, "-H")
+    script = f"{' '.join(WATCH)} {held} --every 1 | head -n1; echo ${{PIPESTATUS[0]}}"
+    (tmp_path / "x.sh").write_text(script)
+    environ = {**command_environment(None), **lab.env}
+    piped = subprocess.Popen(
+        ["bash", str(tmp_path / "x.sh")], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert piped.stdout is not None
+    assert "JobHeldUser" in piped.stdout.readline()
+    lab.run(["scontrol", "release", held])
+    rest, errors = piped.communicate(timeout=60)
+    assert (rest, errors) == ("141\n", "")
