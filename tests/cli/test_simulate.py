@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.simulate import Watch, _cleared
-from slurmwrap.cli.simulate_page import Ran, page
+from slurmwrap.cli.simulate.command import Watch, _cleared
+from slurmwrap.cli.simulate.page import Ran, page
 from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import SlurmwrapError, TraceError, UsageError
 from slurmwrap.sim.cluster import servers_of

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 from whatif.month import month
 
-from slurmwrap.cli.whatif import left
-from slurmwrap.cli.whatif_words import believe, brief, headline, pre_run_words, saved_words, signed, span
+from slurmwrap.cli.whatif.command import left
+from slurmwrap.cli.whatif.words import believe, brief, headline, pre_run_words, saved_words, signed, span
 from slurmwrap.sim.failures.record import FailureStudy, Interval
 from slurmwrap.sim.trace.read import parse
 from slurmwrap.sim.whatif.record import Fit, Study

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whatif.month import month
 
-from slurmwrap.cli.whatif_workers import studied
+from slurmwrap.cli.whatif.workers import studied
 from slurmwrap.sim.trace.read import parse
 from slurmwrap.sim.whatif.shape import site_of_dump
 from slurmwrap.sim.whatif.study import Asked, study_of, submissions_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cli.whatif import whatif
+from slurmwrap.cli.whatif.command import whatif
 from slurmwrap.sim.trace.sacct import COMMAND
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "traces.md"

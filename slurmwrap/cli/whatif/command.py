@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,7 +85,8 @@ def whatif(
     For programs:
       slurmwrap whatif --sacct month.psv --json | jq .waste.lost
     """
-    from slurmwrap.cli import whatif_page, whatif_text
+    from slurmwrap.cli.whatif import page as whatif_page
+    from slurmwrap.cli.whatif import text as whatif_text
     from slurmwrap.report.tell import plain
     from slurmwrap.store.plain import to_plain
 
@@ -106,10 +104,10 @@ def whatif(
     if as_json:
         typer.echo(json.dumps(to_plain(study), indent=2, allow_nan=False))
     else:
-        from slurmwrap.cli.terminal import painter
+        from slurmwrap.cli.terminal import columns, painter
 
         paint = painter() if sys.stdout.isatty() else plain
-        typer.echo(whatif_text.told(study, page or PAGE, width=_width(), paint=paint), nl=False)
+        typer.echo(whatif_text.told(study, page or PAGE, width=columns(most=100), paint=paint), nl=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +121,7 @@ class _Given:
 
 def _studied(given: _Given, size: _Size, voice: Voice) -> Study:
     _need_numpy()
-    from slurmwrap.cli.whatif_workers import studied
+    from slurmwrap.cli.whatif.workers import studied
     from slurmwrap.sim.trace.read import open_load
     from slurmwrap.sim.whatif.study import Asked, submissions_of
 
@@ -154,7 +152,7 @@ def _hint() -> str:
 
 
 def _profiles(path: Path) -> Mapping[str, ResourceProfile]:
-    from slurmwrap.cli.profile_files import read_profiles
+    from slurmwrap.cli.profile.files import read_profiles
 
     return {profile.key: profile for profile in read_profiles(path, time.time())}
 
@@ -242,24 +240,11 @@ def _check_folder(page: Path) -> None:
 
 
 def _write(page: Path, text: str) -> None:
-    """Aside, then renamed: who looks at the page never sees half of one. A device or a pipe is written to instead."""
+    """A link is followed. UsageError."""
+    from slurmwrap.store.aside import put
+
     try:
-        if page.exists() and not page.is_file():
-            page.write_text(text, encoding="utf-8", errors="backslashreplace")
-            return
-        target = page.resolve()
-        handle, aside = tempfile.mkstemp(prefix=f".{target.name}."[:200], dir=target.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
-                stream.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(aside).chmod(0o666 & ~umask)
-            Path(aside).replace(target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(aside).unlink()
-            raise
+        put(page if page.exists() and not page.is_file() else page.resolve(), text)
     except OSError as error:
         raise UsageError(f"cannot write {page}: {error.strerror}", exit_code=1) from error
 
@@ -276,10 +261,3 @@ def _need_numpy() -> None:
     except ImportError as error:
         hint = "pip install 'slurmwrap[sim]'"
         raise UsageError("the model needs numpy, which is not installed", hint=hint, exit_code=1) from error
-
-
-def _width() -> int:
-    try:
-        return max(60, min(100, os.get_terminal_size(1).columns))
-    except OSError:
-        return 80

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING
 
-from slurmwrap.cli import whatif_words as said
+from slurmwrap.cli.whatif import words as said
 from slurmwrap.report import words
 from slurmwrap.shipped import shipped
 from slurmwrap.sim.whatif import charts

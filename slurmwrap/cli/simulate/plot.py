@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cli.simulate_page import Ran
+from slurmwrap.cli.simulate.page import Ran
 from slurmwrap.errors import UsageError
 
 KINDS = (".svg", ".png")

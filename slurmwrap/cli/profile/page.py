@@ -19,13 +19,24 @@ _ORIGINS = {"import": "a file that was taken in", "epilog": "runs that did not e
 HEAD = ("~profile", ">CPUs", ">MiB", ">steps/s", ">runs", ">sure", ">age", "from")
 
 
-def table(profiles: Sequence[ResourceProfile], now: float, *, site: bool = False) -> str:
-    """CPUs and MiB are per GPU. Neighbours that differ in nothing but the digest of their key share a line."""
+def table(
+    profiles: Sequence[ResourceProfile],
+    now: float,
+    limit: int | None = None,
+    *,
+    site: bool = False,
+    columns: int = words.WIDTH,
+) -> tuple[str, int]:
+    """CPUs and MiB are per GPU. Neighbours that differ in nothing but the digest of their key share a line.
+
+    At most `limit` lines, and how many profiles are left out.
+    """
     if not profiles:
-        return "No profile is known."
+        return "No profile is known.", 0
     rows = [[name_of(one, site=site), *_cells(one, now)] for one in profiles]
-    folded = [_folded([list(row) for row in group]) for _, group in groupby(rows, key=_alike)]
-    return words.table(HEAD, folded, indent=0, columns=words.WIDTH)
+    groups = [[list(row) for row in group] for _, group in groupby(rows, key=_alike)]
+    shown = groups[:limit]
+    return words.table(HEAD, map(_folded, shown), indent=0, columns=columns), sum(map(len, groups[len(shown) :]))
 
 
 def name_of(profile: ResourceProfile, *, site: bool = False) -> str:

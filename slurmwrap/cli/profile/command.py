@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -11,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from slurmwrap.cli import profile_page, terminal
-from slurmwrap.cli.profile_files import exported, read_profiles
-from slurmwrap.cli.profile_store import Shelf, catch_up, key_of_script, open_shelf
+from slurmwrap.cli import listing, terminal
+from slurmwrap.cli.profile import page as profile_page
+from slurmwrap.cli.profile.files import exported, read_profiles
+from slurmwrap.cli.profile.store import Shelf, catch_up, key_of_script, open_shelf
 from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import UsageError
 from slurmwrap.profiling.merge import as_of
@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 
 Site = Annotated[bool, typer.Option("--site", help="The site's profiles, as root or SlurmUser.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+_PER_LINE = 20  # profiles that one line may fold
 
 
 @app.command("list")
@@ -43,20 +43,29 @@ def list_profiles(
     source: Annotated[str, typer.Option(help="Only prerun, epilog, import or user.")] = "",
     since: Annotated[str, typer.Option(help="Only what was measured since: 24h, 7d, or a date.")] = "",
     min_confidence: Annotated[float, typer.Option(min=0.0, max=1.0, help="Only what is that certain now.")] = 0.0,
+    user: listing.User = "",
     site: Site = False,
-    as_json: AsJson = False,
+    limit: listing.Limit = listing.LIMIT,
+    everything: listing.Everything = False,
+    as_json: listing.AsJson = False,
 ) -> None:
-    """List profiles, the newest first, with their confidence as of now."""
+    """List profiles, the newest first, with their confidence as of now.
+
+    Those that differ in nothing but the digest of their key share a line. --user goes with --site.
+    """
     now = time.time()
     shelf = _shelf(site)
     start = terminal.since(since, now) if since else 0.0
     found = [as_of(one, now) for one in shelf.profiles()]
     found = [one for one in found if name in one.key and source in ("", one.source) and one.measured_at >= start]
     found = sorted((p for p in found if p.confidence >= min_confidence), key=lambda p: (-p.measured_at, p.key))
-    if as_json:
-        typer.echo(json.dumps([to_plain(one) for one in found], indent=2))
-        return
-    typer.echo(profile_page.table(found, now, site=site))
+    if user:
+        names = listing.several(user)
+        found = [one for one in found if profile_page.name_of(one, site=site).partition(":")[0] in names]
+    shown, more = listing.cut(found, limit * (1 if as_json else _PER_LINE), everything)
+    text, left = profile_page.table(shown, now, None if everything else limit, site=site, columns=terminal.columns())
+    more = more if as_json else more + left
+    listing.say_list("profiles", [to_plain(one) for one in shown], text, as_json=as_json, more=more)
 
 
 @app.command()
@@ -67,19 +76,19 @@ def show(
         float | None, typer.Option(min=1, metavar="MIB/S", help="What storage gives one GPU's share of the job.")
     ] = None,
     site: Site = False,
-    as_json: AsJson = False,
+    as_json: listing.AsJson = False,
 ) -> None:
     """Show one profile: what the job needs, on what it rests, its CPU curve and its memory model."""
     now = time.time()
     shelf = _shelf(site)
     profile = shelf.one(key_of_script(Path(name)) if _is_script(name, shelf) else name)
     if plot is not None:
-        from slurmwrap.cli.profile_plot import draw
+        from slurmwrap.cli.profile.plot import draw
 
         draw(profile, plot)
         typer.echo(f"drawn: {plot}", err=True)
     if as_json:
-        typer.echo(json.dumps(to_plain(as_of(profile, now)), indent=2))
+        typer.echo(listing.envelope("profile", to_plain(as_of(profile, now))))
         return
     typer.echo(_page(profile, now, storage))
 
@@ -95,7 +104,7 @@ def measure(
 
     This is gsub --prerun=only with the CPU curve behind it. Options of this command stand before sbatch's own.
     """
-    from slurmwrap.cli.profile_measure import measured
+    from slurmwrap.cli.profile.measure import measured
 
     voice = Voice.of_terminal("slurmwrap")
     profile, code = measured(words, minutes * 60, voice)
@@ -140,15 +149,16 @@ def export_profiles(
     typer.echo(exported(found))
 
 
-@app.command()
-def forget(
+@app.command("forget", hidden=True)  # its name until there was one word for all
+@app.command(short_help="Remove profiles, and the measurements they rest on.")
+def clear(
     keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     site: Site = False,
 ) -> None:
     """Remove profiles and the measurements they rest on. Nothing is asked; what was removed is said."""
     if bool(keys) == everything:
-        raise UsageError("name the keys to forget, or --all", hint="slurmwrap profile list")
+        raise UsageError("name the keys to clear, or --all", hint="slurmwrap profile list")
     shelf = _shelf(site)
     gone = list(shelf.profiles()) if everything else [shelf.exactly(key) for key in keys or ()]
     for one in gone:
@@ -162,7 +172,7 @@ def _page(profile: ResourceProfile, now: float, storage: float | None = None) ->
     return profile_page.page(
         profile,
         now,
-        columns=_columns(),
+        columns=terminal.columns(least=40, most=120),
         unicode=_unicode(),
         paint=terminal.painter(),
         storage_mib_per_s=storage,
@@ -178,13 +188,6 @@ def _shelf(site: bool) -> Shelf:
 
 def _is_script(name: str, shelf: Shelf) -> bool:
     return name not in {one.key for one in shelf.profiles()} and Path(name).is_file()
-
-
-def _columns() -> int:
-    try:
-        return max(40, min(120, os.get_terminal_size(1).columns))
-    except OSError:
-        return 80
 
 
 def _unicode() -> bool:

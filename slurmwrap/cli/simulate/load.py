@@ -227,7 +227,7 @@ def _ahead(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
 def _profiles(path: Path | None) -> Mapping[str, ResourceProfile]:
     if path is None:
         return {}
-    from slurmwrap.cli.profile_files import read_profiles
+    from slurmwrap.cli.profile.files import read_profiles
 
     try:
         return {one.key: one for one in read_profiles(path, time.time())}

@@ -18,8 +18,8 @@ from slurmwrap.cli.voice import Voice, columns
 from slurmwrap.errors import UsageError
 
 if TYPE_CHECKING:
-    from slurmwrap.cli.simulate_load import Asked, Planned
-    from slurmwrap.cli.simulate_page import Ran
+    from slurmwrap.cli.simulate.load import Asked, Planned
+    from slurmwrap.cli.simulate.page import Ran
 
 _PROGRAM = "slurmwrap simulate"
 _QUIET_S = 1.0  # before the first word of progress
@@ -145,10 +145,11 @@ def simulate(
           -o JobID,User,Partition,State,Submit,Eligible,Start,End,ElapsedRaw \\
           -o TimelimitRaw,ReqTRES,AllocTRES,NNodes,NodeList,ExitCode,JobName \\
           > month.psv
-      slurmwrap simulate month.psv --mode slurm --servers 20 --plot month.svg
+      slurmwrap simulate month.psv --mode slurm --servers 20 --cpus 64 \\
+          --plot month.svg
     """
     _need_extra()
-    from slurmwrap.cli.simulate_load import Asked
+    from slurmwrap.cli.simulate.load import Asked
 
     words = {"policy": policy or ["fifo"], "mechanism": mechanism or ["proportional"], "mode": mode or ["rounds"]}
     asked = Asked(
@@ -165,8 +166,9 @@ def simulate(
 
 
 def _go(asked: Asked, plot: Path | None, as_json: bool) -> None:
-    from slurmwrap.cli import simulate_page, simulate_plot
-    from slurmwrap.cli.simulate_load import planned
+    from slurmwrap.cli.simulate import page as simulate_page
+    from slurmwrap.cli.simulate import plot as simulate_plot
+    from slurmwrap.cli.simulate.load import planned
 
     voice = Voice.of_terminal(_PROGRAM)
     if plot is not None:
@@ -188,8 +190,8 @@ def _go(asked: Asked, plot: Path | None, as_json: bool) -> None:
 
 
 def _fail(asked: Asked, kind: str, as_json: bool) -> None:
-    from slurmwrap.cli import simulate_failures
-    from slurmwrap.cli.simulate_load import planned, seeds_of
+    from slurmwrap.cli.simulate import failures as simulate_failures
+    from slurmwrap.cli.simulate.load import planned, seeds_of
 
     voice = Voice.of_terminal(_PROGRAM)
     simulate_failures.check(kind)
@@ -209,7 +211,7 @@ def _fail(asked: Asked, kind: str, as_json: bool) -> None:
 
 
 def _played(trace: str, plan: tuple[Planned, ...], voice: Voice) -> list[Ran]:
-    from slurmwrap.cli.simulate_page import Ran
+    from slurmwrap.cli.simulate.page import Ran
     from slurmwrap.sim.run import simulate as play
 
     runs = []

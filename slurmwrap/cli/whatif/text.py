@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
 
-from slurmwrap.cli.whatif_words import ARMS, believe, brief, cluster_words, headline, lost_words
+from slurmwrap.cli.whatif.words import ARMS, believe, brief, cluster_words, headline, lost_words
 from slurmwrap.report.tell import Paint, plain
 from slurmwrap.report.words import count, moment, percent, table, visible, wrapped
 from slurmwrap.sim.whatif.measures import FEW

@@ -1,0 +1,1 @@
+"""`slurmwrap profile`: what jobs need: kept, shown, drawn, measured."""

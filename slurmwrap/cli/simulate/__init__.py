@@ -1,0 +1,1 @@
+"""`slurmwrap simulate`: traces under policies; its page, plots and failures."""

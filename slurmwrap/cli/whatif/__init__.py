@@ -1,0 +1,1 @@
+"""`slurmwrap whatif`: a site's own month, replayed; its page, its text and its plots' words."""
