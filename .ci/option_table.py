@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from between import between
+
 from slurmwrap.job.options import ALIASES, BASE, COMMAND_LINE_ONLY, NONE, OPTIONAL, SBATCH, WAIT4SWITCH, Option, Release
 
 PAGE = Path(__file__).parents[1] / "docs" / "dropin.md"
@@ -54,12 +56,8 @@ def option_table() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with the table between its marks written anew. ValueError where it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page has no {BEGIN} … {END}")
-    return f"{before}{begin}\n{option_table()}\n{end}{after}"
+    """The page with the table written anew. ValueError where it has no marks."""
+    return between(page, BEGIN, END, option_table())
 
 
 def _row(cells: list[str] | tuple[str, ...]) -> str:

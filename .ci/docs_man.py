@@ -1,0 +1,180 @@
+"""Writes docs/man/*.1 anew: gsub(1), slurmwrap(1) and one page for each of its commands, as git-commit(1) is.
+
+`.venv/bin/python .ci/docs_man.py`; tests/docs/test_man.py tells when it is due. In the wheel they are share/man/man1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from docs_commands import Block, Command, Row, Section, each, gsub, slurmwrap
+from docs_reference import OTHER_CODES, error_tree
+from docs_tables import FILES, FOR_PEOPLE, OF_OTHERS
+
+from slurmwrap import __version__
+
+PAGES = Path(__file__).resolve().parents[1] / "docs" / "man"
+DATE = "2026-11-21"  # of the release; not of the day, or no two builds would be the same
+
+
+def pages() -> dict[str, str]:
+    """Every man page by its file name."""
+    root = slurmwrap()
+    return {
+        "gsub.1": _page("gsub", "submit a GPU job as sbatch does, and look after it", _gsub(gsub())),
+        "slurmwrap.1": _page("slurmwrap", root.about, _slurmwrap(root)),
+        **{f"{_name(one)}.1": _page(_name(one), one.about, _command(one)) for one in root.below},
+    }
+
+
+def _page(name: str, about: str, body: Iterable[str]) -> str:
+    head = f'.TH {_word(name.upper())} 1 {DATE} "slurmwrap {__version__}" "slurmwrap manual"'
+    title = f"{_plain(name)} \\- {_plain(about[0].lower() + about[1:])}"
+    return "\n".join([head, ".SH NAME", title, *body]) + "\n"
+
+
+def _name(command: Command) -> str:
+    return "-".join(command.path)
+
+
+# --- gsub ---------------------------------------------------------------------------------------------------------
+
+
+def _gsub(sections: tuple[Section, ...]) -> Iterator[str]:
+    first, synopsis, calls, options, *rest = sections
+    yield from (".SH SYNOPSIS", _line(_bold_first(synopsis.rows[0].typed)))
+    yield from (".SH DESCRIPTION", _line(_plain(first.text)))
+    yield from (".SH EXAMPLES", *_tagged(calls.rows))
+    yield from (".SH OPTIONS", _line(_plain(options.title)), *_tagged(options.rows))
+    for section in rest:
+        yield from (".PP", _line(_plain(section.text)), *_tagged(section.rows))
+    yield from _exit_status()
+    yield from (".SH ENVIRONMENT", "sbatch's own variables, GSUB_* as said above, and")
+    yield from _tagged(Row(typed=name, about=_no_links(text)) for name, text in {**FOR_PEOPLE, **OF_OTHERS}.items())
+    yield from _files()
+    yield from _see("slurmwrap", "slurmwrap-why", "slurmwrap-prerun", "sbatch", "squeue", "scontrol")
+
+
+# --- slurmwrap ----------------------------------------------------------------------------------------------------
+
+
+def _slurmwrap(root: Command) -> Iterator[str]:
+    yield from (".SH SYNOPSIS", _line(_bold_first(root.synopsis)), ".SH DESCRIPTION", *_blocks(root.blocks))
+    yield from (".SH OPTIONS", *_tagged(root.options), ".SH COMMANDS")
+    for one in root.below:
+        yield from (".TP", f"\\fB{_plain(_name(one))}\\fR(1)", _line(_plain(one.about)))
+    yield from (*_exit_status(), *_files(), *_see("gsub", *(_name(one) for one in root.below)))
+
+
+def _command(command: Command) -> Iterator[str]:
+    yield ".SH SYNOPSIS"
+    shown = [one for one in each(command) if not one.below]
+    for at, one in enumerate(shown):
+        yield from ((".br",) if at else ())
+        yield _line(_bold_first(one.synopsis, len(one.path)))
+    yield from (".SH DESCRIPTION", *_blocks(command.blocks))
+    if command.below:
+        yield ".SH COMMANDS"
+        for one in shown:
+            yield f".SS {_plain(' '.join(one.path[1:]))}"
+            yield from (*_blocks(one.blocks), *_tagged((*one.arguments, *_own(one))))
+    elif rows := (*command.arguments, *_own(command)):
+        yield from (".SH OPTIONS", *_tagged(rows))
+    yield from _see("slurmwrap", "gsub")
+
+
+def _own(command: Command) -> tuple[Row, ...]:
+    return tuple(row for row in command.options if "--help" not in row.words)
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
+
+
+def _exit_status() -> Iterator[str]:
+    yield ".SH EXIT STATUS"
+    found: dict[int, list[str]] = {}
+    rows = (*((code, text) for code, _, text in OTHER_CODES), *((code, text) for _, code, text in error_tree()))
+    for code, text in sorted(rows):
+        found.setdefault(code, []).append(text)
+    for code, texts in found.items():
+        yield from (".TP", str(code), _line(_plain("; ".join(texts))))
+
+
+def _files() -> Iterator[str]:
+    yield ".SH FILES"
+    for _, rows in FILES:
+        yield from _tagged(Row(typed=path, about=_no_links(f"{what} ({who})")) for path, who, what in rows)
+
+
+def _see(*names: str) -> Iterator[str]:
+    yield ".SH SEE ALSO"
+    *before, last = (f".BR {_word(name)} (1)" for name in names)
+    yield from (*(f"{one} ," for one in before), last)
+
+
+def _blocks(blocks: tuple[Block, ...]) -> Iterator[str]:
+    for at, block in enumerate(blocks):
+        yield from ((".PP",) if at else ())
+        if not block.lines:
+            yield _line(_plain(block.text))
+            continue
+        if block.title:
+            yield from (_line(_plain(block.title)), ".PP")
+        yield from (".nf", ".RS 2", *map(_line, map(_plain, block.lines)), ".RE", ".fi")
+
+
+def _tagged(rows: Iterable[Row]) -> Iterator[str]:
+    for row in rows:
+        yield from (".TP", _line(f"\\fB{_plain(row.typed)}\\fR"))
+        lines = [line for line in row.about.split("\n") if line]
+        for at, line in enumerate(lines or ["\\&"]):
+            yield from ((".br",) if at else ())
+            yield _line(_plain(line) if lines else line)
+
+
+def _bold_first(synopsis: str, words: int = 1) -> str:
+    parts = synopsis.split(" ")
+    return f"\\fB{_plain(' '.join(parts[:words]))}\\fR {_plain(' '.join(parts[words:]))}".rstrip()
+
+
+def _no_links(text: str) -> str:
+    return re.sub(r" ?\(\[[^\]]*\]\([^)]*\)\)|`", "", text)
+
+
+_SIGNS = {
+    "\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "~": "\\(ti", "^": "\\(ha",
+    "→": "\\(->", "…": "...", "–": "\\(en", "·": "\\(bu", "≤": "\\(<=", "≥": "\\(>=", "×": "\\(mu", "│": "|",
+}  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    """Text as roff shows it unchanged, in ASCII."""
+    for sign, name in _SIGNS.items():
+        text = text.replace(sign, name)
+    return "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in text)
+
+
+def _word(text: str) -> str:
+    return text.replace("-", "\\-")
+
+
+def _line(text: str) -> str:
+    """A line that is text whatever it begins with."""
+    return f"\\&{text}" if text.startswith((".", "'")) else text
+
+
+def write() -> None:
+    """All pages into docs/man; what is no command any more goes."""
+    PAGES.mkdir(exist_ok=True)
+    found = pages()
+    for path in PAGES.glob("*.1"):
+        if path.name not in found:
+            path.unlink()
+    for name, text in found.items():
+        (PAGES / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,122 @@
+"""The examples of every command's --help, run on a lab: what a help text tells to type does what it says.
+
+`make docs-test`; that their options exist is seen in every run (test_pages.py). A number that stands for a job of the
+reader's, a node's or a file's name is replaced by one that is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_pages import ROOT
+from doc_session import Session
+from docs_commands import each, examples, gsub, slurmwrap
+
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
+
+# What stands for something of the reader's.
+STAND_INS = (
+    (r"\b77_2\b", "{array}_2"),
+    (r"\b77\b", "{array}"),
+    (r"\b81\b", "{job}"),
+    (r"\bslurm-4711\.out\b", "job.out"),
+    (r"\b4711\b", "{prerun}"),
+    (r"\bn17\b", "n3"),
+    (r"n\[01-04\]", "n[4-7]"),
+    (r"/shared/slurmwrap", "{shared}"),
+    (r"next\.sbatch", "train.sbatch"),
+    (r"gsub new", "gsub new -o new.sbatch"),
+)
+FILES = {
+    "trace.csv": "tests/data/traces/synergy_static100.csv",
+    "static100.csv": "tests/data/traces/synergy_static100.csv",
+    "philly480.csv": "tests/data/traces/philly480_window.csv",
+    "profiles.csv": "tests/data/profiles/synergy_profiles.csv",
+    "month.psv": "tests/data/sacct/24.11-made.psv",
+    "jobs.jsonl": "tests/data/diagnosis/cases.jsonl",
+    "labelled.jsonl": "tests/data/diagnosis/labelled.jsonl",
+}
+# Run by root: they are an administrator's.
+ROOTS = (
+    *("slurmwrap db", "slurmwrap incidents", "slurmwrap lab kernel", "slurmwrap metrics", "slurmwrap nodes"),
+    "slurmwrap spool",
+)
+# Begin of an example -> why it is not run here.
+NOT_HERE = {
+    "slurmwrap hooks": "tests/slurm/test_install_lab.py runs them on a lab of its own",
+    "slurmwrap reconcile --watch": "a service: it ends with SIGTERM",
+    "slurmwrap db serve": "a server: it ends with Ctrl-C",
+    "slurmwrap lab up": "docs/lab.md runs it",
+    "slurmwrap lab down": "docs/lab.md runs it",
+    "slurmwrap profile measure": "takes minutes",
+    "SLURM_TIME_FORMAT=%s sacct": "needs slurmdbd",
+    "slurmwrap simulate philly480.csv": "takes minutes: bench/evaluation does",
+    "slurmwrap simulate synergy-dynamic": "takes minutes: bench/evaluation does",
+    "slurmwrap report --mail": "needs a mail server: tests/cli has one",
+    "slurmwrap incidents show": "needs an incident: tests/cli has one",
+    "slurmwrap incidents close": "needs an incident: tests/cli has one",
+    "slurmwrap jobs clear": "needs a retry: tests/cli has one",
+    "slurmwrap nodes repaired": "needs a drain of ours: docs/nodes.md has one",
+    "slurmwrap db check /var": "needs yesterday's backup",
+    "slurmwrap classify rank*.log": "needs a journal",
+}
+# Begin of an example -> what it ends with, where that is not 0.
+CODES = {
+    "slurmwrap doctor": (0, 1),  # a lab has warnings
+    "slurmwrap watch": (0, 1),  # the job that is watched failed
+    "slurmwrap inputs clear": (0, 1),  # there may be nothing to clear
+    "slurmwrap inputs show": (0, 1),
+    "slurmwrap metrics | grep": (0, 1),  # no node is suspect
+}
+
+
+def shown() -> Iterator[str]:
+    """Every example once."""
+    every = [line for one in each(slurmwrap()) for line in examples(one)]
+    every += [
+        row.typed for part in gsub() for row in part.rows if row.typed.startswith("gsub ") and "[" not in row.typed
+    ]
+    yield from dict.fromkeys(every)
+
+
+@pytest.fixture(scope="module")
+def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Session, dict[str, str]]]:
+    """A reader with a lab, files, a job that failed, an array, a job that a pre-run stopped."""
+    session = Session(directory=lab_scratch / "help", user=lab_users[0])
+    try:
+        session.start_lab()
+        for name, source in FILES.items():
+            session.run(session.with_files(f"cp @{source} {name}"), as_root=False)
+        session.run(
+            'mkdir data && python -c \'open("data/train.h5", "w")\' && cp data/train.h5 data/old.h5', as_root=False
+        )
+        session.run("gsub --prerun=off -G1 -o job.out --wrap 'echo ValueError: no; exit 1'", as_root=False)
+        session.run("gsub --prerun=off -G1 --array=1-2 --wrap 'exit 1'", as_root=False)
+        session.run("gsub examples/buggy/train.sbatch", as_root=False)
+        session.run("mkdir -p -m 700 /var/backups/slurmwrap /var/lib/prometheus/node-exporter", as_root=True)
+        session.settle()
+        yield session, {"job": "1", "array": "2", "prerun": "4", "shared": str(session.home / "shared")}
+    finally:
+        session.end()
+
+
+@pytest.mark.parametrize("example", list(shown()))
+def test_an_example_does_what_it_says(example: str, reader: tuple[Session, dict[str, str]]) -> None:
+    if reason := next((why for start, why in NOT_HERE.items() if example.startswith(start)), ""):
+        pytest.skip(reason)
+    session, names = reader
+    command = example
+    for sign, name in STAND_INS:
+        command = re.sub(sign, name.format(**names), command)
+    done = session.run(command.replace("user ada", f"user {session.user}"), as_root=example.startswith(ROOTS))
+    allowed = next((codes for start, codes in CODES.items() if example.startswith(start)), (0,))
+    assert done.code in allowed, done.output
+
+
+def test_what_is_said_of_examples_is_said_of_ones_that_exist() -> None:
+    lines = list(shown())
+    assert [start for start in (*NOT_HERE, *CODES) if not any(line.startswith(start) for line in lines)] == []
+    assert [source for source in FILES.values() if not (ROOT / source).exists()] == []

@@ -1,0 +1,149 @@
+"""Pages keep to what lets their commands be tested, and what they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from doc_output import lost_lines
+from doc_pages import NOT_RUN, OTHERS, PAGES, ROOT, RUN, Block, blocks, commands, crooked, every_mark, indented
+from doc_words import wrong_words
+from docs_commands import each, examples, slurmwrap
+
+GENERATED = ("docs/reference/",)  # their blocks are the commands' own help: test_help_runs.py
+
+
+def names(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    assert indented(page) == [], "blocks that are only indented: put them between ``` with a language"
+    assert crooked(page) == [], "lines of lists that are not indented by fours"
+    strange = [f"{block.where}: {block.language or 'no language'}" for block in blocks(page)]
+    assert [one for one in strange if one.split(": ")[1] not in (*RUN, *OTHERS)] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not names(page).startswith(GENERATED)], ids=names)
+def test_no_command_hides_in_a_block_of_text(page: Path) -> None:
+    shown = [
+        f"{block.where}: {line}"
+        for block in blocks(page)
+        if block.language == "text"
+        for line in block.lines
+        if re.match(r"(\$ )?(sudo )?(slurmwrap|gsub|make|apt-get|pip) [a-z-]", line)
+    ]
+    assert shown == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_word_for_the_test_is_one_it_knows_and_stands_before_a_block(page: Path) -> None:
+    known = ("not run: ", "exit ", "as root", "first: ", "settled", "reads: ", "another output")
+    assert [mark for mark in every_mark(page) if not mark.startswith(known)] == []
+    assert every_mark(page) == [mark for block in blocks(page) for mark in block.marks]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_a_block_that_is_not_run_says_why(page: Path) -> None:
+    left = [block for block in blocks(page) if block.language in RUN and block.not_run]
+    assert [f"{block.where}: {block.not_run}" for block in left if not _good_reason(block)] == []
+
+
+def _good_reason(block: Block) -> bool:
+    if path := block.not_run.removeprefix("by ") if block.not_run.startswith("by ") else "":
+        return (ROOT / path).exists()
+    return block.not_run in NOT_RUN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_the_commands_of_blocks_exist_with_their_options(page: Path) -> None:
+    shown = [(block, command) for block in blocks(page) if block.language in RUN for command in commands(block)]
+    assert [f"{block.page}:{one.line}: {wrong}" for block, one in shown for wrong in wrong_words(one.text)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_the_commands_within_the_text_exist_with_their_options(page: Path) -> None:
+    text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    shown = re.findall(r"(?<!`)`((?:[^`\n]|\n(?!\n))+)`", text)
+    shown = [" ".join(one.split()) for one in shown if re.match(r"(\S*/)?(slurmwrap|gsub|make)\s", one)]
+    assert [f"`{one}`: {wrong}" for one in shown for wrong in wrong_words(one.replace("\\|", "|"))] == []
+
+
+def test_the_examples_of_every_help_exist_with_their_options() -> None:
+    shown = [(one.name, line) for one in each(slurmwrap()) for line in examples(one)]
+    assert [f"{name} --help: {line}: {wrong}" for name, line in shown for wrong in wrong_words(line)] == []
+
+
+def test_every_command_has_an_example_or_its_group_has() -> None:
+    tree = slurmwrap()
+    with_example = {one.path for one in each(tree) if len(one.path) > 1 and examples(one)}
+    without = [one.name for one in each(tree) if not one.below and not {one.path, one.path[:-1]} & with_example]
+    assert without == []
+
+
+# The tests' own judgement, on pages with what must be found.
+
+
+def test_words_that_do_not_exist_are_found() -> None:
+    assert list(wrong_words("slurmwrap why --jsn 81")) == ["slurmwrap why has no option --jsn"]
+    assert list(wrong_words("slurmwrap nodes lst")) == ["slurmwrap nodes has no command lst"]
+    assert list(wrong_words('eval "$(slurmwrap lab nev)"')) == ["slurmwrap lab has no command nev"]
+    assert list(wrong_words("A=1 gsub --pre-run=wait x.sbatch --not-ours")) == ["gsub has no option --pre-run"]
+    assert list(wrong_words("gsub --prerun=later x")) == ["gsub --prerun has no later"]
+    assert list(wrong_words("make tset")) == ["make has no target tset"]
+
+
+def test_words_that_stand_for_others_are_let_through() -> None:
+    assert list(wrong_words("slurmwrap prerun list [--failed|--running] [--since 7d]")) == []
+    assert list(wrong_words("gsub --prerun=wait|off -G 16 --mem=4G SCRIPT --whatever")) == []
+    assert list(wrong_words("slurmwrap nodes …")) == []
+
+
+def test_blocks_marks_and_commands_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "text\n\n<!-- test: exit 3 -->\n<!-- test: first: touch a\ntouch b -->\n"
+        "```console\n$ gsub \\\n    x\nrefused\n# id\n```\n"
+        "<!-- test: settled -->\nwords between\n```sh\ncat <<END\n$ x\nEND\n# only words\nid\n```\n\n    indented\n"
+    )
+    monkeypatch.setattr("doc_pages.ROOT", tmp_path)
+    first, second = blocks(page)
+    assert (first.page, first.line, first.marks) == ("page.md", 6, ("exit 3", "first: touch a\ntouch b"))
+    assert [(one.line, one.text, one.output) for one in commands(first)] == [
+        (7, "gsub \\\n    x", ("refused",)),
+        (10, "id", ()),
+    ]
+    assert (second.marks, every_mark(page)[-1]) == ((), "settled")
+    assert [one.text for one in commands(second)] == ["cat <<END\n$ x\nEND", "id"]
+    assert indented(page) == [22]
+
+
+PRINTED = """\
+Job 7 train
+  of swtest-alice, 4 GPUs, submitted 2026-11-21 20:18
+  train.py:28: RuntimeError: bad size
+---------
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "lost"),
+    [
+        (("Job 1 train", "  of ada, 16 GPUs, submitted 2025-01-02 03:04"), []),  # names, numbers and dates differ
+        (("Job 1 train", "…", "  train.py:9: RuntimeError: bad size", "──"), []),
+        (("Job 1 …", "…RuntimeError…size"), []),
+        (("Job 1 other",), ["Job 1 other"]),
+        (("  train.py:28: RuntimeError: bad size", "Job 7 train"), ["Job 7 train"]),  # in the wrong order
+        (("Job 7",), ["Job 7"]),  # half a line without …
+    ],
+)
+def test_lines_that_a_command_does_not_print_are_found(shown: tuple[str, ...], lost: list[str]) -> None:
+    assert lost_lines(shown, PRINTED, "swtest-alice") == lost
+
+
+def test_a_list_that_the_site_would_break_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("- item\n  goes on\n\n  lost\n  - lost\n    - good\n\n    good\n")
+    assert crooked(page) == [4, 5]

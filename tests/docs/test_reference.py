@@ -1,0 +1,108 @@
+"""The generated pages are those that the code gives, and what is written by hand in them is held against the code."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import docs_man
+import docs_pictures
+import docs_reference
+import pytest
+from doc_pages import ROOT
+from docs_commands import each, examples, gsub, slurmwrap
+from docs_tables import FOR_PEOPLE, INSIDE
+
+from slurmwrap.job.options import OWN
+
+DUE = "make reference writes it anew"
+NAME = re.compile(r"(?:GSUB|SLURMWRAP)_[A-Z][A-Z_]*")
+
+
+@pytest.mark.parametrize("name", docs_reference.pages())
+def test_a_page_of_the_reference_is_as_the_code_gives_it(name: str) -> None:
+    assert (docs_reference.PAGES / name).read_text(encoding="utf-8") == docs_reference.pages()[name], DUE
+
+
+def test_the_man_pages_are_as_the_code_gives_them() -> None:
+    assert {path.name: path.read_text(encoding="utf-8") for path in docs_man.PAGES.iterdir()} == docs_man.pages(), DUE
+
+
+def test_the_pictures_are_as_the_script_draws_them() -> None:
+    drawn = docs_pictures.pictures()
+    assert {name: (docs_pictures.IMAGES / name).read_text(encoding="utf-8") for name in drawn} == drawn, DUE
+
+
+def test_a_picture_is_an_xml_document_with_a_title_that_loads_nothing() -> None:
+    for content in docs_pictures.pictures().values():
+        root = ElementTree.fromstring(content)
+        assert root.findtext("{http://www.w3.org/2000/svg}title")
+        assert re.findall(r"(?:href|src)=|url\((?!#)", content) == []
+
+
+def test_mandoc_finds_nothing_wrong_in_the_man_pages() -> None:
+    if shutil.which("mandoc") is None:
+        pytest.skip("mandoc is not installed (Debian: apt-get install mandoc)")
+    argv = ["mandoc", "-T", "lint", "-W", "warning", *sorted(docs_man.PAGES.glob("*.1"))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_man_page_reads_as_the_help_does() -> None:
+    if shutil.which("mandoc") is None:
+        pytest.skip("mandoc is not installed (Debian: apt-get install mandoc)")
+    argv = ["mandoc", "-T", "ascii", docs_man.PAGES / "slurmwrap-lab.1"]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    words = " ".join(re.sub(r".\x08", "", shown).split())
+    (command,) = (one for one in each(slurmwrap()) if one.name == "slurmwrap lab kernel")
+    assert "SYNOPSIS slurmwrap lab up [OPTIONS] slurmwrap lab status [OPTIONS]" in words
+    assert f"lab kernel {command.blocks[0].text} Example: {examples(command)[0]}" in words.replace(
+        "Examples:", "Example:"
+    )
+
+
+def test_every_option_of_gsub_stands_in_its_help() -> None:
+    told = {word for section in gsub() for row in section.rows for word in row.words}
+    assert told == {f"--{option.name}" for option in OWN}
+
+
+def named_in_code() -> set[str]:
+    """Variables of ours that the code names, in its texts and in its shims."""
+    found: set[str] = set()
+    fields_of_the_journal = ROOT / "slurmwrap/cli/events.py"
+    for path in {*(ROOT / "slurmwrap").rglob("*.py")} - {fields_of_the_journal}:
+        constants = (node.value for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Constant))
+        found |= {text for text in constants if isinstance(text, str) and NAME.fullmatch(text)}
+    for folder in ("prolog", "hooks", "templates"):
+        for path in (path for path in (ROOT / folder).rglob("*") if path.is_file()):
+            found |= set(NAME.findall(path.read_text(encoding="utf-8")))
+    return found
+
+
+def test_every_variable_that_the_code_names_is_in_the_reference() -> None:
+    own = {option.variable for option in OWN if option.variable}
+    old = {"SLURMWRAP_SLURM_TIMEOUT_S"}  # a key of the configuration, as all of them
+    assert named_in_code() - old == own | set(FOR_PEOPLE) | set(INSIDE)
+
+
+def test_every_schema_has_a_title_and_a_description_and_a_record_is_the_same_in_all() -> None:
+    schemas = [json.loads(path.read_text(encoding="utf-8")) for path in docs_reference.SCHEMAS.glob("*.json")]
+    assert len(schemas) > 10
+    assert [one for one in schemas if not one.get("title") or not one.get("description")] == []
+    records = [(name, json.dumps(record)) for one in schemas for name, record in one.get("$defs", {}).items()]
+    assert len(dict(records)) == len(set(records))
+
+
+def test_the_wheel_puts_the_man_pages_where_man_looks(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)]
+    subprocess.run(argv, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    found = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if "/data/share/man/man1/" in name}
+    assert found == set(docs_man.pages())
