@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-pyslurm test-slurm-24.11 test-slurm-26.05 scripts callers accounting sbatch-tests fuzz lint format bench evaluation clean
+.PHONY: docs docs-test reference help setup demo test test-fast test-pyslurm test-slurm-24.11 test-slurm-26.05 scripts callers accounting sbatch-tests fuzz lint format bench evaluation screenshots clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -17,10 +17,10 @@ demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each
 	@$(ROOT) $(PY) .ci/demo.py
 
 test: setup ## every test, on a real Slurm as root and as two ordinary users (under 10 minutes)
-	@$(ROOT) $(PY) -m pytest -q -n 3 --dist loadfile -m "not slow and not frameworks and not callers"
+	@$(ROOT) $(PY) -m pytest -q -n 3 --dist loadfile -m "not slow and not frameworks and not callers and not packages"
 
 test-fast: setup ## what needs neither Slurm nor PyTorch
-	@$(PY) -m pytest -q -m "not slow and not lab and not torch"
+	@$(PY) -m pytest -q -m "not slow and not lab and not torch and not packages"
 
 test-slurm-24.11: ## what needs Slurm, on Debian 13's 24.11: a chroot in /var/cache/slurmwrap (2 GB, SLURMWRAP_RELEASES; slow)
 	@$(ROOT) env SLURMWRAP_RELEASES="$(SLURMWRAP_RELEASES)" .ci/release 24.11 test
@@ -48,6 +48,22 @@ sbatch-tests: ## Slurm's own tests of sbatch with gsub in its place: SUITE=SLURM
 	@.ci/setup dev,sim accounting
 	@$(ROOT) $(PY) .ci/sbatch_tests --suite "$(SUITE)" --lab-option=--accounting $(ARGS)
 
+docs: setup ## the documentation as a site in build/docs; a broken link or anchor, or a page that is due, is an error
+	@$(PY) -m pytest -q tests/docs -m "not lab"
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict -f .mkdocs.yml
+	@echo "build/docs/index.html"
+
+docs-test: setup ## every command of the documentation and of the help texts, run on a real Slurm (slow; make test runs the pages')
+	@$(ROOT) $(PY) -m pytest -q -n 3 --dist loadfile tests/docs
+
+GENERATED = configuration_page doctor_page docs_formulas option_table report_schema list_schemas docs_reference docs_man docs_pictures
+reference: setup ## what docs/ has out of the code, anew: schemas, tables, docs/reference, docs/man, docs/images
+	@cd .ci && for s in $(GENERATED); do $(PY) $$s.py || exit 1; done
+
+packages: ## wheel, sdist and Debian package, built and tried where nothing of ours is (slow; a clean chroot, 0.4 GB)
+	@.ci/setup dev,examples,sim,packages packages
+	@$(ROOT) $(PY) -m pytest -q -m packages tests/packages
+
 fuzz: setup ## the property tests on new random examples, many more of them (slow)
 	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not slow and not lab" tests/job tests/diagnosis tests/report tests/store
 
@@ -66,6 +82,9 @@ bench: setup ## the benchmarks: ratios against a peer, in one run
 
 evaluation: setup ## docs/evaluation.md and its plots: the simulator beside the papers' figures (under 15 minutes)
 	@$(PY) bench/evaluation
+
+screenshots: setup ## docs/images/report-*.png: the report of a synthetic site, by Chromium (three minutes)
+	@$(PY) .ci/screenshots.py $(ARGS)
 
 clean: ## what the tools left
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build

@@ -8,13 +8,30 @@ from typing import Annotated
 import typer
 
 from slurmwrap import __version__
-from slurmwrap.cli import classify, completion, hooks, inputs, lab, nodes, prerun, profile, reconcile
+from slurmwrap.cli import (
+    classify,
+    configuration,
+    incidents,
+    inputs,
+    jobs,
+    lab,
+    nodes,
+    prerun,
+    reconcile,
+    spool,
+)
+from slurmwrap.cli.completion import command as completion
+from slurmwrap.cli.db import command as db
 from slurmwrap.cli.doctor.command import doctor
 from slurmwrap.cli.history import history
-from slurmwrap.cli.report import report
-from slurmwrap.cli.simulate import simulate
+from slurmwrap.cli.hooks import command as hooks
+from slurmwrap.cli.metrics import command as metrics
+from slurmwrap.cli.profile import command as profile
+from slurmwrap.cli.report.command import report
+from slurmwrap.cli.simulate.command import simulate
 from slurmwrap.cli.voice import Voice
-from slurmwrap.cli.whatif import whatif
+from slurmwrap.cli.watch.command import watch
+from slurmwrap.cli.whatif.command import whatif
 from slurmwrap.cli.why import why
 from slurmwrap.errors import SlurmwrapError
 
@@ -45,6 +62,7 @@ def root(
     \b
     A researcher's day:
       gsub train.sbatch          submit; a bug is caught on one GPU first
+      slurmwrap watch            my newest job, live: why it waits, how fast it is
       slurmwrap why              why did my last failed job fail, and what now?
       slurmwrap history          my runs of the last week
     \b
@@ -61,6 +79,7 @@ def root(
 
 
 app.command()(why)
+app.command(short_help="A job, live: why it waits, when it may start, how fast it goes.")(watch)
 app.command()(history)
 app.command()(report)
 app.command(short_help="Does everything hold, and how to mend it.")(doctor)
@@ -71,8 +90,14 @@ app.command()(whatif)
 classify.register(app)
 reconcile.register(app)
 app.add_typer(lab.app, name="lab", short_help="A real Slurm of many nodes on this machine.")
+app.add_typer(configuration.app, name="config", short_help="What is configured, and who said so.")
+app.add_typer(db.app, name="db", short_help="The database: copy, check, forget, look into it.")
 app.add_typer(hooks.app, name="hooks")
+app.add_typer(jobs.app, name="jobs", short_help="What is kept of jobs: runs, decisions, retries used and left.")
+app.add_typer(incidents.app, name="incidents", short_help="One cause that struck several jobs at once.")
+app.add_typer(spool.app, name="spool", short_help="What waits for the reconciler, and what it did not believe.")
 app.add_typer(inputs.app, name="inputs", short_help="Input files that are refused until they change.")
+app.add_typer(metrics.app, name="metrics", short_help="Figures for Prometheus and Grafana.")
 app.add_typer(nodes.app, name="nodes", short_help="Suspects, lemons and our drains, with their sums.")
 app.add_typer(prerun.app, name="prerun", short_help="Your pre-runs: what they found, what they do now.")
 app.add_typer(profile.app, name="profile", short_help="What your jobs need: CPUs, memory, GPU, speed.")
