@@ -60,7 +60,7 @@ def hours(runs: Iterable[AttemptRecord]) -> float:
 def headline(given: Given, since: float, until: float, *, gsub: bool = True) -> Headline:
     runs = ended(given, since, until)
     wrong = [run for run in runs if failed(run)]
-    asked = {(s.cluster, s.job_id) for s in given["submissions"]} if gsub else set()
+    asked = [s for s in given["submissions"] if gsub and since <= s.at < until]
     return Headline(
         jobs=len({job(run) for run in runs}),
         attempts=len(runs),
@@ -70,7 +70,7 @@ def headline(given: Given, since: float, until: float, *, gsub: bool = True) -> 
         failed_gpu_hours=hours(wrong),
         cancelled_attempts=sum(category(run) == "cancelled" for run in runs),
         unjudged_attempts=sum(run.diagnosis is None for run in runs),
-        gsub_jobs=len({job(run) for run in runs} & asked),
+        gsub_jobs=len(asked),
     )
 
 

@@ -19,7 +19,7 @@ class Headline:
     failed_gpu_hours: float = 0.0
     cancelled_attempts: int = 0
     unjudged_attempts: int = 0  # ended, not yet diagnosed
-    gsub_jobs: int = 0  # calls of gsub whose job is among them; an array is one call, each of its tasks a job
+    gsub_jobs: int = 0  # submitted by gsub within it, whenever they end; an array is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,7 @@ def read(
     repeats = reader.ask(sql.REPEATS, "r", **struck)
     repeats_before = reader.ask(sql.REPEATS, "r", since=earlier, until=since, **struck)
     blamed = reader.ask(sql.BLAMED, "a", since=detail)
-    gsub = [reader.ask(sql.GSUB_JOBS, "s", low=low, high=high) for low, high in reader.pieces(since - RECENT_S, until)]
+    gsub = reader.ask(sql.GSUB_CALLS, "s")
     outcomes = reader.ask(sql.OUTCOMES, "p")
     used = reader.ask(sql.PRERUN_S, "p"), reader.ask(sql.TRIALS_S, "r")
     caught, tried = reader.ask(sql.CAUGHT, "p"), reader.ask(sql.TRIED, "p")
@@ -112,7 +112,7 @@ def read(
         cells_before=old or None,
         repeats=_added(((reader.names[u], reader.names[a]), n) for u, a, _, n, _ in repeats.result()),
         repeats_before=sum(row[3] for row in repeats_before.result()),
-        gsub_jobs=sum(part.result()[0][0] for part in gsub),
+        gsub_jobs=gsub.result()[0][0],
         moments=_moments(steps, held, [one.result() for one in spills]) if found else (),
         lasted=period_lasted,
         runtimes=runtimes,

@@ -129,13 +129,7 @@ AND a.diagnosis_category NOT IN ('success', 'cancelled'){mine}
 GROUP BY a.diagnosis_input_path, a.user, a.diagnosis_category
 """
 
-GSUB_JOBS = """
-SELECT count(*) FROM submissions s WHERE s.at >= :low AND s.at < :high{mine}
-AND EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = s.cluster AND a.job_id = s.job_id
-    AND a.end_time >= :since AND a.end_time < :until
-    AND (a.nodes <> '[]' OR NOT EXISTS (SELECT 1 FROM preruns p WHERE p.job_id = a.job_id AND p.cluster = a.cluster
-        AND p.verdict_outcome = 'fail')))
-"""
+GSUB_CALLS = "SELECT count(*) FROM submissions s WHERE s.at >= :since AND s.at < :until{mine}"
 
 # A sweep's jobs share one pre-run: it ran once.
 OUTCOMES = """

@@ -53,7 +53,7 @@ def test_the_headline_counts_real_jobs_that_ended_in_the_window(day: dict[str, A
         failed_gpu_hours=pytest.approx(144 + 6.4 + 8 + 8 / 60),  # type: ignore[arg-type]
         cancelled_attempts=1,
         unjudged_attempts=1,
-        gsub_jobs=2,
+        gsub_jobs=3,
     )
 
 
