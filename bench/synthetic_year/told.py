@@ -12,7 +12,7 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.records import fields
 from slurmwrap.retry import inputs, requeue
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord, intended
 from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.decision import Ruled
 from slurmwrap.retry.requeue import Again
@@ -309,21 +309,9 @@ class Teller:
                 self._sink.add(schema.OBSERVATIONS, observation)
 
     def _action(self, record: AttemptRecord, ruled: Ruled, at: float) -> ActionRecord:
-        action = ruled.action
-        return ActionRecord(
-            action_id=self._next_action,
-            attempt=record.attempt,
-            rule=ruled.rule,
-            mode="act",
-            verb=action.verb.value,
-            target=action.target,
-            key=action.key,
-            value=action.value,
-            because=action.because,
-            intended_at=at,
-            done_at=at + 0.2,
-            error="Requested operation is presently disabled" if self._dice.random() < 0.005 else "",
-        )
+        failed = "Requested operation is presently disabled" if self._dice.random() < 0.005 else ""
+        begun = intended(record.attempt, ruled, "act", at, action_id=self._next_action)
+        return replace(begun, done_at=at + 0.2, error=failed)
 
     def _aftermath(self, record: AttemptRecord, fault: Fault | None, trouble: Trouble | None) -> None:
         """Strikes, and where a node failed its kernel lines, its time out of service and its repair."""

@@ -24,7 +24,7 @@ from slurmwrap.placement.relax import Asked, may_be_touched, submitted, whole
 from slurmwrap.placement.retune import together
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.reconcile.desk import Pass, mute, muted, one_by_one
-from slurmwrap.retry.attempt import WAITING_RULES, ActionRecord
+from slurmwrap.retry.attempt import WAITING_RULES, ActionRecord, intended
 from slurmwrap.retry.decision import Ruled
 from slurmwrap.retry.record import key_of, record_of, speaks_for
 from slurmwrap.retry.submission import Submission
@@ -323,18 +323,6 @@ def _ask(call: Sequence[SlurmAction], waiting: Waiting, run: Pass) -> str | None
 def _tick_off(number: int, action: SlurmAction, rule: str, error: str, waiting: Waiting, run: Pass) -> None:
     now = run.edges.clock.now()
     run.edges.store.done(number, now, error)
-    done = ActionRecord(
-        action_id=number,
-        attempt=waiting.attempt,
-        rule=rule,
-        mode="act",
-        verb=action.verb.value,
-        target=action.target,
-        key=action.key,
-        value=action.value,
-        because=action.because,
-        intended_at=run.now,
-        done_at=now,
-        error=error,
-    )
+    begun = intended(waiting.attempt, Ruled(rule=rule, action=action), "act", run.now, action_id=number)
+    done = replace(begun, done_at=now, error=error)
     (run.summary.given_up if error else run.summary.applied).append(done)

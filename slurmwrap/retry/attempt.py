@@ -110,6 +110,23 @@ class ActionRecord:
     error: str = ""  # "" when it worked
 
 
+def intended(attempt: Attempt | None, ruled: Ruled, mode: str, at: float, *, action_id: int = 0) -> ActionRecord:
+    """The record of an action that is not done yet; `at` in Unix seconds."""
+    action = ruled.action
+    return ActionRecord(
+        action_id=action_id,
+        attempt=attempt,
+        rule=ruled.rule,
+        mode=mode,
+        verb=action.verb.value,
+        target=action.target,
+        key=action.key,
+        value=action.value,
+        because=action.because,
+        intended_at=at,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDelay:
     """How long one run waited after it became eligible, and for what (Philly's split, ATC 2019). Seconds."""

@@ -17,7 +17,7 @@ from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.edges import Clock
 from slurmwrap.errors import StoreError
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay
+from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay, intended
 from slurmwrap.retry.decision import RetryDecision, Ruled
 from slurmwrap.retry.history import gpu_faults_of
 from slurmwrap.store import schema
@@ -208,7 +208,7 @@ class Database(Reports, Blame):
                 return known
             if attempt is not None:
                 self._ensure(attempt)
-            record = _intended(attempt, ruled, mode, at)
+            record = intended(attempt, ruled, mode, at)
             row = {**schema.to_row(schema.ACTIONS, record), "action_id": None}
             with explained(self.path):
                 cursor = self._tables.execute(schema.insert(schema.ACTIONS), row)
@@ -273,19 +273,3 @@ def _action_key(action: SlurmAction) -> dict[str, Any]:
         "key = ?": action.key,
         "value = ?": action.value,
     }
-
-
-def _intended(attempt: Attempt | None, ruled: Ruled, mode: str, at: float) -> ActionRecord:
-    action = ruled.action
-    return ActionRecord(
-        action_id=0,
-        attempt=attempt,
-        rule=ruled.rule,
-        mode=mode,
-        verb=action.verb.value,
-        target=action.target,
-        key=action.key,
-        value=action.value,
-        because=action.because,
-        intended_at=at,
-    )

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -66,11 +65,11 @@ def metadata(database: Path) -> dict[str, Any]:
 
 
 def _written(found: Mapping[str, Any]) -> Path:
-    """In a file of our own, which stays until the machine clears it: Datasette reads it after we are gone."""
-    handle, name = tempfile.mkstemp(prefix="slurmwrap-datasette-", suffix=".json")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
+    """In memory: Datasette reads it by our descriptor after we became it, and nothing of it stays (memfd_create(2))."""
+    handle = os.memfd_create("metadata", 0)  # without MFD_CLOEXEC: exec keeps it
+    with os.fdopen(os.dup(handle), "w", encoding="utf-8") as file:
         json.dump(found, file)
-    return Path(name)
+    return Path(f"/proc/self/fd/{handle}")
 
 
 def _local(host: str) -> bool:
