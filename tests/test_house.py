@@ -12,6 +12,8 @@ import pytest
 
 from slurmwrap import errors, shipped
 
+pytestmark = pytest.mark.early
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "slurmwrap"
 HEAVY = {"typer", "click", "rich", "jinja2", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}

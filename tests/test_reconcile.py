@@ -32,6 +32,8 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.plain import to_plain
 
+pytestmark = pytest.mark.early
+
 XID_79 = "NVRM: Xid (PCI:0000:05:00): 79, pid=4711, name=python, GPU has fallen off the bus."
 NCCL = "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error\n"
 BUG = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nAssertionError: no\n'

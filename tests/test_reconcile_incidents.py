@@ -20,6 +20,8 @@ from slurmwrap.report.headline import page_of
 from slurmwrap.report.text import render
 from slurmwrap.retry.incident import Incident
 
+pytestmark = pytest.mark.early
+
 TREE = Topology(
     switches=(
         Switch(name="leaf0", level=0, nodes=("n0", "n1", "n2", "n3")),

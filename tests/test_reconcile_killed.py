@@ -22,6 +22,8 @@ from slurmwrap.reconcile import reconcile_once
 from slurmwrap.retry.decision import InputRead
 from slurmwrap.store.database import Database
 
+pytestmark = pytest.mark.early
+
 RUNS, BATCH = 1000, 2
 CONFIG = Config(
     rules=dict.fromkeys(RULES, "act"), placement=Placement(exclude_cap=0.5), retry=Retry(max_per_hour=3, backoff_s=30)

@@ -16,6 +16,8 @@ from slurmwrap.report.headline import page_of
 from slurmwrap.report.html import index, mail
 from slurmwrap.report.record import NightReport
 
+pytestmark = pytest.mark.early
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 

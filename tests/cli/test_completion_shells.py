@@ -16,6 +16,8 @@ from slurmwrap.cli import start
 from slurmwrap.cli.completion.words import NOT_OFFERED
 from slurmwrap.job.options import OWN, SBATCH, Release
 
+pytestmark = pytest.mark.early
+
 SHELLS = ("bash", "zsh", "fish")
 
 

@@ -16,6 +16,8 @@ from slurmwrap.diagnosis.literals import required_literals
 from slurmwrap.diagnosis.signatures import compiled, default_signatures
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 
+pytestmark = pytest.mark.early
+
 SMALL, TIMES = 24 * 1024, 8  # both sizes lie within what is read of a log
 SLACK = 4  # a quadratic cost would show as TIMES * TIMES
 PATTERN_S = 0.1  # for one row; a catastrophic expression takes seconds

@@ -186,7 +186,8 @@ def test_real_optimizers_are_counted_exactly_and_compiled_alike(tmp_path: Path) 
     plain = said(tmp_path, environ, *COMPILED)
     (tmp_path / "steps").mkdir()
     counted = said(tmp_path, {**environ, "PYTHONPATH": str(INJECT), "SLURMWRAP_STEP_DIR": str(tmp_path / "steps")})
-    assert not re.search("slurmwrap|getpid", counted.stderr)  # Dynamo names what it could not trace
+    # Dynamo names what it could not trace, and now and then a file of torch's, below a folder of any name.
+    assert not re.search(r"slurmwrap_\w+|inject/|getpid", counted.stderr), counted.stderr
     assert counted.stderr.count("Warning") == plain.stderr.count("Warning")
     found, compiled = {}, {}
     for line in counted.stdout.splitlines():

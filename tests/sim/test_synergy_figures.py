@@ -25,6 +25,8 @@ from slurmwrap.sim.run import Simulation, simulate
 from slurmwrap.sim.trace.read import open_load
 from slurmwrap.sim.trace.synergy import generate
 
+pytestmark = pytest.mark.early
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 HOUR = 3600.0
 with (DATA / "profiles" / "synergy_profiles.csv").open(newline="") as lines:
