@@ -18,6 +18,7 @@ from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
 from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
 from slurmwrap.diagnosis.lines import Log, read_log
 from slurmwrap.diagnosis.marks import DECISIVE, ORDINARY, STRONG, Mark, find_marks
+from slurmwrap.diagnosis.node_words import UNREAD
 from slurmwrap.diagnosis.progress import find_progress
 from slurmwrap.diagnosis.roots import SPEAKS_OF_PEERS, View, find_root
 from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures, signatures_with
@@ -180,7 +181,7 @@ def _without_root(evidence: Evidence, views: tuple[View, ...]) -> Diagnosis:
         return _plain("node_failure", "hook.refused", 0.6, (_cite("hook", 0, refused),))
     if word := slurm_word.exit_word(evidence):
         return _plain(word.category, word.signature, 0.5, (_cite("slurm", 0, word.text),))
-    return _plain(NO_SIGNATURE, "", 0.2, _last_lines(views) or _slurm_cites(evidence))
+    return _plain(NO_SIGNATURE, "", 0.2, _last_lines(views) or (*_slurm_cites(evidence), *_unread(evidence)))
 
 
 def _of_word(word: slurm_word.Word, evidence: Evidence, views: tuple[View, ...], line: Mark | None) -> Diagnosis:
@@ -262,7 +263,16 @@ def _slurm_cites(evidence: Evidence) -> tuple[Citation, ...]:
     if not evidence.state and evidence.exit_code is None:
         return ()
     ending = f"State {evidence.state or 'unknown'}, ExitCode {evidence.exit_code or 0}:{evidence.signal or 0}"
+    derived, signal = evidence.derived_exit_code or 0, evidence.derived_signal or 0
+    if (derived, signal) not in ((0, 0), (evidence.exit_code or 0, evidence.signal or 0)):
+        ending += f"; the worst of its steps {derived}:{signal} (DerivedExitCode)"
     return (_cite("slurm", 0, ending),)
+
+
+def _unread(evidence: Evidence) -> tuple[Citation, ...]:
+    """Why nothing is known of what the job wrote."""
+    told = next((line for line in evidence.hooks if UNREAD in line), None)
+    return () if told is None else (replace(_cite("hook", 0, told), role="support"),)
 
 
 def _last_lines(views: tuple[View, ...]) -> tuple[Citation, ...]:

@@ -14,7 +14,8 @@ from slurmwrap.diagnosis.observation import Context, Observation
 _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LINES = 64  # of one Epilog
 _CAP = 500
-# What a hook says it could not do. Errors that quote a user's path (log_error) are not here.
+UNREAD = "the output was not read"
+# What a hook says it could not do. Of errors that quote a user's path (log_error) the reason alone is told.
 _TROUBLE = (
     ("gpu_error", "GPUs could not be read"),
     ("kernel_error", "kernel log"),
@@ -48,6 +49,8 @@ def hook_lines(hook: Observation) -> list[str]:
         if value := hook.facts.get(key):
             text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
             lines.append(f"{start} {words}: {_words(text)}")
+    if (error := hook.facts.get("log_error")) and not hook.facts.get("logs"):
+        lines.append(f"{start} {UNREAD}: {_words(str(error).rpartition(': ')[2])}")
     return [line[:_CAP] for line in lines]
 
 

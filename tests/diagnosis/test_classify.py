@@ -112,6 +112,18 @@ def test_a_failed_step_hidden_by_a_later_command_is_diagnosed() -> None:
     assert found.category == "gpu_oom"
 
 
+def test_a_failure_of_which_no_output_was_read_says_so_and_names_the_step() -> None:
+    told = ("epilog on n3: kernel log: lines lost", "epilog on n3: the output was not read: a job of root")
+    found = classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=1, derived_signal=0, hooks=told))
+    assert (found.category, [(one.source, one.role, one.text) for one in found.evidence]) == (
+        "no_signature",
+        [
+            ("slurm", "root", "State COMPLETED, ExitCode 0:0; the worst of its steps 1:0 (DerivedExitCode)"),
+            ("hook", "support", told[1]),
+        ],
+    )
+
+
 def test_a_hidden_failure_that_the_script_got_over_is_success() -> None:
     log = LogTail(name="out", text="step failed, second try\nTraining finished.\n")
     assert classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,))).category == "success"

@@ -75,12 +75,19 @@ def test_a_line_stays_a_line() -> None:
 
 def test_what_a_hook_could_not_do() -> None:
     facts = {"gpu_error": "NVML: Driver Not Loaded", "kernel_error": "lines lost", "errors": ["logs: a", "usage: b"]}
-    assert hook_lines(seen(**facts, log_error="/home/a/prolog on n3: refused: x")) == [
+    assert hook_lines(seen(**facts)) == [
         "epilog on n3: GPUs could not be read: NVML: Driver Not Loaded",
         "epilog on n3: kernel log: lines lost",
         "epilog on n3: failed in part: logs: a; usage: b",
     ]
     assert hook_lines(seen(Context.PROLOG, lost="no mark")) == ["prolog on n3: lost: no mark"]
+
+
+def test_why_an_output_was_not_read_is_told_without_its_path() -> None:
+    forged = "/home/a/prolog on n3: refused: x.out: not a regular file"
+    assert hook_lines(seen(log_error=forged, logs=[])) == ["epilog on n3: the output was not read: not a regular file"]
+    assert hook_lines(seen(log_error="a job of root")) == ["epilog on n3: the output was not read: a job of root"]
+    assert hook_lines(seen(log_error=forged, logs=[{"name": "/home/a/x.err", "text": ""}])) == []
 
 
 def test_what_the_gate_decided() -> None:
