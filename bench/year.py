@@ -1,4 +1,4 @@
-"""How large a site's database is, and how long `slurmwrap report` takes on it.
+"""How large a site's database is, and how long `slurmwrap report` and the lists take on it.
 
     python bench/synthetic_year --out /var/tmp/year.db            a year of 10,000 jobs a day: half an hour
     python bench/year.py --db /var/tmp/year.db
@@ -23,7 +23,9 @@ from synthetic_year import fill
 from slurmwrap.store.care import Health, check
 
 PERIODS = ("24h", "7d", "365d")
-BUDGET_S, BUDGET_BYTES = 10.0, 2 * 2**30
+LISTS = ("jobs list --since 30d", "history --since 30d", "incidents list --since 400d", "why")
+WHOLE = ("jobs list --since 30d --all", "jobs list --since 30d --all --json", "history --since 30d --all")
+BUDGET_S, LIST_BUDGET_S, BUDGET_BYTES = 10.0, 2.0, 2 * 2**30
 
 
 def main() -> None:
@@ -41,7 +43,11 @@ def main() -> None:
         found = check(state / "site.db", thorough=False)
         print(_size(found))
         for period in PERIODS:
-            print(_report(period, given.format, state))
+            print(_timed(f"report --since {period} --format {given.format}", state, BUDGET_S))
+        for words in LISTS:
+            print(_timed(words, state, LIST_BUDGET_S))
+        for words in WHOLE:
+            print(_timed(words, state))
 
 
 def _size(found: Health) -> str:
@@ -57,16 +63,18 @@ def _size(found: Health) -> str:
     return "\n".join(lines)
 
 
-def _report(period: str, form: str, state: Path) -> str:
+def _timed(words: str, state: Path, budget_s: float | None = None) -> str:
     environ = {**os.environ, "SLURMWRAP_SITE_STATE_DIR": str(state), "SLURMWRAP_CONFIG": "/nonexistent/config.toml"}
-    words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "report", "--since", period, "--format", form]
-    began = time.monotonic()
-    told = subprocess.run(words, env=environ, capture_output=True, timeout=600)
-    took = time.monotonic() - began
-    if told.returncode:
-        return f"report --since {period}: exit code {told.returncode}: {told.stderr.decode().strip()}"
-    size = f"{len(told.stdout) / 1000:.0f} kB"
-    return f"report --since {period} --format {form}: {took:.2f} s, {size} (budget: {BUDGET_S:g} s)"
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *words.split()]
+    with tempfile.TemporaryFile() as told:
+        began = time.monotonic()
+        done = subprocess.run(argv, env=environ, stdout=told, stderr=subprocess.PIPE, timeout=600)
+        took = time.monotonic() - began
+        size = told.tell()
+    if done.returncode:
+        return f"{words}: exit code {done.returncode}: {done.stderr.decode().strip()}"
+    budget = f" (budget: {budget_s:g} s)" if budget_s is not None else ""
+    return f"{words}: {took:.2f} s, {size / 1000:,.0f} kB{budget}"
 
 
 if __name__ == "__main__":

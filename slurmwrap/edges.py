@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slurmwrap.cluster.action import SlurmAction
     from slurmwrap.cluster.job import JobRecord
     from slurmwrap.diagnosis.collected import Collected, SetAside
-    from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, LogTail
+    from slurmwrap.diagnosis.evidence import Attempt, LogTail
     from slurmwrap.diagnosis.observation import Observation
     from slurmwrap.job.measurement import Measurement
     from slurmwrap.retry.attempt import (
@@ -161,8 +161,11 @@ class Store(Protocol):
     def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[AttemptRecord, ...]:
         """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
 
-    def save_diagnosis(self, attempt: Attempt, diagnosis: Diagnosis, decision: RetryDecision, at: float) -> None:
-        """Stores both with strikes and blocked inputs, in one transaction."""
+    def save_judged(self, record: AttemptRecord, decision: RetryDecision, at: float) -> None:
+        """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction."""
+
+    def settle(self, record: AttemptRecord) -> None:
+        """Takes a stored run off the to-do list; of the rest of it only fields without a column are written."""
 
     def intend(self, attempt: Attempt | None, ruled: Ruled, mode: str, at: float, *, again: bool = False) -> int:
         """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id; with
@@ -181,7 +184,7 @@ class Store(Protocol):
         """Strikes that were not cleared, oldest first."""
 
     def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
-        """One more (save_diagnosis does it for a decision's own)."""
+        """One more (save_judged does it for a decision's own)."""
 
     def save_incident(self, incident: Incident, members: Sequence[Attempt] = ()) -> None:
         """Inserts or replaces by id; `members` and their inconclusive strikes are marked as its own."""

@@ -1038,6 +1038,21 @@ def test_in_user_mode_own_jobs_are_judged_from_their_logs_without_any_hook(tmp_p
     assert world.store.submission("lab", 120) is not None
 
 
+def test_of_clusters_that_share_a_home_each_keeps_what_the_other_is_told(tmp_path: Path) -> None:
+    """The site's spool is of one cluster; a user's own is read wherever he is."""
+    world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
+    theirs = replace(submission(120), cluster="other")
+    note = replace(submitted(theirs), cluster="other", uid=-1)
+    world.add(job(120, user="bob", uid=1002))  # this cluster's job of that id is another user's
+    world.hear(note)
+    summary = world.run().ingested
+    assert (summary.kept, summary.refused, summary.submitted) == (1, 0, set())
+    assert (world.store.submission("other", 120), world.store.submission("lab", 120)) == (theirs, None)
+    of_site = World(tmp_path / "site")
+    of_site.hear(replace(note, uid=1001))
+    assert of_site.run().ingested.refused == 1
+
+
 def test_in_user_mode_a_transient_failure_is_retried_and_a_drain_only_advised(tmp_path: Path) -> None:
     world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
     lost = job(122, state="NODE_FAIL", reason="NodeDown", exit_code=0)

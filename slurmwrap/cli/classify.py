@@ -16,6 +16,7 @@ from slurmwrap.diagnosis.classify import classifier
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
 from slurmwrap.diagnosis.score import Score, evidence_of, label_of, score
 from slurmwrap.errors import UsageError
+from slurmwrap.escape import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,15 +134,15 @@ def _plain(found: Diagnosis) -> dict[str, Any]:
 def _text(found: Diagnosis) -> str:
     lines = [f"{found.category} ({found.signature or 'no signature'}), confidence {found.confidence:.2f}"]
     lines += [f"decision: {found.decision}"]
-    lines += [f"{cite.role:8} {_source(cite)}: {_printable(cite.text)}" for cite in found.evidence]
-    lines += [f"input: {_printable(found.input_path)}"] if found.input_path else []
+    lines += [f"{cite.role:8} {_source(cite)}: {visible(cite.text)}" for cite in found.evidence]
+    lines += [f"input: {visible(found.input_path)}"] if found.input_path else []
     lines += [f"node: {found.node}{' (conclusive)' if found.conclusive else ''}"] if found.node else []
     lines += [_progress(found)] if found.step is not None or found.resumed else []
     return "\n".join([*lines, found.advice] if found.advice else lines)
 
 
 def _source(cite: Citation) -> str:
-    return f"{_printable(cite.source)}:{cite.line}" if cite.line else cite.source
+    return f"{visible(cite.source)}:{cite.line}" if cite.line else cite.source
 
 
 def _progress(found: Diagnosis) -> str:
@@ -151,10 +152,6 @@ def _progress(found: Diagnosis) -> str:
     ]
     parts += [f"checkpoint of step {found.checkpoint_step}" if found.checkpoint_step is not None else ""]
     return "progress: " + ", ".join(part for part in parts if part)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def _score_text(result: Score) -> str:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cli.voice import Voice, columns, harmless
+from slurmwrap.cli.voice import Voice, columns
 from slurmwrap.errors import SlurmError
+from slurmwrap.escape import harmless
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_from_json
 from slurmwrap.submit import Desk
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -27,7 +28,7 @@ _Names = Mapping[tuple[str, int], tuple[str, str]]  # (cluster, job id) -> its n
 class Found:
     """Newest first. `sums` count every run that is asked for; `stopped`: jobs that their pre-run stopped."""
 
-    runs: tuple[AttemptRecord, ...] = ()
+    runs: Iterable[AttemptRecord] = ()  # read as they are taken
     stopped: tuple[PrerunRecord, ...] = ()
     names: _Names = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
@@ -35,29 +36,32 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def find_runs(place: Place, wanted: Wanted, limit: int | None) -> Found:
-    """The newest `limit` runs, and as many that never began; None: all. StoreError."""
-    if place.site:
-        return _in_site(place, wanted, limit)
-    known = of_period(place, wanted.since or 0.0)
-    return _among(known, wanted, limit)
+@contextmanager
+def finding_runs(place: Place, wanted: Wanted, limit: int | None, *, as_listed: bool = False) -> Iterator[Found]:
+    """The newest `limit` runs, and as many that never began; None: all. `as_listed`: of runs what a list shows, where
+    that is less to read. StoreError."""
+    if not place.site:
+        yield _among(of_period(place, wanted.since or 0.0), wanted, limit)
+        return
+    with Database.open(place.database, readonly=True) as database:
+        yield _in_site(database, wanted, limit, as_listed)
 
 
 def last_failed(place: Place, since: float) -> Found:
     """The newest failed run and the newest pre-run that failed, since then (Unix seconds)."""
-    return find_runs(place, Wanted(since=since, failed=True), 1)
+    with finding_runs(place, Wanted(since=since, failed=True), 1) as found:
+        return replace(found, runs=tuple(found.runs))
 
 
-def _in_site(place: Place, wanted: Wanted, limit: int | None) -> Found:
-    with Database.open(place.database, readonly=True) as database:
-        stopped, in_all, names = _stopped_in(database, wanted, limit)
-        return Found(
-            runs=find.runs(database, wanted, limit=limit),
-            stopped=stopped,
-            names=names,
-            sums=find.sums(database, wanted),
-            stopped_in_all=in_all,
-        )
+def _in_site(database: Database, wanted: Wanted, limit: int | None, as_listed: bool) -> Found:
+    stopped, in_all, names = _stopped_in(database, wanted, limit)
+    return Found(
+        runs=find.each_run(database, wanted, limit=limit, as_listed=as_listed),
+        stopped=stopped,
+        names=names,
+        sums=find.sums(database, wanted),
+        stopped_in_all=in_all,
+    )
 
 
 def _stopped_in(database: Database, wanted: Wanted, limit: int | None) -> tuple[tuple[PrerunRecord, ...], int, _Names]:
@@ -155,7 +159,7 @@ def _jobs_of_site(database: Database, wanted: Wanted, limit: int | None, to_do: 
         rows.sort(key=lambda row: row.at, reverse=True)
         return Jobs(rows=tuple(rows[:limit]), in_all=len(rows))
     rows = _standing_rows(database, find.jobs(database, wanted, limit=limit))
-    in_all = find.job_count(database, wanted)
+    in_all = find.job_count(database, wanted) if limit is not None else len(rows)
     if not _needs_a_run(wanted):
         waiting = find.waiting(database, since=wanted.since or 0.0, until=wanted.until, users=wanted.users, limit=limit)
         rows += [waiting_row(one) for one in waiting]

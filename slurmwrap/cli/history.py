@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import listing, terminal
-from slurmwrap.cli.found import Found, find_runs, only_stopped
+from slurmwrap.cli.found import Found, finding_runs, only_stopped
 from slurmwrap.cli.known import place_of
 from slurmwrap.cli.why import say_notes
 from slurmwrap.config import load
@@ -63,28 +63,27 @@ def history(
     )  # fmt: skip
     read = None if everything else limit if each or as_json else limit * _PER_LINE
     place = place_of(load(os.environ), os.environ, os.geteuid())
-    found = find_runs(place, wanted, read)
-    found = only_stopped(found) if prerun else found
-    say_notes(found.notes)
-    if as_json:
-        typer.echo(_json(found))
-        return
-    shown = None if everything else limit
-    typer.echo(page(found, terminal.local_zone(), limit=shown, each=each, columns=terminal.columns()))
+    with listing.nothing_is_garbage(), finding_runs(place, wanted, read, as_listed=not as_json) as found:
+        found = only_stopped(found) if prerun else found
+        say_notes(found.notes)
+        if as_json:
+            _say_json(found, read)
+            return
+        shown = None if everything else limit
+        typer.echo(page(found, terminal.local_zone(), limit=shown, each=each, columns=terminal.columns()))
 
 
-def _json(found: Found) -> str:
+def _say_json(found: Found, limit: int | None) -> None:
+    """`limit`: of runs, and of jobs that never began; None: all of them were read."""
     totals = {**asdict(found.sums), "stopped": found.stopped_in_all}
-    more = totals["runs"] + totals["stopped"] - len(found.runs) - len(found.stopped)
-    return listing.envelope(
-        "history",
-        {
-            "runs": [to_plain(run) for run in found.runs],
-            "stopped": [to_plain(record) for record in found.stopped],
-            "totals": totals,
-            "more": more,
-        },
-    )
+    read = found.sums.runs if limit is None else min(limit, found.sums.runs)
+    content = {
+        "runs": map(to_plain, found.runs),
+        "stopped": map(to_plain, found.stopped),
+        "totals": totals,
+        "more": found.sums.runs - read + found.stopped_in_all - len(found.stopped),
+    }
+    listing.say_rows("history", content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,20 +15,22 @@ import typer
 
 from slurmwrap.cli import listing, terminal
 from slurmwrap.cli.found import Jobs, find_jobs
-from slurmwrap.cli.known import Place, about_job, place_of
+from slurmwrap.cli.here import known_here
+from slurmwrap.cli.known import Place, place_of
 from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, story_of_job
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.report import words
-from slurmwrap.report.jobs import kept_of, table
+from slurmwrap.report.jobs import fields_of, kept_of, table
 from slurmwrap.report.look import Look
 from slurmwrap.report.nextstep import next_step
-from slurmwrap.report.story import tasks_of
+from slurmwrap.report.story import story_of, tasks_of
 from slurmwrap.report.tell import tell
 from slurmwrap.retry.attempt import AttemptRecord, LedgerReset
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import to_plain
 
+_PER_LINE = 4  # jobs that are read for each line, for arrays are folded
 _RETRIES = ("retry", "retry_elsewhere", "resize")  # rules that run a job again
 
 app = typer.Typer(
@@ -73,20 +75,22 @@ def list_jobs(
         user=user, account=account, partition=partition, name=name, category=category, decision=decision,
         state=state, node=node, since=since, until=until, failed=failed,
     )  # fmt: skip
-    shown = None if everything else limit
-    found = find_jobs(_place(), wanted, None if everything else limit * (1 if as_json else 4), to_do=to_do)
-    say_notes(found.notes)
-    rows = found.rows[:limit] if as_json and not everything else found.rows
-    text, more = _table(found, shown)
-    more = found.in_all - len(rows) if as_json else more
-    listing.say_list("jobs", [asdict(row) for row in rows], text, as_json=as_json, more=max(0, more))
+    read = None if everything else limit if as_json else limit * _PER_LINE
+    with listing.nothing_is_garbage():
+        found = find_jobs(_place(), wanted, read, to_do=to_do)
+        say_notes(found.notes)
+        if as_json:
+            more = max(0, found.in_all - len(found.rows))
+            listing.say_list("jobs", map(fields_of, found.rows), "", as_json=True, more=more)
+            return
+        text, shown = _table(found, None if everything else limit)
+        listing.say_list("jobs", (), text, as_json=False, more=max(0, found.in_all - shown))
 
 
 def _table(found: Jobs, limit: int | None) -> tuple[str, int]:
     if not found.rows:
         return "No job is known of this time.", 0
-    text, shown = table(found.rows, limit, zone=terminal.local_zone(), columns=terminal.columns())
-    return text, found.in_all - shown
+    return table(found.rows, limit, zone=terminal.local_zone(), columns=terminal.columns())
 
 
 @app.command(short_help="Show all that is kept of one job.")
@@ -99,7 +103,7 @@ def show(
     every intended action, the retry ledger, and what clears it. Tasks of an array that ended alike are told once."""
     config, place = load(os.environ), _place()
     address = checked(job)
-    known = about_job(place, address)
+    known = known_here(place, address, config)
     note(known)
     story = story_of_job(address, known, config, place)
     ledger = account(story, known, config)
@@ -125,14 +129,15 @@ def clear(job: Job, note: listing.Note = "") -> None:
     What it failed of so far counts no more against its retries. Nothing is deleted: who said so, when and why is kept
     and shown. A job that Slurm holds stays held. For root and SlurmUser, and for your own jobs where no site is.
     """
-    place, address = _place(), checked(job)
+    config, place, address = load(os.environ), _place(), checked(job)
     if not place.site and not place.alone:
         raise RefusedError(
             "the site's reconciler keeps the ledger: only root and SlurmUser may clear it",
             hint="submit the job again: a new job has all its retries; or ask your administrator",
         )
-    known = about_job(place, address)
-    runs = [run for run in known.attempts if _is_of(run, address)]
+    known = known_here(place, address, config)
+    # not those of another cluster's job of that id, nor of an older one's
+    runs = list(story_of(address, known.submissions, (), known.attempts, ()).attempts)
     if not runs:
         hint = "slurmwrap jobs list --since 30d"
         raise UsageError(f"no run of job {address} is known: there is nothing to clear", hint=hint, exit_code=1)
@@ -177,11 +182,6 @@ def _left_to_people(actions: Any, runs: list[AttemptRecord], now: float) -> list
         elif run.retry_at is not None and run.retry_at > now:
             told.append(f"its next run is due already: scancel {run.address} if it shall not start")
     return told
-
-
-def _is_of(run: AttemptRecord, address: str) -> bool:
-    own = run.address or str(run.attempt.job_id)
-    return address in (own, own.split("_")[0], str(run.attempt.job_id))
 
 
 def _place() -> Place:

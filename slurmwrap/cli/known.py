@@ -93,11 +93,13 @@ def place_of(config: Config, environ: Mapping[str, str], uid: int) -> Place:
     )
 
 
-def about_job(place: Place, address: str) -> Known:
-    """Everything about one job: "81", "77_2", "77" for all tasks, a task's raw id, or a pre-run's id."""
+def about_job(place: Place, address: str, cluster: str = "") -> Known:
+    """Everything about one job: "81", "77_2", "77" for all tasks, a task's raw id, or a pre-run's id. `cluster`: where
+    it is known; the others that share a home have a job of that id too."""
     head = address.split("_")[0]
     number = int(head) if head.isdecimal() and len(head) < 19 else -1
-    return _merged(place, lambda database: _of_job(database, address, number), address=address, number=number)
+    known = _merged(place, lambda database: _of_job(database, address, number), address=address, number=number)
+    return of_cluster(known, cluster) if cluster else known
 
 
 def of_period(place: Place, since: float) -> Known:
@@ -120,6 +122,17 @@ def _of_job(database: Database, address: str, number: int) -> Known:
         incidents=database.incidents() if any(run.incident for run in attempts) else (),
         delays=tuple(d for n in ids for d in database.delays(job_id=n)),
         resets=tuple(r for n in {run.attempt.job_id for run in attempts} for r in database.resets(n)),
+    )
+
+
+def of_cluster(known: Known, cluster: str) -> Known:
+    """What it tells of this one's jobs."""
+    return replace(
+        known,
+        submissions=tuple(s for s in known.submissions if s.cluster == cluster),
+        preruns=tuple(p for p in known.preruns if p.cluster == cluster),
+        attempts=tuple(a for a in known.attempts if a.attempt.cluster == cluster),
+        delays=tuple(d for d in known.delays if d.attempt.cluster == cluster),
     )
 
 

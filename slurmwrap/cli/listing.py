@@ -8,11 +8,14 @@ docs/jobs.md describes it, docs/schemas has a JSON schema for each kind.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pwd
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -26,6 +29,7 @@ from slurmwrap.retry.wanted import Wanted
 
 T = TypeVar("T")
 SCHEMA = 1  # grows when a field changes its meaning or goes away
+_TOGETHER = 500  # rows of JSON that are written at once
 LIMIT = 50  # rows that a list shows unless it is asked for more
 
 _SEVERAL = "Several with commas between."
@@ -111,10 +115,10 @@ def cut(rows: Sequence[T], limit: int, everything: bool) -> tuple[Sequence[T], i
     return (rows, 0) if everything else (rows[:limit], max(0, len(rows) - limit))
 
 
-def say_list(kind: str, rows: Sequence[Mapping[str, Any]], text: str, *, as_json: bool, more: int = 0) -> None:
+def say_list(kind: str, rows: Iterable[Mapping[str, Any]], text: str, *, as_json: bool, more: int = 0) -> None:
     """A list as JSON or as its table; the table says what is left out."""
     if as_json:
-        typer.echo(envelope(kind, {"rows": list(rows), "more": more}))
+        say_rows(kind, {"rows": rows, "more": more})
         return
     typer.echo(text + (f"\nand {more:,} more (--all shows them)" if more else ""))
 
@@ -122,6 +126,46 @@ def say_list(kind: str, rows: Sequence[Mapping[str, Any]], text: str, *, as_json
 def envelope(kind: str, content: Mapping[str, Any]) -> str:
     """`content` with its kind, as JSON text."""
     return json.dumps({"kind": f"slurmwrap.{kind}", "schema": SCHEMA, **content}, indent=2)
+
+
+def say_rows(kind: str, content: Mapping[str, Any]) -> None:
+    """The same of lists: each row on a line of its own, said as it is read. A site's month is half a gigabyte."""
+    pieces = _pieces({"kind": f"slurmwrap.{kind}", "schema": SCHEMA, **content})
+    while several := "".join(islice(pieces, _TOGETHER)):
+        typer.echo(several, nl=False)
+
+
+def _pieces(content: Mapping[str, Any]) -> Iterator[str]:
+    before = "{"
+    for name, value in content.items():
+        yield f'{before}\n  "{name}": '
+        before = ","
+        if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
+            yield from _rows(value)
+        else:
+            yield json.dumps(value)
+    yield "\n}\n"
+
+
+def _rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    before = "["
+    for row in rows:
+        yield f"{before}\n    {json.dumps(row)}"
+        before = ","
+    yield "[]" if before == "[" else "\n  ]"
+
+
+@contextmanager
+def nothing_is_garbage() -> Iterator[None]:
+    """A year's figures, or all runs of a month, are 100,000s of tuples and records, all of them kept: up to a quarter
+    of the time would go into looking for what is not."""
+    looking = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looking:
+            gc.enable()
 
 
 def user_name(uid: int) -> str:

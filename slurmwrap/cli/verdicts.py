@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from slurmwrap.cli.voice import harmless
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive
+from slurmwrap.escape import visible
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
 
 _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
@@ -27,7 +27,7 @@ def print_alone(verdict: Verdict, as_json: bool, **more: Any) -> int:
     if as_json:
         print(json.dumps(shown(verdict, **more), indent=1))
     else:
-        reason = harmless(verdict.reason).replace("\n", "\\n")
+        reason = visible(verdict.reason)
         print(f"{verdict.outcome.value}: {reason}")
     return _CODES[verdict.outcome]
 

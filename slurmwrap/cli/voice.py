@@ -7,6 +7,7 @@ import sys
 import time
 
 from slurmwrap.errors import SlurmwrapError
+from slurmwrap.escape import harmless, visible
 from slurmwrap.records import dataclass
 
 TYPE_CHECKING = False
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
 
 _FAULTS_KEPT = 20
 STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
-
-
-def harmless(text: str) -> str:
-    """Control and escape characters made visible: text of a job or a log must not speak to the terminal."""
-    return "".join(c if c == "\t" or (c.isprintable() or c == "\n") else f"\\x{ord(c):02x}" for c in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,7 @@ class Voice:
 
     def say(self, text: str, *styles: str) -> None:
         """One line, with the program's name; a line break in what a user wrote must not forge another line of ours."""
-        one_line = harmless(text).replace("\n", "\\n")
-        self._line(self.style(f"{self.program}: {one_line}", *styles))
+        self._line(self.style(f"{self.program}: {visible(text)}", *styles))
 
     def block(self, text: str) -> None:
         """Text as it is (already harmless), for --explain."""

@@ -15,6 +15,7 @@ import typer
 
 from slurmwrap.cli import terminal
 from slurmwrap.cli.found import last_failed
+from slurmwrap.cli.here import cluster_here, known_here
 from slurmwrap.cli.known import Known, Place, about_job, place_of
 from slurmwrap.cli.listing import envelope
 from slurmwrap.cli.unrecorded import unrecorded
@@ -41,8 +42,8 @@ def why(
 ) -> None:
     """Tell why a job failed, and what to do now.
 
-    Without JOBID it is your last failed job. Exit code 0: it is told, or nothing failed; 1: nothing is known of the
-    job; 6: the database cannot be read; 255: that is no job id.
+    Without JOBID it is your last failed job; where clusters share your home, JOBID is this cluster's. Exit code 0: it
+    is told, or nothing failed; 1: nothing is known of the job; 6: the database cannot be read; 255: that is no job id.
 
     \b
     Examples:
@@ -53,11 +54,11 @@ def why(
     """
     config = load(os.environ)
     place = place_of(config, os.environ, os.geteuid())
-    address = checked(job) if job else _last(place)
+    address, cluster = (checked(job), "") if job else _last(place)
     if not address:
         _say(f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as is known here")
         return
-    known = about_job(place, address)
+    known = about_job(place, address, cluster) if cluster else known_here(place, address, config)
     note(known)
     story = _with_slurm(story_of_job(address, known, config, place), place, config)
     if place.alone and not any(run.diagnosis for run in story.attempts):
@@ -108,10 +109,11 @@ def story_of_job(address: str, known: Known, config: Config, place: Place) -> St
     return replace(story, incidents=mine, lines=_lines(story, place.uid))
 
 
-def _last(place: Place) -> str | None:
+def _last(place: Place) -> tuple[str, str]:
+    """(address, cluster); empty words where none failed."""
     found = last_failed(place, time.time() - LOOK_BACK_S)
     say_notes(found.notes)
-    return last_failure(found.runs, found.stopped)
+    return last_failure(tuple(found.runs), found.stopped) or ("", "")
 
 
 def _with_slurm(story: Story, place: Place, config: Config) -> Story:
@@ -120,6 +122,8 @@ def _with_slurm(story: Story, place: Place, config: Config) -> Story:
     if (last is not None and (last.state or tasks_of(story))) or story.empty:
         return story
     if story.preruns and story.preruns[-1].verdict.outcome.value == "fail":
+        return story
+    if not place.site and cluster_here(config) not in ("", story.cluster):
         return story
     with suppress(SlurmError):
         job = SlurmCommands(os.environ, timeout_s=min(_SLURM_S, config.slurm_timeout_s)).job(story.address)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from slurmwrap.escape import marked
+
 _CAP = 120
 _PLACE = re.compile(r"\{([a-z_]{1,30})\}")
 
@@ -156,5 +158,5 @@ def places(template: str) -> tuple[str, ...]:
 
 def printable(text: str) -> str:
     """At most 120 characters of a user's text without anything that a terminal would act on."""
-    kept = "".join(char for char in text[: 4 * _CAP] if char.isprintable()).strip()
+    kept = marked(text, "", 4 * _CAP).strip()
     return kept if len(kept) <= _CAP else kept[: _CAP - 1] + "\N{HORIZONTAL ELLIPSIS}"

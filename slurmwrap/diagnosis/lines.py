@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import accumulate
 
 from slurmwrap.diagnosis.evidence import LogTail
 from slurmwrap.records import dataclass
@@ -53,13 +52,12 @@ _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """One tail in rows. `text` is the rows joined by newlines and `starts` their offsets in it."""
+    """One tail in rows. `text` is the rows joined by newlines."""
 
     name: str
     rows: tuple[str, ...]
     numbers: tuple[int, ...]  # line number in the file of each row
     text: str
-    starts: tuple[int, ...]
     whole: bool = True  # it begins where the file does
 
 
@@ -83,15 +81,7 @@ def read_log(tail: LogTail) -> Log:
     numbers: list[int] = []
     for first, text in _window(tail):
         _append_rows(text, first, rows, numbers)
-    starts = tuple(accumulate((len(row) + 1 for row in rows), initial=0))[:-1]
-    return Log(
-        name=tail.name,
-        rows=tuple(rows),
-        numbers=tuple(numbers),
-        text="\n".join(rows),
-        starts=starts,
-        whole=_is_whole(tail),
-    )
+    return Log(name=tail.name, rows=tuple(rows), numbers=tuple(numbers), text="\n".join(rows), whole=_is_whole(tail))
 
 
 def _is_whole(tail: LogTail) -> bool:
@@ -141,17 +131,24 @@ def rank_of(row: str) -> int | None:
 
 def tracebacks(log: Log) -> tuple[Traceback, ...]:
     """All tracebacks of a log that end in an exception, in order; the middle ones are left out beyond 300."""
-    starts = list(_rows_with(log, HEADER))
+    starts = rows_with(log, HEADER)
     if len(starts) > _MAX_TRACEBACKS:
         starts = starts[: _MAX_TRACEBACKS * 2 // 3] + starts[-_MAX_TRACEBACKS // 3 :]
     found = (_traceback(log, start) for start in starts)
     return tuple(traceback for traceback in found if traceback is not None)
 
 
-def _rows_with(log: Log, literal: str) -> Iterator[int]:
-    if literal not in log.text:
-        return
-    yield from (index for index, row in enumerate(log.rows) if literal in row)
+def rows_with(log: Log, literal: str) -> list[int]:
+    """The rows that hold `literal`, which no newline is part of. Looks at those alone, not at each row of the log."""
+    found: list[int] = []
+    row = end = 0  # the end of the row before is where counting goes on
+    at = log.text.find(literal)
+    while at >= 0:
+        row += log.text.count("\n", end, at)
+        found.append(row)
+        end = log.text.find("\n", at)
+        at = log.text.find(literal, end) if end >= 0 else -1
+    return found
 
 
 def _traceback(log: Log, start: int) -> Traceback | None:
@@ -187,8 +184,8 @@ def _is_frame(body: str) -> bool:
 
 def bare_exceptions(log: Log) -> Iterator[tuple[int, str]]:
     """Rows that look like the last line of a traceback, `module.SomeError: message`, with the name, `SomeError`."""
-    for index, row in enumerate(log.rows):
-        if ("Error" in row or "Exception" in row) and (found := _BARE_ROW.match(strip_prefix(row))):
+    for index in sorted({*rows_with(log, "Error"), *rows_with(log, "Exception")}):
+        if found := _BARE_ROW.match(strip_prefix(log.rows[index])):
             yield index, found[1]
 
 

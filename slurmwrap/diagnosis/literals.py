@@ -12,6 +12,9 @@ import re
 MIN_LENGTH = 3
 _COUNT = re.compile(r"\{(\d{0,6})(?:,\d{0,6})?\}(?<!\{\})")  # any other brace is a plain character to re
 _SPECIAL = ".^$"
+# What groups and alternatives are told from: themselves, and what may hold such a character and means another thing.
+_STRUCTURE = re.compile(r"\\.?|\[\^?\]?(?:[^\]\\]|\\.?)*\]?|[()|]", re.DOTALL)
+_DEEPER = {"(": 1, ")": -1}
 
 
 def required_literals(pattern: str) -> tuple[str, ...]:
@@ -46,13 +49,14 @@ def _of_group(body: str) -> tuple[str, ...]:
 
 
 def _split_alternatives(pattern: str) -> list[str]:
-    branches, start, index, depth = [], 0, 0, 0
-    while index < len(pattern):
-        index, kind, _ = _token(pattern, index)
-        depth += {"(": 1, ")": -1}.get(kind, 0)
-        if kind == "|" and depth == 0:
-            branches.append(pattern[start : index - 1])
-            start = index
+    if "|" not in pattern:
+        return [pattern]
+    branches, start, depth = [], 0, 0
+    for found in _STRUCTURE.finditer(pattern):
+        depth += _DEEPER.get(found[0], 0)
+        if found[0] == "|" and depth == 0:
+            branches.append(pattern[start : found.start()])
+            start = found.end()
     return [*branches, pattern[start:]]
 
 
@@ -105,12 +109,11 @@ def _pieces(branch: str) -> tuple[list[str], list[str]]:
 
 def _end_of_group(pattern: str, index: int) -> int:
     depth = 0
-    while index < len(pattern):
-        index, kind, _ = _token(pattern, index)
-        depth += {"(": 1, ")": -1}.get(kind, 0)
+    for found in _STRUCTURE.finditer(pattern, index):
+        depth += _DEEPER.get(found[0], 0)
         if depth == 0:
-            return index
-    return index
+            return found.end()
+    return len(pattern)
 
 
 def _body(group: str) -> str:

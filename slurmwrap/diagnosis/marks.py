@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from itertools import accumulate
+from itertools import accumulate, compress, islice, pairwise
+from operator import ne
 
 from slurmwrap.diagnosis.advise import filled
 from slurmwrap.diagnosis.lines import Log, Traceback, bare_exceptions, strip_prefix, tracebacks
@@ -207,12 +208,12 @@ def _beginning(ordered: list[str], piece: str) -> list[str]:
 def _shapes(log: Log) -> dict[str, list[int]]:
     """Rows by their text without digits: of each shape the first rows, and the last one."""
     shapes: dict[str, list[int]] = {}
-    for row, shape in enumerate(bared(log.text).split("\n")):
-        places = shapes.setdefault(shape, [])
-        if len(places) < _REPEATS:
-            places.append(row)
-        else:
-            places[-1] = row
+    rows = bared(log.text).split("\n")
+    begins = [0, *compress(range(1, len(rows)), map(ne, islice(rows, 1, None), rows))]  # of runs of one shape
+    for begin, end in pairwise((*begins, len(rows))):
+        places = shapes.setdefault(rows[begin], [])
+        places.extend(range(begin, min(end, begin + _REPEATS - len(places))))
+        places[-1] = end - 1
     return shapes
 
 

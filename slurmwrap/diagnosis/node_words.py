@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.escape import marked
 
 _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LINES = 64  # of one Epilog
@@ -125,4 +126,4 @@ def _count(facts: Mapping[str, Any], key: str) -> int:
 def _words(value: object) -> str:
     """One line without control characters."""
     text = "" if value is None else str(value)
-    return "".join(character if character.isprintable() else " " for character in text[:_CAP])
+    return marked(text, " ", _CAP)

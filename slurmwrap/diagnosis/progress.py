@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from slurmwrap.diagnosis.lines import Log
+from slurmwrap.diagnosis.lines import Log, rows_with
 from slurmwrap.records import dataclass
 
 _NUMBER = r"[-+]?\d[\d.,]{0,20}(?:[eE][-+]?\d{1,4})?"
@@ -83,8 +83,8 @@ def find_progress(log: Log, *, after: int = 0) -> Progress:
     seen: set[str] = set()
     for index in range(len(log.rows) - 1, after - 1, -1):
         row = log.rows[index][:_CAP]
-        kind = _kind(row)
-        if kind == "progress" and row not in seen:
+        kind = _kind(row) if row not in seen else ""
+        if kind == "progress":
             rows.append(index)
             seen.add(row)
             if len(rows) == _ENOUGH:
@@ -116,11 +116,5 @@ def _kind(row: str) -> str:
 
 
 def _nan_rows(log: Log) -> tuple[int, ...]:
-    rows: set[int] = set()
-    for word in _NAN_WORDS:
-        at = log.text.find(word)
-        while at >= 0:
-            row = bisect_right(log.starts, at) - 1
-            rows.add(row)
-            at = log.text.find(word, log.starts[row + 1]) if row + 1 < len(log.starts) else -1
-    return tuple(row for row in sorted(rows) if _NAN.search(log.rows[row][:_CAP]))
+    rows = sorted({row for word in _NAN_WORDS for row in rows_with(log, word)})
+    return tuple(row for row in rows if _NAN.search(log.rows[row][:_CAP]))

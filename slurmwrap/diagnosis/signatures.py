@@ -25,7 +25,6 @@ PLACES = ("log", "kernel")
 _STRENGTHS = {"strong": 70, "ordinary": 40, "summary": 30, "hint": 20}
 _SITE_WEIGHT = 79
 _ROLE_WEIGHTS = {"advice": 95, "background": 95, "cascade": 55}  # on one line these beat a root of less weight
-WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 _OVERLAP = re.compile(r"(\\[Sw])([*+])((?:\\\(\)\?)?[\])]?(?: |:|\[: \])?\??(?:\(\?:)?\.\{0,)")
 WORD = re.compile(r"[A-Za-z_]+")
 GRAM = 4
@@ -182,7 +181,7 @@ def bared(text: str) -> str:
 
     Python searches ASCII text several times faster than any other.
     """
-    return text.encode("ascii", "replace").decode("ascii").translate(WITHOUT_DIGITS)
+    return text.encode("ascii", "replace").translate(None, b"0123456789").decode("ascii")
 
 
 def _probes(needles: tuple[Needle, ...]) -> tuple[dict[str, tuple[Probe, ...]], dict[str, tuple[Probe, ...]]]:

@@ -40,7 +40,13 @@ _RESUMED = re.compile(
 _NOT_RESUMED = re.compile(
     r"not (?:found|resum)|[Nn]o checkpoint|from scratch|shards|fail|[Ee]rror|[Cc]ould not|can't|cannot|None\b|False\b"
 )
+# Plain pieces without one of which an expression cannot match; those in lower case are looked for in lower case.
 _RESUME_HINTS = ("esum", "oaded", "oading", "ontinuing", "estor")
+_ASIDE_HINTS = (
+    *("val", "test", "predict", "warm", "download", "loading", "tokeniz", "map", "filter", "generating", "fetching"),
+    *("sanity", "b/s]"),
+)
+_COUNTED_HINTS = ("step", "iter", "update", "batch_idx")
 _SAVED = re.compile(
     r"(?:[Ss]av(?:ed|ing|e)\b|[Ww]rote|[Ww]riting|[Ww]ritten|checkpointed).{0,200}?"
     r"(?:checkpoint|ckpt|global_?step|step|iteration|iter)s?[-_=/: ]{0,12}(\d{1,12})(?!\d)",
@@ -93,20 +99,24 @@ def _of_log(log: Log) -> Steps:
     pending: int | None = None  # begun, and not known to have ended
     resumed = False
     epoch = 0
+    hints = _hints_in(log)
     for row in _ends(log):
-        if any(hint in row for hint in _SAVE_HINTS) and (at := _saved(row)) is not None:
+        if _holds(row, hints.save) and (at := _saved(row)) is not None:
             if _DONE.search(row):
                 saved.append(at)
             else:
                 pending = at
             continue
-        resumed = resumed or (any(hint in row for hint in _RESUME_HINTS) and _says_resumed(row))
-        if not any(hint in row for hint in _STEP_HINTS) or _NOT_TRAINING.search(row):
+        resumed = resumed or (_holds(row, hints.resume) and _says_resumed(row))
+        if not _holds(row, hints.step):
             continue
-        if found := _EPOCH.search(row):
+        lower = row.lower()
+        if _holds(lower, hints.aside) and _NOT_TRAINING.search(row):
+            continue
+        if "epoch" in lower and (found := _EPOCH.search(row)):
             epoch = int(found[1])
             epochs.append(epoch)
-        step = _step(row, epoch)
+        step = _step(row, lower, epoch)
         if step is not None:
             counted.append(step)
             if pending is not None:
@@ -118,6 +128,34 @@ def _of_log(log: Log) -> Steps:
         resumed=resumed or (log.whole and _began_late(counted)),
         checkpoint_step=max(saved, default=None),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hints:
+    """Those of the hints that a log holds at all: most hold few, and each row need not be searched for the others."""
+
+    save: tuple[str, ...]
+    resume: tuple[str, ...]
+    step: tuple[str, ...]
+    aside: tuple[str, ...]
+
+
+def _hints_in(log: Log) -> _Hints:
+    text = "\n".join(_ends(log))
+    lower = text.lower()
+    return _Hints(
+        save=tuple(hint for hint in _SAVE_HINTS if hint in text),
+        resume=tuple(hint for hint in _RESUME_HINTS if hint in text),
+        step=tuple(hint for hint in _STEP_HINTS if hint in text),
+        aside=tuple(hint for hint in _ASIDE_HINTS if hint in lower),
+    )
+
+
+def _holds(row: str, hints: tuple[str, ...]) -> bool:
+    for hint in hints:  # noqa: SIM110 - any() of a generator takes several times as long, and this is asked most
+        if hint in row:
+            return True
+    return False
 
 
 def _ends(log: Log) -> Iterator[str]:
@@ -136,11 +174,11 @@ def _saved(row: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _step(row: str, epoch: int) -> int | None:
+def _step(row: str, lower: str, epoch: int) -> int | None:
     """The step a row shows; a bar that starts anew each epoch is counted on from the epochs before."""
-    if found := _STEP.search(row):
+    if _holds(lower, _COUNTED_HINTS) and (found := _STEP.search(row)):
         return _sane(int(found[1]))
-    if found := _BAR.search(row) or _KERAS.search(row):
+    if "/" in row and (found := _BAR.search(row) or _KERAS.search(row)):
         done, total = int(found[1]), int(found[2])
         return _sane(epoch * total + done) if done <= total else None
     return None

@@ -18,6 +18,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from slurmwrap.escape import utf8
+
 SOCKET = "/run/systemd/journal/socket"
 MOST = 64 << 10  # of one value; journald itself cuts at its LineMax or takes up to 768 MB
 _FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
@@ -92,7 +94,7 @@ def datagram(fields: Fields) -> bytes:
 
 
 def _field(name: str, value: str) -> bytes:
-    data = value.encode("utf-8", "backslashreplace")[:MOST]
+    data = utf8(value)[:MOST]
     if b"\n" not in data:
         return name.encode("ascii") + b"=" + data + b"\n"
     return name.encode("ascii") + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"

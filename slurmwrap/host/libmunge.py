@@ -74,4 +74,9 @@ def _origin(munge: Any, context: ctypes.c_void_p) -> tuple[str, int]:
 
 def _free(payload: ctypes.c_void_p) -> None:
     if payload.value:
-        ctypes.CDLL(None).free(payload)
+        _libc().free(payload)
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from email.message import EmailMessage
 
 from slurmwrap.errors import StoreError
+from slurmwrap.escape import marked
 from slurmwrap.records import dataclass
 
 TIMEOUT_S = 10.0
@@ -65,4 +66,4 @@ class Mailer:
 
 def _one_line(text: str) -> str:
     """A header may not hold a line break: a job's name is its user's text."""
-    return "".join(character if character.isprintable() else "?" for character in text)[:200]
+    return marked(text, "?", 200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from slurmwrap.escape import harmless, visible
 from slurmwrap.job.options import BY_NAME, COMMAND_LINE_ONLY, WAIT4SWITCH
 from slurmwrap.job.parse import switches_on
 from slurmwrap.job.render import ADDED, KEPT, spell
@@ -45,7 +46,7 @@ def explain(request: JobRequest, batch: BatchScript, *, colour: bool, remarks: S
         lines += [f"@@ {where} @@", *_diff(request, batch, where, changes)]
     if remarks:
         lines += ["@@ where it may run @@", *(line for remark in remarks for line in _wrapped(remark, "  * "))]
-    shown = (_visible(line).encode(errors="surrogateescape").decode(errors="replace") for line in lines)
+    shown = (harmless(line) for line in lines)
     return "".join(f"{_painted(line, colour)}\n" for line in shown)
 
 
@@ -140,7 +141,7 @@ def _split(option: str) -> tuple[str, str | None]:
 
 
 def _comment(text: str) -> bytes:
-    return f"# gsub: {_visible(text)}".encode(errors="surrogateescape")
+    return f"# gsub: {visible(text)}".encode()
 
 
 # --- the diff -----------------------------------------------------------------------------------------------------
@@ -181,11 +182,6 @@ def _wrapped(reason: str, first: str = "    ") -> list[str]:
     from textwrap import wrap  # off the fast path
 
     return wrap(reason, _WIDTH, initial_indent=first, subsequent_indent="    ")
-
-
-def _visible(text: str) -> str:
-    """Control characters of user text shown, not sent to the terminal; tabs stay."""
-    return "".join(c if c.isprintable() or c == "\t" or "\udc80" <= c <= "\udcff" else repr(c)[1:-1] for c in text)
 
 
 def _painted(line: str, colour: bool) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.reconcile.desk import Pass, mute, muted
 from slurmwrap.reconcile.judge import submission_of
+from slurmwrap.records import replace
 from slurmwrap.retry import requeue, standing
 from slurmwrap.retry.attempt import WAITING_RULES, ActionRecord, AttemptRecord
 from slurmwrap.retry.decision import Ruled
@@ -34,7 +34,7 @@ def finish(record: AttemptRecord, job: JobRecord | None, run: Pass) -> None:
     record = replace(record, planned=())
     if not _tell(record, run):
         return
-    store.save_attempt(replace(record, reconciled=True))
+    store.settle(record)
     run.book.settled.add(record.attempt)
 
 

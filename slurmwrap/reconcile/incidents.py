@@ -7,11 +7,11 @@ that a pass without any costs one small query. Whatever is kept there is in the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from slurmwrap.edges import OpenIncident
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.reconcile.desk import Pass
+from slurmwrap.records import replace
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.incident import (
     FAILURES,

@@ -8,7 +8,6 @@ which is the reconciler's durable to-do list.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from slurmwrap.diagnosis.collected import Collected, SetAside
@@ -17,6 +16,7 @@ from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.edges import Store
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.reconcile.desk import Edges, IngestReport, Unpack, Words, learn
+from slurmwrap.records import replace
 from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.inputs import actions_of
@@ -59,7 +59,7 @@ def _one(collected: Collected, edges: Edges, cluster: str, words: Words, report:
         if not reason:
             new = edges.store.ingest(item)
             report.kept, report.known = report.kept + new, report.known + (not new)
-            _unpack(item, edges, report, new)
+            _unpack(item, edges, cluster, report, new)
             return collected
         item = SetAside(name=collected.name, reason=reason, uid=item.uid)
     report.refused += 1
@@ -69,7 +69,7 @@ def _one(collected: Collected, edges: Edges, cluster: str, words: Words, report:
 
 def _refusal(item: Observation, edges: Edges, cluster: str, words: Words) -> str:
     """Why an observation is not believed; "" when it is."""
-    if item.cluster != cluster:
+    if item.cluster != cluster and edges.scope.user is None:
         return f"it is about another cluster, not {cluster}"
     if item.context in _HOOKS:
         return "" if item.uid in edges.scope.trusted else f"uid {item.uid} cannot speak for a hook"
@@ -81,7 +81,7 @@ def _refusal(item: Observation, edges: Edges, cluster: str, words: Words) -> str
         return f"it is no {item.context.value} record: {str(error)[:100]}"
     if not _possible(claim):
         return "its numbers cannot be true"
-    return _not_his(item, claim, edges, words)
+    return _not_his(item, claim, edges, cluster, words)
 
 
 def _possible(claim: Submission | PrerunRecord) -> bool:
@@ -98,14 +98,20 @@ def _claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:
     return unpack(PrerunRecord, item.facts.get("prerun") or {})
 
 
-def _not_his(item: Observation, claim: Submission | PrerunRecord, edges: Edges, words: Words) -> str:
-    """A user speaks of his own jobs only: the seal's uid must be the one Slurm says the job belongs to."""
+def _not_his(item: Observation, claim: Submission | PrerunRecord, edges: Edges, cluster: str, words: Words) -> str:
+    """A user speaks of his own jobs only: the seal's uid must be the one Slurm says the job belongs to.
+
+    Clusters may share a home. What is of another one is his own word in his own database, of which this Slurm knows
+    nothing: it is kept for when he is there.
+    """
     sealed = edges.scope.uid if item.uid == -1 and edges.scope.user is not None else item.uid
     if sealed < 0 or claim.uid != sealed or claim.cluster != item.cluster:
         return "it speaks for another user or cluster"
     jobs = {claim.job_id} | ({claim.prerun_job_id} if isinstance(claim, PrerunRecord) else set())
     if item.job_id not in jobs:
         return "it is about another job than it says"
+    if item.cluster != cluster:
+        return ""
     owners = {_owner(job_id, item.cluster, edges.store, words) for job_id in jobs if job_id is not None}
     if edges.scope.user is not None and owners <= {None, sealed}:
         return ""
@@ -122,13 +128,13 @@ def _owner(job_id: int, cluster: str, store: Store, words: Words) -> int | None:
     return next((uid for uid in reversed(known) if isinstance(uid, int) and uid >= 0), None)
 
 
-def _unpack(item: Observation, edges: Edges, report: IngestReport, new: bool) -> None:
+def _unpack(item: Observation, edges: Edges, cluster: str, report: IngestReport, new: bool) -> None:
     if item.context not in (Context.SUBMIT, Context.PRERUN):
         return
     claim = _claim(item, edges.unpack)
     if isinstance(claim, Submission):
         edges.store.save_submission(claim)
-        report.submitted.add(claim.job_id)
+        report.submitted |= {claim.job_id} if claim.cluster == cluster else set()
         return
     edges.store.save_prerun(claim)
     if new:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from slurmwrap.cluster.job import JobRecord
@@ -16,6 +15,7 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.reconcile.accounted import completed, is_gone, past_of, told_by
 from slurmwrap.reconcile.desk import Pass, learn
 from slurmwrap.reconcile.incidents import incident_of
+from slurmwrap.records import replace
 from slurmwrap.retry.attempt import AttemptRecord, QueueDelay
 from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.case import Case, InputFailure
@@ -82,8 +82,7 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     decision = decide(case, run.edges.config)
     record = _decided(case.record, case, decision)
     with store.transaction():
-        store.save_attempt(record)
-        store.save_diagnosis(record.attempt, diagnosis, decision, run.now)
+        store.save_judged(record, decision, run.now)
         _learn(record, submission, run)
     if record.retry_at is not None and run.book.starts is not None:
         run.book.starts.append(record.retry_at)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.edges import Published
@@ -22,6 +21,7 @@ from slurmwrap.reconcile.loads import loads_now, relaxing
 from slurmwrap.reconcile.nodes import health_now
 from slurmwrap.reconcile.relax import relax_waiting
 from slurmwrap.reconcile.tune import tune_waiting
+from slurmwrap.records import replace
 from slurmwrap.retry import inputs
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.launch import held_launch

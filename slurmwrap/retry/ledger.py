@@ -62,7 +62,7 @@ def ledger_of(attempts: Iterable[AttemptRecord], current: AttemptRecord, resets:
     `resets` (`slurmwrap jobs clear`) costs nothing at all: a person decided.
     """
     earlier = runs_before(attempts, current)
-    since = max((reset.at for reset in resets), default=None)
+    since = max((reset.at for reset in resets if reset.cluster == current.attempt.cluster), default=None)
     failures = [record for record in earlier if failed(record) and not forgiven(record, since)]
     progressed = progressed_at((*earlier, current))
     own = [r for r in failures if not r.incident and (progressed is None or r.attempt.submit_time >= progressed)]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from slurmwrap.job.measurement import Measurement
 
 REQUEUED = "REQUEUED"  # sacct's word for a run that ended by a requeue; scontrol shows the next run instead
-_SUBMISSION_SLACK_S = 3600  # clocks of the submit host and the controller
+CLOCKS_S = 300.0  # that clocks may differ: more is refused by MUNGE, whose credentials live that long
+_SUBMISSION_SLACK_S = 3600  # clocks of the submit host and the controller, and sbatch's patience
 
 
 def key_of(job: JobRecord, cluster: str) -> Attempt:
@@ -187,10 +188,12 @@ def submitted_id(record: AttemptRecord) -> int:
 
 
 def speaks_for(submission: Submission, record: AttemptRecord) -> bool:
-    """Whether `submission` is of this very job: same owner, and for a first run also the same time (ids come back)."""
+    """Whether `submission` is of this very job: same owner, not before it, and a first run not long after it either:
+    ids come back."""
     if submission.cluster != record.attempt.cluster or submission.uid != record.uid:
         return False
-    return record.restarts > 0 or abs(submission.at - record.attempt.submit_time) <= _SUBMISSION_SLACK_S
+    later = record.attempt.submit_time - submission.at
+    return later >= -CLOCKS_S and (record.restarts > 0 or later <= _SUBMISSION_SLACK_S)
 
 
 def _started(observation: Observation) -> float:

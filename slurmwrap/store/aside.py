@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
 
+from slurmwrap.escape import utf8
+
 
 def put(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """As `replace`, for a path that somebody named: a device or a pipe is written to instead."""
@@ -32,7 +34,7 @@ def replace(path: Path, content: str | bytes, mode: int | None = None) -> None:
 
 
 def _bytes(content: str | bytes) -> bytes:
-    return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+    return content if isinstance(content, bytes) else utf8(content)
 
 
 def _new_mode() -> int:

@@ -29,7 +29,7 @@ class Blame(Session):
         return tuple(strike for strike in found if strike.cleared_at is None)
 
     def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
-        """One more (save_diagnosis does it for a decision's own)."""
+        """One more (save_judged does it for a decision's own)."""
         self._strike(strike, at, job_id, uid, None)
 
     def _strike(self, strike: Strike, at: float, job_id: int, uid: int, attempt: Attempt | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurmwrap.cluster.action import SlurmAction
 from slurmwrap.diagnosis.collected import SetAside
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.diagnosis.evidence import Attempt
 from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.edges import Clock
 from slurmwrap.errors import StoreError
@@ -164,24 +164,23 @@ class Database(Reports, Blame):
         sql += "ORDER BY end_time DESC, submit_time, cluster, job_id LIMIT ?"
         return self._read(schema.ATTEMPTS, sql, [since, *sorted(categories), limit])[::-1]
 
-    def save_diagnosis(self, attempt: Attempt, diagnosis: Diagnosis, decision: RetryDecision, at: float) -> None:
-        """Stores both with strikes and blocked inputs, in one transaction. Judging again replaces the strikes."""
-        judged = {
-            **schema.diagnosis_row(diagnosis),
-            "decision": decision.decision,
-            "decision_reason": sql_text(decision.reason),
-        }
-        key = to_plain(attempt)
+    def save_judged(self, record: AttemptRecord, decision: RetryDecision, at: float) -> None:
+        """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction.
+        Judging again replaces the strikes."""
+        attempt = record.attempt
         with self.transaction():
-            self._ensure(attempt)
-            assignments = ", ".join(f"{name} = :{name}" for name in judged)
-            self._write(f"UPDATE attempts SET {assignments} WHERE {OF_ATTEMPT}", {**judged, **key})
-            self._write(f"DELETE FROM strikes WHERE {OF_ATTEMPT}", key)
-            uid = next(iter(self._rows(f"SELECT uid FROM attempts WHERE {OF_ATTEMPT}", key)))["uid"]
+            self.save_attempt(record)
+            self._write(f"DELETE FROM strikes WHERE {OF_ATTEMPT}", to_plain(attempt))
             for strike in decision.strikes:
-                self._strike(strike, at, attempt.job_id, uid, attempt)
+                self._strike(strike, at, attempt.job_id, record.uid, attempt)
             for blocked in decision.blocked:
                 self.block_input(blocked)
+
+    def settle(self, record: AttemptRecord) -> None:
+        """Takes a stored run off the to-do list. Beside `reconciled`, only what lies in `more` is written anew: no
+        index, and none of what triggers keep, changes with it."""
+        row = {**to_plain(record.attempt), "more": schema.more_of(schema.ATTEMPTS, record)}
+        self._write(f"UPDATE attempts SET reconciled = 1, more = :more WHERE {OF_ATTEMPT}", row)
 
     def _ensure(self, attempt: Attempt) -> None:
         row = schema.to_row(schema.ATTEMPTS, AttemptRecord(attempt=attempt))

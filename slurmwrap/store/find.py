@@ -6,7 +6,10 @@ attempts only for what it does not know. Whatever is asked for, the condition is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 from slurmwrap.errors import StoreError
@@ -15,6 +18,7 @@ from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.retry.submission import Submission
 from slurmwrap.retry.wanted import NO_FAILURES, Wanted, moment_of
 from slurmwrap.store import schema
+from slurmwrap.store.brief import COLUMNS, listed
 from slurmwrap.store.connection import explained
 from slurmwrap.store.session import Session
 
@@ -60,19 +64,28 @@ class Sums:
 # --- runs and jobs -------------------------------------------------------------------------------------------------
 
 
-def runs(database: Session, wanted: Wanted, *, limit: int | None) -> tuple[AttemptRecord, ...]:
-    """The newest by their end, or their beginning while they run or wait; None: all of them.
+def runs(database: Session, wanted: Wanted, *, limit: int | None, as_listed: bool = False) -> tuple[AttemptRecord, ...]:
+    """The newest by their end, or their beginning while they run or wait; None: all of them. `as_listed`: only what
+    brief.py names is filled in.
 
     StoreError for a file of an older version.
     """
+    return tuple(each_run(database, wanted, limit=limit, as_listed=as_listed))
+
+
+def each_run(
+    database: Session, wanted: Wanted, *, limit: int | None, as_listed: bool = False
+) -> Iterator[AttemptRecord]:
+    """The same, read as they are taken: all of a month's are more than one wants to hold."""
     _refuse_older(database)
+    columns, made = (COLUMNS, listed) if as_listed else ("a.*", partial(schema.from_row, schema.ATTEMPTS))
     where, values = _open(wanted)
-    sql = f"SELECT a.* FROM attempts a WHERE {where} ORDER BY {_BEGUN} DESC LIMIT ?"
-    found = database._read(schema.ATTEMPTS, sql, [*values, _limit(limit)])
+    sql = f"SELECT {columns} FROM attempts a WHERE {where} ORDER BY {_BEGUN} DESC LIMIT ?"
+    still = database.each(sql, [*values, _limit(limit)], made)
     where, values = _all([*_narrow(wanted), *_wide(wanted)])
-    sql = f"SELECT a.* FROM {_ENDED} WHERE {where} ORDER BY r.end_time DESC, r.job_id DESC LIMIT ?"
-    found += database._read(schema.ATTEMPTS, sql, [*values, _limit(limit)])
-    return tuple(sorted(found, key=moment_of, reverse=True))[:limit]
+    sql = f"SELECT {columns} FROM {_ENDED} WHERE {where} ORDER BY r.end_time DESC, r.job_id DESC LIMIT ?"
+    ended = database.each(sql, [*values, _limit(limit)], made)
+    return islice(merge(still, ended, key=moment_of, reverse=True), limit)
 
 
 def sums(database: Session, wanted: Wanted) -> Sums:
@@ -127,7 +140,7 @@ def job_count(database: Session, wanted: Wanted) -> int:
     still: int = database._rows(sql, values)[0]["n"]
     wide = _wide(wanted)
     where, values = _all([*_narrow(wanted), *wide])
-    same = f"SELECT 1 FROM {_ENDED if wide else 'runs r'} WHERE {where} GROUP BY r.cluster, r.job_id"
+    same = f"SELECT DISTINCT r.job_id, r.cluster FROM {_ENDED if wide else 'runs r'} WHERE {where}"
     ended: int = database._rows(f"SELECT count(*) AS n FROM ({same})", values)[0]["n"]
     return still + ended
 

@@ -8,9 +8,11 @@ from hashlib import sha256
 from typing import Any
 
 from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.escape import visible
 from slurmwrap.observe import epilog_slurmctld, job
 from slurmwrap.store.leave import VERSION
 
+_LEVELS, _TOO_DEEP = 64, "it nests too deeply"
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _UUID = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.env\Z")
 
@@ -22,9 +24,12 @@ class Unbelieved(Exception):
 def parse(payload: bytes) -> Observation:
     """An Observation from leave.serialize's JSON. Raises Unbelieved for anything else; `uid` is -1."""
     try:
-        return _checked(json.loads(payload, parse_constant=_no_constant))
+        plain = json.loads(payload, parse_constant=_no_constant)
+        if b"\\u" in payload or not payload.isascii():
+            json.dumps(plain, ensure_ascii=False).encode()  # half a surrogate pair fits into no database
+        return _checked(plain)
     except RecursionError:
-        raise Unbelieved("it nests too deeply") from None
+        raise Unbelieved(_TOO_DEEP) from None
     except (ValueError, KeyError, TypeError) as error:
         raise Unbelieved(f"it is not an observation: {printable(str(error))}") from None
 
@@ -40,7 +45,8 @@ def _checked(plain: Any) -> Observation:
         raise ValueError("no time")
     if type(plain["facts"]) is not dict or type(plain["cluster"]) is not str or type(plain["node"]) is not str:
         raise ValueError("facts, cluster or node is of another kind")
-    json.dumps(plain, ensure_ascii=False).encode()  # half a surrogate pair fits into no database
+    if _is_deeper(plain["facts"], _LEVELS):
+        raise Unbelieved(_TOO_DEEP)
     return Observation(
         nonce=plain["nonce"],
         cluster=plain["cluster"],
@@ -50,6 +56,13 @@ def _checked(plain: Any) -> Observation:
         node=plain["node"],
         facts=plain["facts"],
     )
+
+
+def _is_deeper(plain: Any, levels: int) -> bool:
+    """Whether lists and objects nest deeper than this. What json can read, later steps could not all walk through:
+    one user's file would end every pass."""
+    inside = plain.values() if type(plain) is dict else plain
+    return not levels or any(_is_deeper(one, levels - 1) for one in inside if type(one) in (dict, list))
 
 
 def _no_constant(name: str) -> None:
@@ -73,5 +86,5 @@ def from_environment(environ: dict[bytes, bytes], name: str, data: bytes, writte
 
 
 def printable(text: str) -> str:
-    """A user's text in printable ASCII of bounded length, for tables and terminals."""
-    return ascii(text)[1:-1][:200]
+    """A user's text on one line of bounded length, for tables and terminals."""
+    return visible(text[:200])[:200]

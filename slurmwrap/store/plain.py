@@ -38,7 +38,12 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
 
 def value_to_plain(value: Any) -> Any:
     """Any value a record may hold -> JSON types."""
-    if value is None or (isinstance(value, str | int | float) and not isinstance(value, Enum)):
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is dict:
+        return {_key(key): value_to_plain(item) for key, item in value.items()}
+    if isinstance(value, str | int | float) and not isinstance(value, Enum):
         return value
     if isinstance(value, Enum):
         return value.value
@@ -47,7 +52,7 @@ def value_to_plain(value: Any) -> Any:
     if isinstance(value, frozenset | set):
         return sorted(value_to_plain(item) for item in value)
     if isinstance(value, Mapping):
-        return {str(value_to_plain(key)): value_to_plain(item) for key, item in value.items()}
+        return {_key(key): value_to_plain(item) for key, item in value.items()}
     if isinstance(value, bytes):
         from base64 import b64encode  # few records hold bytes
 
@@ -55,3 +60,7 @@ def value_to_plain(value: Any) -> Any:
     if isinstance(value, PathLike):
         return str(value)
     return to_plain(value)
+
+
+def _key(key: Any) -> str:
+    return key if type(key) is str else str(value_to_plain(key))

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from slurmwrap.diagnosis.evidence import Diagnosis
 from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.job.request import ResourceShape
@@ -192,12 +191,25 @@ TABLES = (
 
 def to_row(table: Table, record: Any) -> dict[str, SqlValue]:
     """A record -> its columns, with `more` for fields that have none. What is empty by default is not in `more`."""
-    flat = _flatten(table, to_plain(record))
+    flat = _flat(table, to_plain(record))
+    row = {name: _to_column(table, name, flat.pop(name, None)) for name in table.columns}
+    row["more"] = dump(_brief(table.record, flat))
+    return row
+
+
+def more_of(table: Table, record: Any) -> str:
+    """The column `more` of to_row alone."""
+    have = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in table.columns}
+    flat = _flat(table, {name: value_to_plain(value) for name, value in have.items()})
+    return dump(_brief(table.record, {name: value for name, value in flat.items() if name not in table.columns}))
+
+
+def _flat(table: Table, plain: dict[str, Any]) -> dict[str, Any]:
+    flat = _flatten(table, plain)
     for name, kind in table.inside.items():
         if flat.get(name):
             flat[name] = _brief(kind, flat[name])
-    row = {name: _to_column(table, name, flat.pop(name, None)) for name in table.columns}
-    return {**row, "more": dump(_brief(table.record, flat))}
+    return flat
 
 
 def _general_advice(category: str) -> str:
@@ -239,19 +251,16 @@ def insert(table: Table, how: str = "", *, conflict: bool = False, also: tuple[s
     return f"{sql} ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {changed}"
 
 
-def diagnosis_row(diagnosis: Diagnosis) -> dict[str, SqlValue]:
-    """The diagnosis_* columns of an attempt alone."""
-    return {
-        name: _to_column(ATTEMPTS, name, value)
-        for name, value in _prefixed("diagnosis_", to_plain(diagnosis)).items()
-        if name in ATTEMPTS.columns
-    }
-
-
 def dump(value: Any) -> str:
     """JSON text that SQLite can hold: readable UTF-8; escaped where a path's invalid bytes came in as surrogates."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text if _encodable(text) else json.dumps(value, separators=(",", ":"))
+    if not value and isinstance(value, dict | list):  # most of them
+        return "[]" if isinstance(value, list) else "{}"
+    text = _READABLE.encode(value)
+    return text if _encodable(text) else _ESCAPED.encode(value)
+
+
+_READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_ESCAPED = json.JSONEncoder(separators=(",", ":"))
 
 
 def _flatten(table: Table, plain: dict[str, Any]) -> dict[str, Any]:
@@ -307,6 +316,8 @@ def sql_text(text: str) -> str | bytes:
 
 
 def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

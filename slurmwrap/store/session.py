@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import sqlite_utils
 
 from slurmwrap.errors import StoreError
 from slurmwrap.store.connection import explained
 from slurmwrap.store.schema import Table, from_row, insert, sql_text, to_row
+
+T = TypeVar("T")
 
 
 class Session:
@@ -67,8 +69,10 @@ class Session:
         self._write(insert(table, conflict=True), to_row(table, record))
 
     def _write(self, sql: str, row: Mapping[str, Any]) -> bool:
+        if self._depth:  # most writes: the transaction around them explains what goes wrong
+            return self._tables.conn.execute(sql, row).rowcount > 0
         with self.transaction():
-            return self._tables.execute(sql, dict(row)).rowcount > 0
+            return self._write(sql, row)
 
     def _select(self, table: Table, where: Mapping[str, Any], *, extra: str = "", order: str = "") -> tuple[Any, ...]:
         """`where`: condition with one "?" -> its value; None leaves the condition out."""
@@ -87,8 +91,21 @@ class Session:
             raise StoreError(f"{self.path}, table {table.name}: {error}", hint="restore a backup") from error
 
     def _rows(self, sql: str, values: Sequence[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
+        # Not by sqlite-utils' query: its savepoint makes three statements of each, and the reconciler asks thousands.
         with explained(self.path):
-            return list(self._tables.query(sql, values))
+            cursor = self._tables.conn.execute(sql, values if values is not None else ())
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def each(self, sql: str, values: Sequence[Any], made: Callable[[dict[str, Any]], T]) -> Iterator[T]:
+        """What `made` makes of each row, read as it is taken; the file must stay open as long."""
+        with explained(self.path):
+            cursor = self._tables.conn.execute(sql, values)
+            names = [column[0] for column in cursor.description]
+            try:
+                yield from (made(dict(zip(names, row, strict=True))) for row in cursor)
+            except ValueError as error:
+                raise StoreError(f"{self.path}: {error}", hint="restore a backup") from error
 
     @contextmanager
     def _durable(self) -> Iterator[None]:

@@ -16,11 +16,11 @@ from contextlib import closing, suppress
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from slurmwrap.diagnosis.collected import Collected, SetAside
 from slurmwrap.errors import StoreError
-from slurmwrap.host import munge
+from slurmwrap.host import libmunge, munge
 from slurmwrap.observe import epilog_slurmctld
 from slurmwrap.records import replace
 from slurmwrap.store.observation_json import Unbelieved, from_environment, parse, printable
@@ -29,6 +29,8 @@ from slurmwrap.store.senders import Senders
 if TYPE_CHECKING:
     from slurmwrap.diagnosis.observation import Observation
 
+T = TypeVar("T")
+U = TypeVar("U")
 MAX_BYTES = 1 << 20
 USER_BYTES = 1 << 17  # of a file that no trusted owner wrote: parsed JSON takes up to 25 times its text
 MAX_ENTRIES = 200_000  # looked at in one collect: listing must end even if someone fills the directory
@@ -38,6 +40,7 @@ USER_SHARE = 1000  # files of one other user that are read in one collect: the r
 LEFT_BEHIND_S = 3600.0  # a file still aside after this long has lost its writer
 WHOLE_S = 60.0  # the same for the EpilogSlurmctld shim, whose deadline is 10 s
 REJECTED = "rejected"
+_AT_ONCE, _THREADS = 64, 4  # files that are opened together, and how many of them at a time
 _NAME = re.compile(r"\d{1,20}-[A-Za-z0-9._-]{1,255}-[0-9a-f]{32}\.obs\Z")
 
 
@@ -72,14 +75,29 @@ class SealedSpool:
         senders = Senders(self._node_addresses, self._trusted)
         with _opened(self._directory) as folder:
             waiting = (entry for entry in _entries(folder.descriptor, skip=self._stuck))
-            for name, uid in islice(_fair(waiting, self._trusted, USER_SHARE), limit):
-                try:
-                    sealed = self._unsealed(folder.descriptor, name, uid)
-                    yield Collected(name=name, item=self._observation(sealed, senders))
-                except _Unfinished:
-                    continue
-                except Unbelieved as reason:
-                    yield Collected(name=name, item=_set_aside(name, str(reason), uid))
+            chosen = islice(_fair(waiting, self._trusted, USER_SHARE), limit)
+            while several := list(islice(chosen, _AT_ONCE)):
+                opened = _in_threads(lambda one: self._opened(folder.descriptor, *one), several)
+                for (name, uid), found in zip(several, opened, strict=True):
+                    if found is not None:
+                        yield Collected(name=name, item=self._item(name, uid, found, senders))
+
+    def _opened(self, folder: int, name: str, uid: int) -> munge.Decoded | Unbelieved | None:
+        """What was sealed, or why it is not believed; None: its writer has not finished it."""
+        try:
+            return self._unsealed(folder, name, uid)
+        except _Unfinished:
+            return None
+        except Unbelieved as reason:
+            return reason
+
+    def _item(self, name: str, uid: int, found: munge.Decoded | Unbelieved, senders: Senders) -> Observation | SetAside:
+        try:
+            if isinstance(found, Unbelieved):
+                raise found
+            return self._observation(found, senders)
+        except Unbelieved as reason:
+            return _set_aside(name, str(reason), uid)
 
     def _unsealed(self, folder: int, name: str, uid: int) -> munge.Decoded:
         limit = MAX_BYTES if uid in self._trusted else USER_BYTES
@@ -146,6 +164,19 @@ class PlainSpool:
                 f"{self._directory} can be written by others (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})",
                 hint=f"Run: chmod 700 {self._directory}",
             )
+
+
+def _in_threads(work: Callable[[T], U], several: Sequence[T]) -> list[U]:
+    """`work` of each, in their order. While munged opens one credential, the next are read and handed to it.
+
+    No thread outlives the call: the reconciler forks to read its users' files.
+    """
+    if len(several) == 1 or libmunge.library() is None:  # without the library a process is started for each
+        return [work(one) for one in several]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(work, several))
 
 
 def _plain(folder: int, name: str) -> Observation:
@@ -239,10 +270,10 @@ def _set_aside(name: str, reason: str, uid: int) -> SetAside:
 def _remove(folder: int, name: str, *, keep: bool) -> bool:
     """Unlinks, or moves to `rejected/` while there is room; False when it cannot be done."""
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if keep and stat.S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES and _move(folder, name):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False) if keep else None  # else it was read: a file
+        if found and stat.S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES and _move(folder, name):
             return True
-        if stat.S_ISDIR(found.st_mode):
+        if found and stat.S_ISDIR(found.st_mode):
             os.rmdir(name, dir_fd=folder)
         else:
             os.unlink(name, dir_fd=folder)

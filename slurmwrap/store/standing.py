@@ -1,34 +1,27 @@
-"""Edge: what a list of jobs shows of each of them, read for hundreds of jobs in one statement.
-
-Of a run only the columns that a list shows are read and turned into a record: logs, paths, plans and measurements are
-most of a row, and most of the time that reading it takes.
-"""
+"""Edge: what a list of jobs shows of each of them, read for hundreds of jobs in one statement; of a run what
+brief.py names."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.diagnosis.evidence import Attempt
 from slurmwrap.records import dataclass
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.retry.record import submitted_id
 from slurmwrap.retry.submission import Submission
+from slurmwrap.store.brief import COLUMNS, listed, text
 from slurmwrap.store.database import Database
 
 _AT_ONCE = 500  # jobs of one statement
 _KEYS = "json_each(?) AS k CROSS JOIN"  # CROSS: by key, job after job, whatever SQLite guesses of the table
 _IS_KEY = "{0}.cluster = json_extract(k.value, '$[0]') AND {0}.job_id = json_extract(k.value, '$[1]')"
-_RUNS = f"""SELECT a.cluster, a.job_id, a.submit_time, a.address, a.restarts, a.name, a.user, a.uid, a.account,
-    a.partition, a.state, a.gpus, a.start_time, a.end_time, a.diagnosis_category, a.decision, a.decision_reason,
-    a.retry_at, a.incident, instr(a.more, '"planned"') AS has_plan
+_RUNS = f"""SELECT {COLUMNS}, instr(a.more, '"planned"') AS has_plan
     FROM {_KEYS} attempts a ON {_IS_KEY.format("a")} ORDER BY a.submit_time"""
 _ASKED = f"""SELECT s.cluster, s.job_id, s.at, s.uid, s.user, s.retry
     FROM {_KEYS} submissions s ON {_IS_KEY.format("s")} ORDER BY s.at"""
-_OF_RUN = ("address", "restarts", "name", "user", "uid", "account", "partition", "state", "gpus", "start_time")
-_OF_DECISION = ("end_time", "decision", "decision_reason", "retry_at", "incident")
 Key = tuple[str, int]  # (cluster, raw job id)
 
 
@@ -61,7 +54,7 @@ def _runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[AttemptReco
     planned = set()
     for row in database._rows(_RUNS, [json.dumps(keys)]):
         key = row["cluster"], row["job_id"]
-        found[key].append(_run(row))
+        found[key].append(listed(row))
         if row["has_plan"]:
             planned.add(key)
     for cluster, job_id in planned:  # decided and not written as intended yet: a few at any moment
@@ -69,27 +62,12 @@ def _runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[AttemptReco
     return {key: runs for key, runs in found.items() if runs}
 
 
-def _run(row: Mapping[str, Any]) -> AttemptRecord:
-    category = row["diagnosis_category"]
-    judged = Diagnosis(category=category, domain="", decision="", confidence=0.0, signature="")
-    return AttemptRecord(
-        attempt=Attempt(cluster=row["cluster"], job_id=row["job_id"], submit_time=row["submit_time"]),
-        diagnosis=judged if category is not None else None,
-        **{name: _text(row[name]) for name in (*_OF_RUN, *_OF_DECISION)},
-    )
-
-
-def _text(value: Any) -> Any:
-    """What is no valid UTF-8 lies in the file as bytes (schema.sql_text)."""
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
-
-
 def _submissions(database: Database, keys: Sequence[Key]) -> dict[Key, Submission]:
     """The newest of each id."""
     rows = database._rows(_ASKED, [json.dumps(list(dict.fromkeys(keys)))])
     return {
         (row["cluster"], row["job_id"]): Submission(
-            cluster=row["cluster"], job_id=row["job_id"], uid=row["uid"], user=_text(row["user"]), at=row["at"],
+            cluster=row["cluster"], job_id=row["job_id"], uid=row["uid"], user=text(row["user"]), at=row["at"],
             retry=bool(row["retry"]),
         )
         for row in rows

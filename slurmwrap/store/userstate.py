@@ -38,6 +38,7 @@ _BUSY_S = 0.25  # gsub rather goes on without its memory than waits
 _SPOOL_FILES = 200  # newest that are looked at: each costs an open
 _SUBMISSIONS = 20  # newest of one script that are looked at
 _SPOOL_BYTES = 1 << 20
+_CLOCKS_S = 300.0  # retry.record.CLOCKS_S: ids come back, and a run is of the last submission before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +184,10 @@ class UserState:
     def _ended(self, script_sha256: str) -> list[PastFailure]:
         query = """SELECT a.*, s.fingerprint AS fingerprint FROM attempts a
             JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id
-            WHERE s.script_sha256 = ? AND a.diagnosis_category IS NOT NULL"""
-        with self._rows(query, script_sha256) as rows:
+            WHERE s.script_sha256 = ? AND a.diagnosis_category IS NOT NULL AND s.at = (
+                SELECT max(n.at) FROM submissions n
+                WHERE n.cluster = a.cluster AND n.job_id = a.job_id AND n.at <= a.submit_time + ?)"""
+        with self._rows(query, script_sha256, _CLOCKS_S) as rows:
             found = [(_record_of("ATTEMPTS", row), row["fingerprint"]) for row in rows]
         return [_from_attempt(record, fingerprint) for record, fingerprint in found if _conclusive(record)]
 

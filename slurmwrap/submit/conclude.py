@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.escape import comment
 from slurmwrap.placement.place import plan
 from slurmwrap.placement.retune import retune, undo
 from slurmwrap.prerun.verdict import Outcome, Verdict
@@ -123,13 +124,10 @@ def _cancel(waiting: Waiting, job_id: int, verdict: Verdict, desk: Desk) -> Appl
         return (_shown(refused, str(error)),)
     if record is None:
         return ()
-    reason = f"slurmwrap: pre-run failed: {verdict.reason}"[:400]
-    comment = f"{record.comment} | {reason}" if record.comment else reason
+    told = comment(f"slurmwrap: pre-run failed: {verdict.reason}", record.comment)
     target = str(job_id)
     actions = (
-        SlurmAction(
-            verb=Verb.UPDATE_JOB, target=target, key="Comment", value=comment, because="the reason stays visible"
-        ),
+        SlurmAction(verb=Verb.UPDATE_JOB, target=target, key="Comment", value=told, because="the reason stays visible"),
         SlurmAction(verb=Verb.CANCEL, target=target, because=verdict.reason),
     )
     return _apply_each(actions, desk)

@@ -145,6 +145,65 @@ def test_sbatch_is_completed_where_it_is_gsub_by_another_name(
         assert open_shell(shell, sbatch=True).complete("sbatch --explai").line == "sbatch --explain "
 
 
+# --- gsub new and its templates -------------------------------------------------------------------------------------
+
+NEW = {
+    "gsub ne": "gsub new ",
+    "gsub new --lis": "gsub new --list ",
+    "gsub new --templa": "gsub new --template=",
+    "gsub new --template tor": "gsub new --template torchrun ",
+    "gsub new --template=deep": "gsub new --template=deepspeed ",
+    "gsub --template=acc": "gsub --template=accelerate ",
+    "gsub new --template jax -o tr": "gsub new --template jax -o train.sbatch ",
+    "gsub new --template jax -G 8 --nodel": "gsub new --template jax -G 8 --nodelist=",
+    "gsub new --template jax my": "gsub new --template jax my\\ data.txt ",
+    "gsub new --template jax train.sbatch --li": "gsub new --template jax train.sbatch --li",
+    "gsub --li": "gsub --licenses=",
+    "gsub train.sbatch ne": "gsub train.sbatch ne",
+}
+
+
+def _real_gsub(desk: Desk) -> None:
+    """Only it knows the templates."""
+    (desk.home / "gsub").write_text(f'#!/bin/sh\nexec {sys.executable} {start.__file__} "$@"\n', encoding="utf-8")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_gsub_new_is_a_command_with_the_options_of_a_submission(
+    shell: str, desk: Desk, open_shell: Callable[..., TypedShell]
+) -> None:
+    _real_gsub(desk)
+    terminal = open_shell(shell)
+    assert {line: terminal.complete(line).line for line in NEW} == NEW
+    templates = terminal.complete("gsub new --template ").offers
+    assert set(templates) == {"accelerate", "array", "deepspeed", "jax", "list", "srun", "torchrun"}
+    (desk.work / "new").touch()  # then it is that script
+    lines = {"gsub new tr": "gsub new train.sbatch ", "gsub new --li": "gsub new --li"}
+    assert {line: terminal.complete(line).line for line in lines} == lines
+
+
+def test_fish_completes_gsub_new(desk: Desk, tmp_path: Path) -> None:
+    _real_gsub(desk)
+    fish = Fish(completion_script("fish", tmp_path), desk.env, desk.work)
+    lines = {
+        "gsub ne": {"new": "write a batch script from a template"},
+        "gsub new --lis": {"--list": "show the templates"},
+        "gsub new --templa": {"--template": "make the script from this template"},
+        "gsub new --template tor": {"torchrun": "one torchrun per node; it starts a process per GPU"},
+        "gsub new --template=li": {"--template=list": ""},
+        "gsub new --template jax my": {"my data.txt": ""},
+        "gsub new --template jax train.sbatch --lis": {},
+        "gsub --lis": {},
+        "gsub train.sbatch ne": {},
+    }
+    found = {line: fish.complete(line) for line in lines}
+    assert found["gsub new --template tor"].keys() == {"torchrun"}
+    found["gsub new --template tor"] = lines["gsub new --template tor"]  # its words are the template's own
+    assert found == lines
+    (desk.work / "new").touch()
+    assert (fish.complete("gsub new --lis"), fish.complete("gsub ne")) == ({}, {"new": ""})
+
+
 # --- hostile names ----------------------------------------------------------------------------------------------------
 
 # Each begins with a letter of its own, to be typed; a shell that evaluates one leaves a file.
@@ -314,8 +373,7 @@ def test_a_template_of_ones_own_is_offered_with_the_shipped_ones(
     own = tmp_path / ".config/slurmwrap/templates/pretrain.j2"
     own.parent.mkdir(parents=True)
     own.write_text("{# about: our runs #}\n{# tasks: node #}\n", encoding="utf-8")
-    gsub = desk.home / "gsub"
-    gsub.write_text(f'#!/bin/sh\nexec {sys.executable} {start.__file__} "$@"\n', encoding="utf-8")
+    _real_gsub(desk)
     if shell == "fish":
         offers = set(Fish(completion_script(shell, tmp_path), desk.env, desk.work).complete("gsub --template "))
     else:

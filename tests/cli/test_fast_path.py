@@ -22,7 +22,7 @@ STANDARD = {
 }
 # Of ours: all that a plan needs, and nothing that only some calls need.
 PLANNED = {
-    "": {"config", "digest", "edges", "errors", "plain_toml", "records", "stages"},
+    "": {"config", "digest", "edges", "errors", "escape", "plain_toml", "records", "stages"},
     "config": {"places", "sections"},
     "cli": {"asking", "caller", "flow", "gsub", "handover", "memory", "notes", "voice"},
     "cluster": {"action", "hostlist", "limits", "node", "topology"},

@@ -237,7 +237,7 @@ def test_jobs_that_start_together_are_all_refused(gate: Gate) -> None:
         subprocess.Popen([gate.site.files.prolog], env={**environ, b"SLURM_JOB_ID": b"%d" % job})
         for job in range(41, 47)
     ]
-    assert [process.wait(20) for process in running] == [1] * 6
+    assert [process.wait(90) for process in running] == [1] * 6
     assert [one.facts["gate"]["refused"] for one in gate.site.arrived()] == [True] * 6
 
 

@@ -235,7 +235,7 @@ def test_two_epilogs_at_once_send_two_observations(site: Site) -> None:
     running = [
         subprocess.Popen([site.files.epilog], env={**environ, b"SLURM_JOB_ID": b"%d" % job}) for job in range(41, 49)
     ]
-    assert [process.wait(20) for process in running] == [0] * 8
+    assert [process.wait(90) for process in running] == [0] * 8
     assert sorted(one.job_id for one in site.arrived() if hasattr(one, "job_id")) == list(range(41, 49))
 
 
@@ -248,7 +248,7 @@ def test_a_hook_whose_shim_is_killed_leaves_no_child_behind(site: Site) -> None:
     process = subprocess.Popen([site.files.epilog], env=environ, start_new_session=True)
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(5)
+    process.wait(60)
     until = time.monotonic() + IN_TIME
     while site_children(site) and time.monotonic() < until:
         time.sleep(0.1)

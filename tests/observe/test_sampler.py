@@ -80,8 +80,8 @@ def test_it_stays_behind_alone_and_ends_with_the_mark(tmp_path: Path) -> None:
     state.save_mark(settings, 41, {})
     before = time.monotonic()
     sampler.start(settings, 41, os.getuid(), str(tmp_path / "fs"))
-    assert time.monotonic() - before < 10  # the Prolog does not wait for it
-    until = time.monotonic() + 10
+    assert time.monotonic() - before < 30  # the Prolog does not wait for it
+    until = time.monotonic() + 60
     while not (directory / "41.usage").exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert state.take_usage(settings, 41) == {"mem_peak_mib": 100, "cpu_s": 1.0, "mem_source": "cgroup"}

@@ -73,6 +73,8 @@ def test_a_submission_speaks_for_its_own_job_only() -> None:
     assert not speaks_for(replace(mine, cluster="other"), record)
     assert not speaks_for(replace(mine, at=START - 9e6), record)  # an older job with the same id
     assert speaks_for(replace(mine, at=START - 9e6), replace(record, restarts=1))
+    assert speaks_for(replace(mine, at=START + 200.0), record)  # by a clock that is ahead
+    assert not speaks_for(replace(mine, at=START + 9e3), replace(record, restarts=1))  # of a newer job
 
 
 def test_the_start_that_was_seen_is_kept_while_slurm_shows_the_present_for_a_lost_nodes_job() -> None:

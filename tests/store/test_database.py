@@ -251,9 +251,9 @@ def test_a_diagnosis_is_stored_with_decision_strikes_and_blocked_inputs(store: D
     bare = replace(ATTEMPT, diagnosis=None, decision="", decision_reason="", reconciled=False)
     store.save_attempt(bare)
     decision = RetryDecision(decision="retry_elsewhere", reason=UGLY, strikes=(STRIKE,), blocked=(BLOCKED,))
-    store.save_diagnosis(KEY, DIAGNOSIS, decision, 4_800.0)
+    judged = replace(bare, diagnosis=DIAGNOSIS, decision="retry_elsewhere", decision_reason=UGLY)
+    store.save_judged(judged, decision, 4_800.0)
     with reopened(store) as again:
-        judged = replace(bare, diagnosis=DIAGNOSIS, decision="retry_elsewhere", decision_reason=UGLY)
         assert again.attempt(KEY) == judged
         assert again.strikes(since=0) == (
             StrikeRecord(
@@ -268,7 +268,7 @@ def test_judging_again_replaces_the_strikes_of_that_attempt_only(store: Database
     store.add_strike(replace(STRIKE, node="n9"), 4_700.0, 80, 1002)
     decision = RetryDecision(decision="retry_elsewhere", reason="r", strikes=(STRIKE,))
     for at in (4_800.0, 4_900.0):
-        store.save_diagnosis(KEY, DIAGNOSIS, decision, at)
+        store.save_judged(ATTEMPT, decision, at)
     assert [(s.node, s.at) for s in store.strikes(since=0)] == [("n9", 4_700.0), ("n3", 4_900.0)]
     assert [s.node for s in store.strikes(since=0, node="n9")] == ["n9"]
     assert [s.node for s in store.strikes(since=4_800)] == ["n3"]
@@ -280,8 +280,16 @@ def test_a_diagnosis_that_cannot_be_stored_whole_leaves_nothing(store: Database)
     broken = replace(BLOCKED, digest=None)  # type: ignore[arg-type]
     decision = RetryDecision(decision="stop", reason="r", strikes=(STRIKE,), blocked=(BLOCKED, broken))
     with pytest.raises(StoreError, match="NOT NULL constraint failed"):
-        store.save_diagnosis(KEY, DIAGNOSIS, decision, 1.0)
+        store.save_judged(replace(bare, diagnosis=DIAGNOSIS), decision, 1.0)
     assert (store.attempt(KEY), store.strikes(since=0), store.blocked_inputs()) == (bare, (), ())
+
+
+def test_a_run_that_is_settled_keeps_all_else(store: Database) -> None:
+    judged = replace(ATTEMPT, reconciled=False, planned=(), resize_refused=True)
+    store.save_attempt(replace(judged, planned=(REQUEUE,), resize_refused=False))
+    store.settle(judged)
+    assert store.attempt(KEY) == replace(judged, reconciled=True)
+    assert store.attempts(unreconciled=True) == ()
 
 
 def test_an_action_is_intended_once_and_ticked_off(store: Database) -> None:
@@ -477,8 +485,8 @@ def test_its_members_and_their_inconclusive_strikes_are_marked(store: Database) 
     other = replace(ATTEMPT.attempt, job_id=99)
     strikes = tuple(Strike(node="n3", cause=c, conclusive=c == "hard", text="") for c in ("soft", "hard"))
     for key in (ATTEMPT.attempt, other):
-        store.save_attempt(replace(ATTEMPT, attempt=key, incident=""))
-        store.save_diagnosis(key, DIAGNOSIS, RetryDecision(decision="retry", reason="", strikes=strikes), 5.0)
+        record = replace(ATTEMPT, attempt=key, incident="")
+        store.save_judged(record, RetryDecision(decision="retry", reason="", strikes=strikes), 5.0)
     store.save_incident(INCIDENT, [ATTEMPT.attempt])
     assert {(s.job_id, s.cause): s.incident for s in store.strikes(since=0)} == {
         (ATTEMPT.attempt.job_id, "soft"): "i2",

@@ -118,6 +118,7 @@ def plain(**changed: object) -> bytes:
         (b"{}", "it is not an observation"),
         (b"\xff\xfe", "it is not an observation"),
         (b"[" * 100000, "it nests too deeply"),
+        (b'%b{"x": %b}}' % (plain()[:-1] + b', "facts": ', b"[" * 64 + b"]" * 64), "it nests too deeply"),
         (plain(version=2), "it is not an observation: unknown version"),
         (plain(nonce="../x"), "it is not an observation: no nonce"),
         (plain(nonce=7), "it is not an observation"),
@@ -205,7 +206,7 @@ def left_behind(directory: Path) -> None:
         (empty, named(), "it is not a MUNGE credential"),
         (junk, named(), "unmunge: Error: "),
         (bare_json, named(), "it is not a MUNGE credential"),
-        (odd_name, r"a\nb\x1b[31m'\udcff", "its name is not one of ours"),
+        (odd_name, r"a\nb\x1b[31m'\xff", "its name is not one of ours"),
         (left_behind, "." + named(), "its writer never finished it"),
     ],
 )

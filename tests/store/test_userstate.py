@@ -134,6 +134,18 @@ def test_failures_of_a_script_that_a_retry_cannot_mend_are_told_newest_first(sta
     assert state.failed_before("") == ()
 
 
+def test_a_failure_is_of_the_last_submission_before_it_for_ids_come_back(state: UserState) -> None:
+    with Database.open(state.database) as database:
+        database.save_attempt(ended(81, 500, "gpu_oom", "stop"))
+        database.save_submission(submission(81, 1_000.0))
+        database.save_submission(submission(81, 2_000.0, script_sha256="bb"))
+    assert (state.failed_before("aa"), state.failed_before("bb")) == ((), ())
+    with Database.open(state.database) as database:
+        database.save_attempt(ended(81, 2_300, "gpu_oom", "stop"))
+    assert [failure.at for failure in state.failed_before("bb")] == [2_300.0]
+    assert state.failed_before("aa") == ()
+
+
 def test_a_success_forgives_what_was_before(state: UserState) -> None:
     with Database.open(state.database) as database:
         for job_id, end, category in ((81, 200, "gpu_oom"), (82, 300, "success"), (83, 400, "import_error")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from slurmwrap.errors import TraceError
+from slurmwrap.escape import marked
 
 LINE_CAP = 1 << 20  # characters of a line
 JOB_CAP = 5_000_000
@@ -23,9 +24,7 @@ def shown(text: str) -> str:
 
 def printable(text: str, cap: int = NAME_CAP) -> str:
     """As a name of a job or a user is kept: no control characters, no endless text."""
-    if len(text) > cap:
-        text = text[:cap]
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return marked(text, "?", cap)
 
 
 def fault(name: str, line: int, what: str, hint: str = "") -> TraceError:
