@@ -17,7 +17,7 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.lab.bringup import up as bring_up
 from slurmwrap.lab.layout import Layout
 from slurmwrap.lab.machine import default_directory
-from slurmwrap.lab.spec import DEFAULT_BASE_PORT, LabSpec
+from slurmwrap.lab.spec import DEFAULT_BASE_PORT, LabSpec, cluster_of
 from slurmwrap.lab.status import append_kernel_line, environment_lines, text
 from slurmwrap.lab.status import status as read_status
 from slurmwrap.lab.teardown import down as take_down
@@ -50,6 +50,9 @@ def up(
     topology: Annotated[str, typer.Option(help="What Slurm is told of the network: tree or none.")] = "tree",
     slurm_user: Annotated[str | None, typer.Option(help="Who runs slurmctld.  [default: you]")] = None,
     base_port: Annotated[int, typer.Option(help="slurmctld's port; the nodes take those above.")] = DEFAULT_BASE_PORT,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", help="ClusterName.  [default: lab, or made of --dir: labs are not mixed up]")
+    ] = "",
     accounting: Annotated[
         bool, typer.Option("--accounting", help="slurmdbd and its own MariaDB; limits are enforced.")
     ] = False,
@@ -60,10 +63,11 @@ def up(
 
     Examples:  slurmwrap lab up  ·  slurmwrap lab up --nodes 2 --gpus 4 --dir /tmp/lab --base-port 27000
     """
+    place = _resolved(directory)
     spec = LabSpec(
-        directory=_resolved(directory), nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
+        directory=place, nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
         switches=switches, topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port,
-        accounting=accounting,
+        cluster=cluster or cluster_of(place), accounting=accounting,
     )  # fmt: skip
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then, too, nothing half-started is left

@@ -18,6 +18,7 @@ from slurmwrap.errors import LabError, UsageError
 from slurmwrap.lab import cgroups, node_launcher
 from slurmwrap.lab.layout import Layout
 from slurmwrap.lab.render import Means, parse_release
+from slurmwrap.lab.spec import ROOTS_PLACE
 
 NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt: NVIDIA's character devices
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
@@ -82,10 +83,9 @@ def default_directory() -> Path:
 
     So that after `sudo slurmwrap lab up` everyone's `slurmwrap lab env` means the same lab.
     """
-    roots = Path("/var/lib/slurmwrap-lab")
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     own = Path(home) / "slurmwrap-lab"
-    return roots if os.geteuid() == 0 or (roots.exists() and not own.exists()) else own
+    return ROOTS_PLACE if os.geteuid() == 0 or (ROOTS_PLACE.exists() and not own.exists()) else own
 
 
 def probe(layout: Layout, gpus: int) -> Means:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 from slurmwrap.errors import UsageError
 
 DEFAULT_BASE_PORT = 26800
+ROOTS_PLACE = Path("/var/lib/slurmwrap-lab")  # root's lab, which everybody of the machine may use
 ACCOUNT = "lab"  # everybody's, with --accounting
 HIGHEST_PORT = 32767  # above it the kernel hands out ephemeral ports (net.ipv4.ip_local_port_range)
 TOPOLOGIES = ("tree", "none")  # what Slurm is told of the network: topology/tree, or nothing
+_CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")  # slurmctld makes it small, slurmdbd names tables by it
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*\Z")
 _SOCKET_PATH_MAX = 107  # sun_path of a UNIX socket (unix(7)) less its final NUL
 
@@ -31,7 +34,7 @@ class LabSpec:
     slurm_user: str = "root"
     base_port: int = DEFAULT_BASE_PORT
     gpu_type: str = "a100"
-    cluster: str = "lab"
+    cluster: str = "lab"  # ClusterName
     accounting: bool = False  # slurmdbd with a database of its own; limits of QOS and association are enforced
 
     @property
@@ -96,7 +99,22 @@ def checked(spec: LabSpec) -> LabSpec:
         raise UsageError(f"--cpus={spec.cpus} are no whole cores of --threads={spec.threads}")
     if spec.topology not in TOPOLOGIES:
         raise UsageError(f"--topology must be {' or '.join(TOPOLOGIES)}, not '{spec.topology}'")
+    if not _CLUSTER.match(spec.cluster):
+        raise UsageError(
+            f"--cluster '{spec.cluster}' is no name of a cluster",
+            hint="use small letters, digits and _, a letter first, at most 40",
+        )
     return _checked_directory(spec)
+
+
+def cluster_of(directory: Path) -> str:
+    """A ClusterName for the lab in `directory` (absolute, resolved): "lab" for root's own place, else made of it.
+
+    Each lab counts its jobs from 1, and what a user keeps of his jobs goes by cluster and id.
+    """
+    if directory == ROOTS_PLACE:
+        return "lab"
+    return f"lab{hashlib.sha256(str(directory).encode()).hexdigest()[:8]}"
 
 
 def _checked_directory(spec: LabSpec) -> LabSpec:

@@ -76,6 +76,7 @@ def text(status: LabStatus) -> str:
         f"Lab in {spec.directory}: {'running' if plain['running'] else 'NOT running'}, Slurm {plain['slurm']}",
         f"  nodes     {_counted(status)}: {names[0]} to {names[-1]}, leaf switches: {len(spec.leaves)}",
         f"  each      {spec.gpus} {spec.gpu_type} GPUs, {spec.cpus} CPUs, {spec.mem_mib} MiB",
+        f"  cluster   {spec.cluster}",
         f"  accounts  slurmctld runs as {spec.slurm_user}; ports {spec.base_port}-{spec.ports[-1]}",
         *([f"  limits    enforced (slurmdbd); everybody is in the account '{ACCOUNT}'"] if spec.accounting else []),
         *(f"  enforced  {what}: {how}" for what, how in plain["enforced"].items()),

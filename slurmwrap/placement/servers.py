@@ -9,6 +9,9 @@ Measured on 22.05.8 (tests/slurm/test_placement_lab.py, test_relax_lab.py):
   node fewer nodes mean less of them in all: then the range is the user's to decide.
 - `--nodelist` and `ReqNodeList=` are firm until `ReqNodeList=`. A job whose number of nodes is open could get others
   beside them, and tasks of an array would all want the same ones.
+
+On 24.11.5 and 26.05.5: `--gpus=4 --nodes=2 --ntasks-per-node=2` is refused with a list of its nodes, whichever they are
+("Requested node configuration is not available"), and so is each such job whose tasks are a multiple of its GPUs.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from slurmwrap.cluster.hostlist import fold
 from slurmwrap.job.request import GpuUnit, Wish
 from slurmwrap.placement.asked import Asked, Case, Step, kept
 from slurmwrap.placement.network import insisted_level
+
+_TAKES_EVERY_LIST = (22, 5)  # what the releases between it and 24.11 do was not tried
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,6 +92,7 @@ def _why_not(case: Case, others: Asked) -> str:
             len(case.choice.nodes) > 1 and any(p.topology for p in case.field.partitions),
             "its partition has a network of its own",
         ),
+        (_refused(case), "Slurm refuses any list of nodes with this --gpus and --ntasks-per-node"),
         (not _in_block(case, others), "Slurm lets it lie in one block, or in segments of one block each"),
         (bool(planned), f"Slurm plans another job on {', '.join(planned[:3])}"),
         (
@@ -101,6 +107,14 @@ def _everywhere(case: Case) -> bool:
     """With EnforcePartLimits=ALL Slurm refuses a list of nodes that one of the partitions does not have."""
     names = {partition.name for partition in case.field.partitions}
     return all(names <= set(node.partitions) for node in case.field.able if node.name in case.choice.nodes)
+
+
+def _refused(case: Case) -> bool:
+    """Several nodes, --gpus, and --ntasks-per-node that makes as many tasks for each GPU."""
+    shape, nodes = case.request.shape, len(case.choice.nodes)
+    if case.snapshot.release == _TAKES_EVERY_LIST or shape.gpu_unit is not GpuUnit.GPUS or nodes < 2:
+        return False
+    return bool(shape.tasks_per_node) and nodes * (shape.tasks_per_node or 0) % shape.gpus == 0
 
 
 def _in_block(case: Case, others: Asked) -> bool:

@@ -111,7 +111,7 @@ def test_the_calls_that_nextflow_makes(site: Site, gpus: str, code: int) -> None
     assert (done.returncode, len(found), done.stdout.count("\n")) == (0, 1, 1), done.stdout
     word = "CD" if code == 0 else "F"
     seen = wait_for(
-        lambda: site.run(*STATUS, site.user).stdout.splitlines(), lambda now: f"{found[0]} {word}" in now, 30.0
+        lambda: site.run(*STATUS, site.user).stdout.splitlines(), lambda now: f"{found[0]} {word}" in now, 60
     )
     assert f"{found[0]} {word}" in seen
     assert (site.work / ".exitcode").read_text() == str(code)

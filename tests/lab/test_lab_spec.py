@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import UsageError
-from slurmwrap.lab.spec import LabSpec, checked, gpu_bus_id, gpu_information, hosts_text
+from slurmwrap.lab.spec import LabSpec, checked, cluster_of, gpu_bus_id, gpu_information, hosts_text
 
 SPEC = LabSpec(directory=Path("/var/lib/slurmwrap-lab"))
 
@@ -27,6 +27,12 @@ def test_every_node_hangs_on_exactly_one_leaf_and_no_leaf_is_empty(nodes: int, s
 
 def test_without_a_tree_there_are_no_switches() -> None:
     assert replace(SPEC, topology="none").leaves == ()
+
+
+def test_every_lab_but_roots_own_is_a_cluster_of_another_name() -> None:
+    names = [cluster_of(Path(place)) for place in ("/var/lib/slurmwrap-lab", "/tmp/lab", "/srv/lab")]
+    assert names == ["lab", "lab6051b809", "lab8f527650"]
+    assert [checked(replace(SPEC, cluster=name)).cluster for name in names] == names
 
 
 def test_ports_follow_the_base_port() -> None:
@@ -54,6 +60,9 @@ def test_ports_follow_the_base_port() -> None:
         ({"directory": Path("/srv/a\n")}, "--dir"),
         ({"directory": Path("/")}, "--dir"),
         ({"directory": Path("/srv/" + "x" * 90)}, "--dir"),
+        ({"cluster": "my-lab"}, "--cluster 'my-lab'"),
+        ({"cluster": "Lab"}, "--cluster"),
+        ({"cluster": "x" * 41}, "--cluster"),
     ],
 )
 def test_flag_that_cannot_be_taken_is_named(change: dict[str, object], culprit: str) -> None:

@@ -106,6 +106,26 @@ def test_no_node_list_where_nobody_loosens_it_or_the_job_waits_for_something_els
     assert "nodelist" not in wishes(planned(ONE, outlook=outlook))
 
 
+@pytest.mark.parametrize(
+    ("options", "release", "wanted"),
+    [
+        ("--gpus=4 --ntasks-per-node=2", (22, 5), "n[4,7]"),
+        ("--gpus=4 --ntasks-per-node=2", (24, 11), None),
+        ("--gpus=4 --ntasks-per-node=2", (26, 5), None),
+        ("--gpus=4 --ntasks-per-node=2", None, None),
+        ("--gpus=4 --ntasks-per-node=3", (24, 11), "n[4,7]"),  # six tasks share four GPUs
+        ("--gpus-per-node=2 --ntasks-per-node=2", (24, 11), "n[4,7]"),
+    ],
+)
+def test_no_node_list_that_slurm_refuses_whichever_its_nodes(
+    options: str, release: tuple[int, int] | None, wanted: str | None
+) -> None:
+    found = planned(f"-N2 {options} --mem=1G -c1", snapshot=replace(TREE, release=release), outlook=SITE)
+    assert wishes(found).get("nodelist") == wanted
+    why = "not tied to n[4,7]: Slurm refuses any list of nodes with this --gpus and --ntasks-per-node"
+    assert (why in found.remarks) is (wanted is None)
+
+
 def test_no_node_list_for_a_node_that_backfill_plans_for_another_job() -> None:
     taken = replace(TREE.nodes[7], flags=frozenset({"PLANNED"}))
     assert "nodelist" not in wishes(planned(ONE, snapshot=cluster(*TREE.nodes[:7], taken), outlook=SITE))

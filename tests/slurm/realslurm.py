@@ -8,6 +8,7 @@ import pwd
 import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
 from slurmwrap.lab.layout import Layout, exports
 from slurmwrap.lab.processes import as_service_of
+from slurmwrap.lab.spec import cluster_of
 from slurmwrap.lab.status import append_kernel_line
 from slurmwrap.lab.teardown import down
 from slurmwrap.slurm.kept import folder_of
@@ -45,12 +47,17 @@ class Lab:
     slurm_user: str
     base_port: int
 
+    @property
+    def cluster(self) -> str:
+        """ClusterName: another one for each lab, whose users' own records lie side by side."""
+        return cluster_of(self.dir)
+
     def run(
         self,
         argv: Sequence[str | Path],
         user: str | None = None,
         cwd: str | Path | None = None,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
         env: dict[str, str] | None = None,
         stdin: str = "",
     ) -> subprocess.CompletedProcess[str]:
@@ -58,12 +65,12 @@ class Lab:
         return run_as(user, argv, {**self.env, **(env or {})}, cwd, timeout, stdin)
 
     def slurmwrap(
-        self, *arguments: str, user: str | None = None, timeout: float = 60.0
+        self, *arguments: str, user: str | None = None, timeout: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
         """`slurmwrap ARGUMENTS...` out of this checkout."""
         return self.run([sys.executable, "-m", "slurmwrap.cli.slurmwrap", *arguments], user, timeout=timeout)
 
-    def reconcile_once(self, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def reconcile_once(self, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """The site's reconciler, once, as SlurmUser. An exit code other than 0 fails the test."""
         service = as_service_of(self.slurm_user)
         command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
@@ -82,7 +89,7 @@ class Lab:
         """Slurm's word for each task of a job: ["RUNNING"]; none when Slurm does not know it."""
         return self.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", str(job_id)]).stdout.split()
 
-    def wait_job(self, job_id: str | int, states: Collection[str] = ("COMPLETED",), timeout: float = 30.0) -> str:
+    def wait_job(self, job_id: str | int, states: Collection[str] = ("COMPLETED",), timeout: float = 90.0) -> str:
         """Until all tasks of a job are in one of `states`; returns the first one's. Fails after `timeout` s."""
         wanted = {states} if isinstance(states, str) else set(states)
         seen = wait_for(lambda: self.states(job_id), lambda now: bool(now) and set(now) <= wanted, timeout)
@@ -92,6 +99,15 @@ class Lab:
             record += output.read_text(errors="replace")[-2000:] if output.is_file() else ""
             pytest.fail(f"job {job_id} is {seen}, not {sorted(wanted)}, after {timeout:.0f} s\n{record}")
         return seen[0]
+
+    def clear(self, *users: str) -> None:
+        """Ends all jobs of `users` (none: of everybody) and waits until none is left: one that is cancelled is shown
+        until its Epilogs are through."""
+        for user in users or (*USERS, *MORE_USERS, "root"):
+            self.run(["scancel", f"--user={user}"])
+        asked = ["squeue", "-h", *([f"--user={','.join(users)}"] if users else [])]
+        left = wait_for(lambda: self.run(asked).stdout, lambda shown: not shown, 120)
+        assert not left, left
 
     def kernel(self, node: str, line: str) -> None:
         """What the node's kernel says next."""
@@ -189,12 +205,27 @@ def living(text: str, user: str | None = None) -> list[str]:
 
 def free_base_port(count: int = 40) -> int:
     """A port with `count` free ones from there on, away from the default and from the ephemeral range."""
-    for _ in range(50):
-        base = random.randrange(20_000, 26_000, 50)
-        with contextlib.suppress(LabError):
-            machine.check_ports(range(base, base + count))
-            return base
-    pytest.skip("no free ports between 20000 and 26000")
+    with claimed_base_port(count) as base:
+        return base
+
+
+@contextlib.contextmanager
+def claimed_base_port(count: int = 40) -> Iterator[int]:
+    """The same, and no other session takes it meanwhile: until its daemons listen a lab's ports look free.
+
+    The claim is an abstract socket: sessions in chroots share neither /run nor /tmp, but the network.
+    """
+    with contextlib.ExitStack() as stack:
+        claim = stack.enter_context(socket.socket(socket.AF_UNIX))
+        for _ in range(100):
+            base = random.randrange(20_000, 26_000, 50)
+            with contextlib.suppress(LabError, OSError):
+                machine.check_ports(range(base, base + count))
+                claim.bind(f"\0slurmwrap-test-ports-{base}")
+                break
+        else:
+            pytest.skip("no free ports between 20000 and 26000")
+        yield base
 
 
 def lab_command(
@@ -206,8 +237,8 @@ def lab_command(
 
 def start_lab(directory: Path, *options: str, slurm_user: str = "root", env: dict[str, str] | None = None) -> Lab:
     """`lab up` with these options on free ports. A failure fails the test with what it said."""
-    base = free_base_port()
-    done = lab_command("up", "--dir", directory, "--base-port", str(base), "--no-reconcile", *options, env=env)
+    with claimed_base_port() as base:
+        done = lab_command("up", "--dir", directory, "--base-port", str(base), "--no-reconcile", *options, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return Lab(dir=directory, env=exports(Layout(directory)), slurm_user=slurm_user, base_port=base)
 

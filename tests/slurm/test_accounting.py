@@ -71,7 +71,7 @@ def limit(lab: Lab, qos: str, **limits: str) -> None:
         shown = lab.run(["scontrol", "-o", "show", "assoc_mgr", "flags=qos", f"qos={qos}"]).stdout
         return shown if all(pair in shown for pair in wanted) else ""
 
-    assert wait_for(known, bool, 30), f"slurmctld does not know the limits of {qos}"
+    assert wait_for(known, bool, 60), f"slurmctld does not know the limits of {qos}"
 
 
 def gsub(lab: Lab, user: str, *options: str) -> str:

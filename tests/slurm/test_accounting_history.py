@@ -86,7 +86,7 @@ def test_every_run_of_a_requeued_job_is_there(lab: Lab, sacct: Sacct) -> None:
     job = lab.submit("--requeue", "--mem=100", user=ALICE, script="#!/bin/sh\nsleep 300\n")
     lab.wait_job(job, ("RUNNING",))
     assert lab.run(["scontrol", "requeuehold", job]).returncode == 0
-    wait_for(lambda: lab.states(job), lambda now: now == ["PENDING"], 30)
+    wait_for(lambda: lab.states(job), lambda now: now == ["PENDING"], 60)
     lab.run(["scancel", job])
     runs = remembered(sacct, job)
     assert [(run.state, run.restarts, len(run.nodes)) for run in runs] == [("REQUEUED", 0, 1), ("CANCELLED", 1, 0)]
@@ -96,7 +96,7 @@ def test_every_run_of_a_requeued_job_is_there(lab: Lab, sacct: Sacct) -> None:
 def test_tasks_of_an_array_have_their_addresses(lab: Lab, sacct: Sacct) -> None:
     array = lab.submit("--array=0-2", "--mem=100", user=ALICE, script="#!/bin/sh\nexit $SLURM_ARRAY_TASK_ID\n")
     lab.wait_job(array, FINAL)
-    runs = wait_for(lambda: sacct.runs([int(array)]), lambda seen: len(seen) == 3 and all(r.ended for r in seen), 30)
+    runs = wait_for(lambda: sacct.runs([int(array)]), lambda seen: len(seen) == 3 and all(r.ended for r in seen), 60)
     assert sorted((run.address, run.state, run.exit_code) for run in runs) == [
         (f"{array}_0", "COMPLETED", 0),
         (f"{array}_1", "FAILED", 1),

@@ -23,7 +23,8 @@ TYPES = ["after:", "afterany:", "afterburstbuffer:", "aftercorr:", "afternotok:"
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[tuple[Lab, str]]:
-    """The lab with a feature, a reservation and a job of alice's that waits."""
+    """The lab with a feature, a reservation and a job of alice's that waits: her only one."""
+    lab.clear(ALICE)
     for argv in (
         ["scontrol", "update", "NodeName=n[0-3]", "AvailableFeatures=fast,ib"],
         ["scontrol", "create", "reservation", "ReservationName=course", "StartTime=now+2hours", "Duration=5",

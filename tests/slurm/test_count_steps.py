@@ -65,13 +65,13 @@ def test_a_counted_job_that_resumes_after_a_requeue_shows_its_progress(lab: Lab)
     job_id, said = gsub(lab, "--prerun=off", "job.sh", cwd=work)
     assert "not counted" not in said
     lab.wait_job(job_id, ("FAILED",))
-    first = wait_for(lambda: attempts(lab, job_id), bool, timeout=30, pause=0.5)
+    first = wait_for(lambda: attempts(lab, job_id), bool, timeout=60, pause=0.5)
     assert steps(first) == [5]
     requeued = lab.run(["scontrol", "requeue", job_id], ALICE)
     assert requeued.returncode == 0, requeued.stderr
     lab.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
     wait_for(lambda: lab.states(job_id), lambda seen: seen == ["FAILED"] and restarts(lab, job_id) == 1, timeout=60)
-    both = wait_for(lambda: attempts(lab, job_id), lambda rows: len(rows) == 2, timeout=30, pause=0.5)
+    both = wait_for(lambda: attempts(lab, job_id), lambda rows: len(rows) == 2, timeout=60, pause=0.5)
     assert steps(both) == [5, 9]
 
     mine = lab.slurmwrap("reconcile", "--user", user=ALICE)

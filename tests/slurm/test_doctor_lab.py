@@ -144,7 +144,7 @@ def test_a_hook_that_slurm_conf_does_not_name_any_more_is_missed(own_lab: Lab) -
     try:
         conf.write_text(re.sub(r"(?m)^Epilog=.*$", "Epilog=/bin/true", whole))
         assert own_lab.run(["scontrol", "reconfigure"]).returncode == 0
-        wait_for(lambda: own_lab.run(["scontrol", "show", "config"]).stdout, lambda told: "/bin/true" in told, 20)
+        wait_for(lambda: own_lab.run(["scontrol", "show", "config"]).stdout, lambda told: "/bin/true" in told, 60)
         state, text, _ = said(site_of(own_lab, "hooks")["hooks"])
     finally:
         conf.write_text(whole)

@@ -32,7 +32,7 @@ def gated(lab_scratch: Path) -> Iterator[Lab]:
                 spool=layout.spool,
                 controller_dir=layout.state / "controller",
                 node_state_dir=layout.node("%n") / "state",
-                cluster="lab",
+                cluster=lab.cluster,
                 munge=program("munge"),
                 munge_socket=str(layout.munge_socket),
                 kernel_log=f"file:{layout.kernel_log('%n')}",
@@ -73,7 +73,7 @@ def test_with_a_permit_the_node_is_refused_and_the_job_let_go_elsewhere(gated: L
         gated.reconcile_once()
         return gated.states(job)
 
-    if wait_for(look, lambda states: states == ["COMPLETED"], 40, pause=0.5) != ["COMPLETED"]:
+    if wait_for(look, lambda states: states == ["COMPLETED"], 60, pause=0.5) != ["COMPLETED"]:
         pytest.fail(
             gated.run(["scontrol", "show", "job", job]).stdout
             + gated.slurmwrap("why", job).stdout

@@ -74,19 +74,17 @@ def test_quiet_submits_once_prints_nothing_and_still_has_its_pre_run(lab: Lab, h
 
 def test_waiting_for_the_job_runs_its_pre_run_first_and_ends_with_its_exit_code(lab: Lab, home: Path) -> None:
     script = write(home, "job.sh", JOB + '[ -n "$SLURMWRAP_PRERUN" ] || exit 7\n')
-    began = time.monotonic()
-    done = gsub(lab, home, "-W", script, grace_s=600, timeout=120)
+    done = gsub(lab, home, "-W", script, grace_s=600, timeout=150)  # far from the grace's end
     assert done.returncode == 7, done.stderr
     assert re.fullmatch(r"Submitted batch job \d+\n", done.stdout)
     assert "pre-run: pass" in done.stderr
-    assert time.monotonic() - began < 100
 
 
 def test_a_pre_run_gives_up_when_its_job_is_cancelled(lab: Lab, home: Path) -> None:
     job, trial = numbers(gsub(lab, home, write(home, "job.sh", SLOW_TRIAL)))
-    lab.wait_job(trial, {"RUNNING"}, timeout=30)
+    lab.wait_job(trial, {"RUNNING"}, timeout=60)
     lab.run(["scancel", str(job)], user=ALICE)
-    lab.wait_job(trial, {"COMPLETED"}, timeout=30)
+    lab.wait_job(trial, {"COMPLETED"}, timeout=60)
     assert f"inconclusive: job {job} was cancelled before its pre-run was done" in output_of_trial(lab, trial)
     assert lab.states(job) == ["CANCELLED"]
 
@@ -94,7 +92,7 @@ def test_a_pre_run_gives_up_when_its_job_is_cancelled(lab: Lab, home: Path) -> N
 def test_a_pre_run_gives_up_when_the_grace_is_over_and_its_job_started(lab: Lab, home: Path) -> None:
     job, trial = numbers(gsub(lab, home, write(home, "job.sh", SLOW_TRIAL), grace_s=3))
     lab.wait_job(job, {"COMPLETED"}, timeout=60)
-    lab.wait_job(trial, {"COMPLETED"}, timeout=30)
+    lab.wait_job(trial, {"COMPLETED"}, timeout=60)
     assert f"inconclusive: job {job} started before its pre-run was done" in output_of_trial(lab, trial)
 
 
@@ -150,7 +148,7 @@ def test_a_directory_that_is_gone_gets_sbatchs_own_words(lab: Lab, home: Path) -
 def test_a_verdict_waits_for_a_controller_that_does_not_answer(lab: Lab, home: Path) -> None:
     script = write(home, "job.sh", JOB + "sleep 4\npython3 -c '1/0'\n")
     job, trial = numbers(gsub(lab, home, script, grace_s=600))
-    lab.wait_job(trial, {"RUNNING"}, timeout=30)
+    lab.wait_job(trial, {"RUNNING"}, timeout=60)
     with _Stopped(lab):
         time.sleep(18)
     lab.wait_job(job, {"CANCELLED"}, timeout=60)

@@ -52,7 +52,7 @@ def observed(lab: Lab, job: str, nodes: int) -> Seen:
             controller=[item for item in ours if item.context is Context.EPILOG_SLURMCTLD],
         )
 
-    return wait_for(look, lambda seen: (len(seen.epilog), len(seen.controller)) >= (nodes, 1), 15)
+    return wait_for(look, lambda seen: (len(seen.epilog), len(seen.controller)) >= (nodes, 1), 60)
 
 
 def _uids(lab: Lab) -> set[int]:
@@ -62,7 +62,7 @@ def _uids(lab: Lab) -> set[int]:
 def _sealed(lab: Lab) -> SealedSpool:
     layout = Layout(lab.dir)
     addresses = {f"n{index}": "127.0.0.1" for index in range(8)}
-    return SealedSpool(layout.spool, str(layout.munge_socket), lambda: addresses, _uids(lab), "lab")
+    return SealedSpool(layout.spool, str(layout.munge_socket), lambda: addresses, _uids(lab), lab.cluster)
 
 
 def run_failing_job(lab: Lab) -> tuple[str, str, str, str]:
@@ -72,7 +72,7 @@ def run_failing_job(lab: Lab) -> tuple[str, str, str, str]:
     options = ("-N2", "-n2", "--gres=gpu:1", "--mem=100", "--job-name=a b", "--output=%x-%j.out")
     job = lab.submit(*options, user=ALICE, script=SCRIPT.format(flag=flag), cwd=home)
     output = home / f"a b-{job}.out"
-    words = wait_for(lambda: output.read_text().split() if output.exists() else [], lambda w: len(w) == 4, 30)
+    words = wait_for(lambda: output.read_text().split() if output.exists() else [], lambda w: len(w) == 4, 60)
     node, gpu = words[1], int(words[3])
     line = f"NVRM: Xid (PCI:{gpu_bus_id(gpu).rpartition('.')[0]}): 79, pid=1, name=python, GPU has fallen off the bus."
     lab.kernel(node, line)
@@ -192,7 +192,7 @@ def test_a_refused_job_is_held_and_its_node_drained_until_the_permit_is_gone(gat
     options = ("--mem=50", "--output=/dev/null")
     job = gate.submit("--nodelist=n7", *options, user=ALICE, script="#!/bin/bash\ntrue\n")
     words = ["squeue", "-h", "-j", job, "-o", "%T %r"]
-    held = wait_for(lambda: gate.run(words).stdout, lambda said: "PENDING" in said and "held" in said, 30)
+    held = wait_for(lambda: gate.run(words).stdout, lambda said: "PENDING" in said and "held" in said, 60)
     assert held == "PENDING launch failed requeued held\n"
     drained = gate.run(["sinfo", "-h", "-n", "n7", "-o", "%T %E"]).stdout
     assert drained.startswith("drain") and drained.endswith(" Prolog error\n")

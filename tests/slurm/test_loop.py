@@ -54,7 +54,7 @@ def told(lab: Lab, job: str, runs: int = 1, user: str = ALICE) -> dict[str, Any]
         done = lab.slurmwrap("why", job, "--json", user=user)
         return json.loads(done.stdout) if done.returncode == 0 else {"attempts": []}
 
-    return wait_for(look, lambda now: sum(bool(a["diagnosis"]) for a in now["attempts"]) >= runs, 25, pause=0.5)
+    return wait_for(look, lambda now: sum(bool(a["diagnosis"]) for a in now["attempts"]) >= runs, 90, pause=0.5)
 
 
 def site(lab: Lab) -> dict[str, str]:
@@ -70,7 +70,7 @@ def failed_prerun(lab_as_slurm: Lab) -> str:
     """A 16-GPU job whose pre-run finds a bug."""
     body = "srun python3 -c 'import secret_name_of_alice'"
     job, _ = gsub(lab_as_slurm, "bug", body, "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--prerun=auto")
-    lab_as_slurm.wait_job(job, ("CANCELLED",), timeout=40)
+    lab_as_slurm.wait_job(job, ("CANCELLED",), timeout=60)
     return job
 
 
@@ -86,7 +86,7 @@ def test_a_failing_gpu_sends_the_job_elsewhere_and_drains_the_node(lab_as_slurm:
     lab = lab_as_slurm
     job, _ = gsub(lab, "fault", FAULT, "--prerun=off", "--retry")
     # RUNNING is said while the Prolog, which sets the mark in the kernel log, is still at work
-    assert wait_for((home() / f"runs-{job}").exists, bool, 30)
+    assert wait_for((home() / f"runs-{job}").exists, bool, 60)
     shown = lab.run(["scontrol", "show", "job", "-d", job]).stdout
     found = re.search(r"Nodes=(\w+) .*?GRES=gpu\S*\(IDX:(\d+)", shown)
     assert found, shown

@@ -29,7 +29,7 @@ from slurmwrap.store.userstate import UserState
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 ALICE = USERS[0]
 GRACE_S = 25
-SCRIPT = "#!/bin/bash\n#SBATCH --mem=50 --time=5 --output=/dev/null\npython3 -c 'import sys; print(sys.argv)' $@\n"
+SCRIPT = "#!/bin/bash\n#SBATCH --mem=250 --time=5 --output=/dev/null\npython3 -c 'import sys; print(sys.argv)' $@\n"
 SWEEP = ("--nodes=2", "--gres=gpu:4")  # all of a user's wait for the pre-run of the first
 PLANNED = ("--prerun=off", "--gres=gpu:2")
 PASSED = ("--ntasks=1",)
@@ -112,7 +112,7 @@ def restart_controller(lab: Lab) -> None:
     layout = Layout(lab.dir)
     pid = int((lab.dir / "slurmctld" / "slurmctld.pid").read_text())
     os.kill(pid, signal.SIGTERM)
-    gone = wait_for(lambda: processes.started_at(pid), lambda at: at == 0, 30, pause=0.05)
+    gone = wait_for(lambda: processes.started_at(pid), lambda at: at == 0, 60, pause=0.05)
     assert gone == 0
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
     _, process = processes.start("slurmctld", argv, layout)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,11 +114,18 @@ def furnished(lab: Lab) -> Lab:
     kept = [to_plain(one) for one in (SKEWED, EVEN, HUNGRY)]
     profiles.write_text(json.dumps({"slurmwrap_profiles": 1, "profiles": kept}))
     profiles.chmod(0o644)
-    done = lab.slurmwrap("profile", "import", str(profiles), user=ALICE)
+    Path(state_of(lab)["XDG_STATE_HOME"]).mkdir()
+    shutil.chown(state_of(lab)["XDG_STATE_HOME"], ALICE)
+    done = lab.run(["slurmwrap", "profile", "import", str(profiles)], ALICE, env=state_of(lab))
     assert done.returncode == 0, done.stdout + done.stderr
     slurm = SlurmCommands({**os.environ, **lab.env})
-    wait_for(slurm.snapshot, lambda now: sum(node.gpus_used for node in now.nodes) == 15, 30)
+    wait_for(slurm.snapshot, lambda now: sum(node.gpus_used for node in now.nodes) == 15, 60)
     return lab
+
+
+def state_of(lab: Lab) -> dict[str, str]:
+    """Alice's records of this lab alone: within ten seconds of a job with a list of nodes the next one gets none."""
+    return {"XDG_STATE_HOME": str(lab.dir / "alices-state")}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +155,8 @@ def explained(lab: Lab, scene: Scene) -> str:
     """What gsub tells of one scene. Nothing is submitted, so each scene finds the same cluster."""
     publish(lab, relaxing=scene.relaxing, health=scene.health)
     own = ("--explain", "--dry-run", "--prerun=off", f"--resource-profile={KEYS}-{scene.profile}", "--no-retry")
-    done = lab.run(["gsub", *own, *scene.options, "--output=/dev/null", "--wrap=true"], ALICE, env=ASKED_ANEW)
+    environ = {**ASKED_ANEW, **state_of(lab)}
+    done = lab.run(["gsub", *own, *scene.options, "--output=/dev/null", "--wrap=true"], ALICE, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stderr.replace("gsub: nothing submitted\ngsub: its pre-run would be: off (as asked)\n", "")
     return f"=== {scene.name}: {' '.join(scene.options)}\n{said}\n"

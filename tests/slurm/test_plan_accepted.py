@@ -66,7 +66,7 @@ def _told(lab: Lab, *words: str) -> None:
 @pytest.fixture(scope="module")
 def snapshot(limits: Lab) -> Snapshot:
     slurm = SlurmCommands({**os.environ, **limits.env})
-    return wait_for(slurm.snapshot, lambda now: sum(node.gpus_used for node in now.nodes) == 22, 30)
+    return wait_for(slurm.snapshot, lambda now: sum(node.gpus_used for node in now.nodes) == 22, 60)
 
 
 def by_features(snapshot: Snapshot) -> Snapshot:

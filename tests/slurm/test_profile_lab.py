@@ -37,8 +37,8 @@ def test_a_jobs_curve_is_measured_and_nothing_else_is_submitted(lab: Lab) -> Non
     run_as(ALICE, ["mkdir", "-p", work])
     run_as(ALICE, ["tee", work / "train.py"], stdin=TRAIN)
     script = "#!/bin/bash\n#SBATCH --gres=gpu:1 --cpus-per-task=2 --mem=2000\n#GSUB --resource-profile measured\n"
-    run_as(ALICE, ["tee", work / "job.sh"], stdin=f"{script}export OMP_NUM_THREADS=1\n{sys.executable} train.py\n")
-    command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "profile", "measure", "--minutes", "0.5", "job.sh"]
+    run_as(ALICE, ["tee", work / "measured.sh"], stdin=f"{script}export OMP_NUM_THREADS=1\n{sys.executable} train.py\n")
+    command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "profile", "measure", "--minutes", "0.5", "measured.sh"]
     done = lab.run(command, ALICE, work, timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("measured\n") and "CPU curve, measured" in done.stdout
@@ -46,4 +46,4 @@ def test_a_jobs_curve_is_measured_and_nothing_else_is_submitted(lab: Lab) -> Non
         profile = database.profile("measured")
     assert profile is not None and profile.preruns == 1
     assert [point.cpus for point in profile.cpu_curve] == [1, 2]
-    assert lab.run(["squeue", "-h", "-u", ALICE, "-n", "job.sh"]).stdout == ""
+    assert lab.run(["squeue", "-h", "-t", "all", "-u", ALICE, "-n", "measured.sh"]).stdout == ""

@@ -68,7 +68,7 @@ def judged(lab: Lab, job_id: int | str, how_many: int = 1) -> list[dict[str, obj
         lab.reconcile_once()
         return [run for run in runs(lab, job_id) if run["diagnosis_category"]]
 
-    return wait_for(look, lambda found: len(found) >= how_many, timeout=20, pause=0.5)
+    return wait_for(look, lambda found: len(found) >= how_many, timeout=60, pause=0.5)
 
 
 def site(lab: Lab) -> dict[str, str]:
@@ -133,7 +133,7 @@ def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) 
     job = submit(lab, _FAULT, "--requeue", "--gres=gpu:8", "--open-mode=append")
     consent(lab, job, ALICE)
     # RUNNING is said while the Prolog, which sets the mark in the kernel log, is still at work
-    assert wait_for(Path("/var/tmp", ALICE, f"runs-{job}").exists, bool, 30)
+    assert wait_for(Path("/var/tmp", ALICE, f"runs-{job}").exists, bool, 60)
     node = lab.run(["squeue", "-h", "-o", "%N", "-j", job]).stdout.strip()
     lab.kernel(node, XID_79)
     lab.run(["/usr/bin/touch", f"go-{job}"], ALICE)  # only now may it die
@@ -172,7 +172,7 @@ def test_a_task_of_an_array_alone_is_run_again(lab: Lab) -> None:
     body = f'[ -n "$SLURM_RESTART_COUNT" ] && exit 0; [ "$SLURM_ARRAY_TASK_ID" = 1 ] && {{ {NCCL}; exit 1; }}; exit 0'
     job = submit(lab, body, "--array=0-1", "--requeue")
     consent(lab, job, ALICE)
-    wait_for(lambda: lab.states(job), lambda now: sorted(now) == ["COMPLETED", "FAILED"], 30)
+    wait_for(lambda: lab.states(job), lambda now: sorted(now) == ["COMPLETED", "FAILED"], 60)
     raw = lab.run(["squeue", "-h", "-t", "all", "-o", "%A", "-j", f"{job}_1"]).stdout.strip()
     (run,) = judged(lab, raw)
     assert (run["address"], run["decision"]) == (f"{job}_1", "retry")
@@ -249,15 +249,18 @@ def test_an_input_that_broke_a_job_is_blocked_for_its_owner_and_read_as_him(lab:
 def test_the_watch_is_woken_by_an_ending_job_and_stops_when_told(lab: Lab) -> None:
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch", "--poll", "600"]
     environ = {**lab.env, "PATH": os.environ["PATH"]}
+    published = Path(site(lab)["published"], "published.json")
+    before = published.stat().st_mtime_ns if published.exists() else 0
     service = subprocess.Popen(argv, env=environ, stderr=subprocess.PIPE, text=True)
     try:
-        time.sleep(1.5)  # its first pass is over: only the wake can tell it of the next job
+        # its first pass is over: only the wake can tell it of the next job
+        assert wait_for(lambda: published.exists() and published.stat().st_mtime_ns > before, bool, 60)
         job = submit(lab, BUG)
-        found = wait_for(lambda: runs(lab, job), lambda now: bool(now and now[0]["diagnosis_category"]), 20)
+        found = wait_for(lambda: runs(lab, job), lambda now: bool(now and now[0]["diagnosis_category"]), 60)
         assert [run["diagnosis_category"] for run in found] == ["traceback_from_crash"]
     finally:
         service.terminate()
-        _, said = service.communicate(timeout=10)
+        _, said = service.communicate(timeout=60)
     assert service.returncode == 0
     assert said.rstrip().endswith("stopped")
 

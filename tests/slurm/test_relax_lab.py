@@ -37,9 +37,9 @@ for note in json.load(sys.stdin):
 """
 PROBE = """#!/bin/bash
 echo "job $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE $SLURM_JOB_CPUS_PER_NODE $SLURM_JOB_NUM_NODES"
-srun true
+srun -Q true
 echo "srun $?"
-srun -n1 -N1 -c1 true
+srun -Q -n1 -N1 -c1 true
 echo "small $?"
 """
 SHAPE = ResourceShape(
@@ -62,9 +62,7 @@ def free(lab: Lab) -> Iterator[Path]:
 
 
 def _clear(lab: Lab) -> None:
-    for user in (*USERS, "root"):
-        lab.run(["scancel", f"--user={user}"])
-    assert not wait_for(lambda: lab.run(["squeue", "-h"]).stdout, lambda left: not left, timeout=60)
+    lab.clear()
     for node in _not_idle(lab):  # what other tests drained stays so
         lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
     assert not wait_for(lambda: _not_idle(lab), lambda left: not left, timeout=60)
@@ -196,7 +194,7 @@ def test_of_an_array_what_runs_is_not_touched(lab: Lab, free: Path) -> None:
         "--array=0-3", "--nodes=1", "--gres=gpu:5", "--cpus-per-task=1", "--mem=100", "--exclude=n[6-7]",
         f"--output={free}/%A_%a.out", user=ALICE, script=script,
     )  # fmt: skip
-    assert wait_for(lambda: lab.states(array), lambda states: "RUNNING" in states, timeout=30).count("RUNNING") == 1
+    assert wait_for(lambda: lab.states(array), lambda states: "RUNNING" in states, timeout=60).count("RUNNING") == 1
     levels = (Level(name="here", wait_s=0), Level(name="any", wait_s=0, updates=(("ExcNodeList", ""),)))
     tell(lab, {array: plan(levels, exclude="n[6-7]")})
     reconcile(lab)
@@ -246,7 +244,7 @@ def test_limits_hold_for_what_is_changed_in_the_owners_name_and_not_for_what_roo
         def reason() -> str:
             return lab.run(["squeue", "-h", "-o", "%T %r %m", "-j", job]).stdout.strip()
 
-        assert wait_for(reason, lambda now: "AssocGrpMemLimit" in now, timeout=30) == "PENDING AssocGrpMemLimit 5000M"
+        assert wait_for(reason, lambda now: "AssocGrpMemLimit" in now, timeout=60) == "PENDING AssocGrpMemLimit 5000M"
         slurm.apply(less, owner=pwd.getpwnam(ALICE).pw_uid)
         assert not wait_for(reason, lambda now: now.startswith("RUNNING"), timeout=5).startswith("RUNNING")
         slurm.apply(replace(less, value="4500"))  # as root: an administrator's word, beyond the limit all the same

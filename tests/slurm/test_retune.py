@@ -26,11 +26,11 @@ ALICE = USERS[0]
 PROBE = """\
 #!/bin/bash
 echo "job $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE $SLURM_JOB_CPUS_PER_NODE $SLURM_JOB_NODELIST"
-srun bash -c 'echo "task $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE"'
+srun -Q bash -c 'echo "task $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE"'
 echo "plain $?"
-srun --cpus-per-task="$SLURM_CPUS_PER_TASK" true
+srun -Q --cpus-per-task="$SLURM_CPUS_PER_TASK" true
 echo "own $?"
-srun -n1 -N1 -c1 true
+srun -Q -n1 -N1 -c1 true
 echo "small $?"
 """
 SHAPE = ResourceShape(
@@ -78,7 +78,7 @@ class Waiting:
         """Lets it start; what it printed, sorted by line."""
         start = SlurmAction(verb=Verb.UPDATE_JOB, target=self.job_id, key="StartTime", value="now")
         self.apply((start,))
-        self.lab.wait_job(self.job_id, timeout=40)
+        self.lab.wait_job(self.job_id, timeout=60)
         return "\n".join(sorted(self.output.read_text().splitlines()))
 
 

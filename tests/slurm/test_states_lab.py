@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import pwd
+import shutil
 import sys
+import time
 
 import pytest
 from realslurm import USERS, Lab
+
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.database import Database
 
 pytestmark = pytest.mark.lab
 ALICE, _ = USERS
@@ -33,6 +39,32 @@ def test_a_job_that_waits_is_told_with_slurms_word_and_the_command_that_watches_
     lab.run(["scancel", job])
     assert "  Slurm says: PENDING (JobHeldUser)." in lines
     assert lines[-3:] == ["NEXT", "  It has not ended.", f"  slurmwrap watch {job}"]
+
+
+def test_of_clusters_that_share_a_home_an_id_is_the_one_here(lab: Lab) -> None:
+    other = lab.submit("--mem=100", "--output=/dev/null", user=ALICE, script="#!/bin/sh\nexit 6\n")
+    lab.wait_job(other, ("FAILED",))
+    lab.reconcile_once()  # so that the site has sealed something for her
+    job = lab.submit("--mem=100", "--output=/dev/null", user=ALICE, script="#!/bin/sh\nexit 7\n")
+    lab.wait_job(job, ("FAILED",))
+    state = lab.dir / "state-of-two"
+    theirs = [
+        Submission(cluster="elsewhere", job_id=int(one), uid=pwd.getpwnam(ALICE).pw_uid, user=ALICE, at=time.time())
+        for one in (job, "999999")
+    ]
+    with Database.open(state / "slurmwrap" / "user.db") as database:
+        for one in theirs:
+            database.save_submission(one)
+    for path in (state, *state.rglob("*")):
+        shutil.chown(path, ALICE)
+    here, there = (
+        lab.run(["slurmwrap", "why", one, "--json"], ALICE, env={"XDG_STATE_HOME": str(state)})
+        for one in (job, "999999")
+    )
+    assert here.stderr == "slurmwrap: nothing was recorded of it here: this is Slurm's own word\n"
+    assert [run["exit_code"] for run in json.loads(here.stdout)["attempts"]] == [7]
+    assert there.stderr == f"slurmwrap: job 999999 is of cluster elsewhere; this is {lab.cluster}\n"
+    assert json.loads(there.stdout)["submission"]["cluster"] == "elsewhere"
 
 
 def test_tasks_that_failed_alike_are_one_story_with_the_line_where_it_stood(lab: Lab) -> None:

@@ -95,6 +95,7 @@ class Answer:
 @pytest.fixture(scope="module")
 def place(lab: Lab) -> Path:
     """A directory of alice's with what the callers need."""
+    lab.clear(ALICE)  # what waits in her name is then of the call that is looked at
     home = Path(pwd.getpwnam(ALICE).pw_dir) / f"strange{time.monotonic_ns()}"
     make = (
         f"mkdir -p {home}/hostile/slurmwrap {home}/conda && cd {home} || exit; umask 022\n"

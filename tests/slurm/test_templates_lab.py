@@ -203,7 +203,7 @@ def test_a_watch_of_it_ends_with_it(lab: Lab, lab_users, work: Path) -> None:
     (work / "train.py").write_text("import time\ntime.sleep(1)\n")
     done = lab.run([*GSUB, "--template=srun", "--prerun=off", "-G2", "-t1", "train.py"], user=lab_users[0], cwd=work)
     job = done.stdout.removeprefix("Submitted batch job ").strip()
-    watched = lab.slurmwrap("watch", "--every", "1", user=lab_users[0])
+    watched = lab.slurmwrap("watch", job, "--every", "1", user=lab_users[0])
     assert (watched.returncode, watched.stderr) == (0, "")
     assert f"job {job} (train): completed after" in watched.stdout.splitlines()[-1]
-    assert wait_for(lambda: lab.states(job), lambda now: now == ["COMPLETED"], 5) == ["COMPLETED"]
+    assert wait_for(lambda: lab.states(job), lambda now: now == ["COMPLETED"], 60) == ["COMPLETED"]

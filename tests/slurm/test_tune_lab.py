@@ -18,7 +18,7 @@ SCRIPT = """\
 #SBATCH --cpus-per-task=4
 #SBATCH --mem=32000
 #SBATCH --time=5
-echo "$SLURM_CPUS_PER_TASK $SLURM_CPUS_ON_NODE $SLURM_MEM_PER_NODE $(srun -c "$SLURM_CPUS_PER_TASK" echo ran)"
+echo "$SLURM_CPUS_PER_TASK $SLURM_CPUS_ON_NODE $SLURM_MEM_PER_NODE $(srun -Q -c "$SLURM_CPUS_PER_TASK" echo ran)"
 """
 CURVES = {"tuned-hungry": ((1, 0.3), (4, 1.0), (8, 2.0), (16, 3.5)), "tuned-content": ((1, 1.0), (4, 1.0), (8, 1.0))}
 
