@@ -44,8 +44,8 @@ def account_of(runs: Sequence[AttemptRecord], settings: Retry, resets: Iterable[
     ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
     if not ordered:
         return Account()
-    resets = tuple(resets)
     newest = ordered[-1]
+    resets = tuple(reset for reset in resets if reset.cluster == newest.attempt.cluster)
     mine = (*runs_before(ordered, newest), newest)
     since = max((reset.at for reset in resets), default=None)
     lost = [run for run in mine if failed(run)]

@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from io import StringIO
 
 from slurmwrap.cluster.hostlist import fold
-from slurmwrap.report import words
+from slurmwrap.escape import cell
 from slurmwrap.report.page import UNTRUSTED, Column, Kind, Page, Table
 
 MAIN = "categories"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def files(page: Page) -> dict[str, str]:
@@ -42,8 +41,8 @@ def _file(table: Table) -> str:
     heads = [column.key for column in table.columns] + ["more"] * more + ["command"] * commands
     rows = [
         [_cell(value, column) for column, value in zip(table.columns, row.values, strict=True)]
-        + ([safe(row.more)] if more else [])
-        + ([safe(row.command)] if commands else [])
+        + ([cell(row.more)] if more else [])
+        + ([cell(row.command)] if commands else [])
         for row in every
     ]
     return _written(heads, rows)
@@ -55,24 +54,18 @@ def _cell(value: object, column: Column) -> str:
     if column.kind is Kind.MOMENT:
         return datetime.fromtimestamp(float(value), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # type: ignore[arg-type]
     if column.kind is Kind.NODES:
-        return safe(fold(value))  # type: ignore[arg-type]
+        return cell(fold(value))  # type: ignore[arg-type]
     if column.kind is Kind.NAMES:
-        return safe(" ".join(value))  # type: ignore[arg-type]
+        return cell(" ".join(value))  # type: ignore[arg-type]
     if isinstance(value, float):
         return _number(value)
-    return safe(str(value)) if column.kind in UNTRUSTED else str(value)
+    return cell(str(value)) if column.kind in UNTRUSTED else str(value)
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
-
-
-def safe(text: str) -> str:
-    """Somebody's words for a cell: printable, and never a formula."""
-    shown = words.visible(text)
-    return f"'{shown}" if text.startswith(FORMULA) else shown
 
 
 def _written(heads: list[str], rows: list[list[str]]) -> str:

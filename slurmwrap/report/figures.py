@@ -102,6 +102,17 @@ class Tuned(NamedTuple):
     curve: tuple[CurvePoint, ...]
 
 
+class Paced(NamedTuple):
+    """A run of gsub's on several GPUs whose steps were counted. `work`: what it has in common with runs to compare."""
+
+    work: tuple[int, str, str, int]  # uid, digest of the script, variant, GPUs
+    nodes: tuple[str, ...]
+    gpu_s: float
+    steps_per_s: float
+    ended: float
+    placed: bool  # ended in the period, and where it should run was asked for by us
+
+
 class Drawn(NamedTuple):
     """A submission that took part in a draw of prerun.holdout and whose job has ended."""
 
@@ -206,7 +217,7 @@ class Figures:
     delayed: Delayed = field(default_factory=lambda: Delayed(0, 0, 0.0))
     again: Sequence[Again] = ()
     tuned: Sequence[Tuned] = ()
-    placed: int = 0  # submissions that placement changed
+    paced: Sequence[Paced] = ()  # submitted in the newest week up to `until`
     drawn: Sequence[Drawn] = ()
     holdout: float = 0.0  # as configured now
     passed: Sequence[Passed] = ()

@@ -36,11 +36,13 @@ _ALL = (
         case="jobs that a failed pre-run stopped before they started",
         leaves_out=(
             "R(c) is the median over the failed runs of 28 days (or of the period, where that is longer); of all "
-            "failures where a category has fewer than 20. Pre-runs catch the early failures, so those that are left "
-            "fail later: R may be too long; the hold-out says by how much. T is what Slurm recorded of the pre-runs' "
-            "own jobs, or their own word where that is more. The delay that pre-runs cause stands beside it and is not "
-            "taken off: a job that waits holds no GPU, and whether its GPUs stood idle for it is not known. It leaves "
-            "out what failed jobs cost their users, and what a second failure would have cost."
+            "failures where a category has fewer than 20. A median is what the usual failure costs: the few that last"
+            " long hold most of the GPU time, and are not in it; the hold-out counts them. Pre-runs catch the early "
+            "failures, so those that are left fail later: R may be too long; the hold-out says by how much. Which "
+            "jobs were stopped, and their GPUs, are known: the interval is about R alone. T is what Slurm recorded of"
+            " the pre-runs' own jobs, or their own word where that is more. The delay that pre-runs cause stands "
+            "beside it and is not taken off: a job that waits holds no GPU, and whether its GPUs stood idle for it is"
+            " not known. It leaves out what failed jobs cost their users, and what a second failure would have cost."
         ),
     ),
     Formula(
@@ -53,18 +55,28 @@ _ALL = (
         case="retries that ended and were judged",
         leaves_out=(
             "It is work done without its user, not GPU time that would have been spent otherwise: without us the job "
-            "would have waited until its user came back. That wait is not counted, nor what a cancelled retry did."
+            "would have waited until its user came back. That wait is not counted, nor what a cancelled retry did. The "
+            "sum is exact; the interval says what as many retries give on the long run."
         ),
     ),
     Formula(
-        id="placement-1",
+        id="placement-2",
         what="placement",
-        says="Not estimated: no job runs twice, once placed by us and once not",
-        symbols="-",
-        case="submissions that placement changed",
+        says=(
+            "GPU-hours of runs that we placed and that lay close together, times how much longer they would have taken "
+            "at the speed of a run of the same work that lay farther apart"
+        ),
+        symbols="sum over pairs of h(close) (v(close) / v(apart) - 1)",
+        case=(
+            "pairs of runs of one user's script with the same batch size, model and GPUs, both with their steps "
+            "counted (gsub --count-steps), the close one placed by gsub; no run is in two pairs"
+        ),
         leaves_out=(
-            "What locality and avoided nodes give can be replayed on a trace (slurmwrap whatif); from what ran here "
-            "alone no comparison can be defended, since jobs that were placed differ from those that were not."
+            "Closer is one node before one switch before several, by the network as it is now. v is steps per second, "
+            "the program's own word. Some placed runs would have lain together without us; against that, placed runs "
+            "without a counterpart count nothing, nor do nodes that were avoided. What a script hides from its command "
+            "line may differ within a pair. Of long periods the newest week alone: after that it is no longer known "
+            "what gsub changed of jobs that ended well. slurmwrap whatif replays a whole trace."
         ),
     ),
     Formula(
@@ -79,7 +91,8 @@ _ALL = (
         leaves_out=(
             "v is steps per second on one GPU, straight between the points measured; a job that uses several is taken "
             "to scale alike. Runs outside the measured range are no cases. Fewer CPUs than asked count against us "
-            "where the curve says so; what others did with the CPUs given back is not counted, nor is memory."
+            "where the curve says so; what others did with the CPUs given back is not counted, nor is memory. Runs "
+            "of one script share a curve: an error in it is in all of them, and not in the interval."
         ),
     ),
     Formula(

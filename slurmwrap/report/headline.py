@@ -8,6 +8,7 @@ from math import fsum
 
 from slurmwrap.report import words
 from slurmwrap.report.glossary import glossary
+from slurmwrap.report.interval import Interval, put_together
 from slurmwrap.report.page import Figure, Page, Paste, Verdict, hours, signed
 from slurmwrap.report.record import Headline, NightReport, Saving
 from slurmwrap.report.sections import sections
@@ -189,13 +190,14 @@ def _saved(report: NightReport) -> Figure | None:
     if not means:
         return None
     known = [one for one in means if one.gpu_hours is not None]
-    total = _hours_of(known)
+    total, bounds = _hours_of(known), _bounds(known)
+    parts = ["they cost more, by the formulas" if bounds and bounds[1] < 0 else "", _between(bounds)]
     return Figure(
         key="saved",
         label="GPU-hours saved",
-        value=signed(total, hours(abs(total))) if known else "not estimated",
-        detail=f"{len(known)} of {len(means)} means estimated",
-        tone=_tone(known),
+        value=_signed(total) if known else "not estimated",
+        detail="; ".join(part for part in (*parts, f"{len(known)} of {len(means)} means estimated") if part),
+        tone=_tone(bounds),
         number=total if known else None,
     )
 
@@ -205,13 +207,14 @@ def _retried(report: NightReport) -> Figure | None:
     done = [one for one in report.savings if not one.spared and one.gpu_hours is not None]
     if not done:
         return None
-    total = _hours_of(done)
+    total, bounds = _hours_of(done), _bounds(done)
+    what = "completed less failed; spent, without their users"
     return Figure(
         key="retried",
         label="GPU-hours done by retries",
-        value=signed(total, hours(abs(total))),
-        detail="completed less failed; spent, without their users",
-        tone=_tone(done),
+        value=_signed(total),
+        detail="; ".join(part for part in (_between(bounds), what) if part),
+        tone=_tone(bounds),
         number=total,
     )
 
@@ -220,12 +223,30 @@ def _hours_of(known: Sequence[Saving]) -> float:
     return fsum(one.gpu_hours or 0.0 for one in known)
 
 
-def _tone(known: Sequence[Saving]) -> str:
-    """Neither good nor bad while the intervals hold zero."""
-    if not known:
+def _bounds(known: Sequence[Saving]) -> Interval | None:
+    """Of their sum; None without an interval of each."""
+    parts = [
+        (one.gpu_hours, (one.low, one.high))
+        for one in known
+        if one.gpu_hours is not None and one.low is not None and one.high is not None
+    ]
+    return put_together(_hours_of(known), parts) if parts and len(parts) == len(known) else None
+
+
+def _between(bounds: Interval | None) -> str:
+    """A figure alone would promise more than is known."""
+    return f"95 %: {_signed(bounds[0])} to {_signed(bounds[1])}" if bounds else ""
+
+
+def _tone(bounds: Interval | None) -> str:
+    """Neither good nor bad while the interval holds zero."""
+    if bounds is None:
         return ""
-    lows, highs = (fsum(getattr(one, end) or 0.0 for one in known) for end in ("low", "high"))
-    return "good" if lows > 0 else "bad" if highs < 0 else ""
+    return "good" if bounds[0] > 0 else "bad" if bounds[1] < 0 else ""
+
+
+def _signed(value: float) -> str:
+    return signed(value, hours(abs(value)))
 
 
 def _wrong(report: NightReport) -> Figure | None:

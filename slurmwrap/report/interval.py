@@ -1,47 +1,41 @@
-"""95 % intervals of means, medians and what is put together of them. Pure; the seed is fixed: one report, one interval.
+"""95 % intervals of means, medians and what is put together of them. Pure: the same cases, the same interval.
 
-Means by the studentized bootstrap: GPUs and hours are skewed, and percentile intervals of 20 skewed values hold the
-truth in 78 to 90 of 100 cases, studentized ones in 87 to 95 (tests/report/test_interval.py measures them).
+Means by Student's t with critical values for uneven cases (uneven.py): GPU-hours are skewed, and of 20 such cases t by
+itself holds the truth in 55 to 90 of 100 reports, bootstrapped t in 75 to 95 (`python bench/interval_coverage`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import floor, fsum, sqrt
-from random import Random
+from math import floor, fsum, hypot, sqrt
 from statistics import NormalDist
 
-DRAWS = 999
-MOST = 400  # values; the mean of more is normal to a good approximation
-_SEED = 20260101
-FEW, OF_FEW = 50, "78 to 95"  # below so many cases an interval holds the truth so often: measured, docs/report.md
+from slurmwrap.report.uneven import reach
+
 _Z = NormalDist().inv_cdf(0.975)
 Interval = tuple[float, float]  # (low, high)
 
 
-def of_mean(values: Sequence[float], salt: str = "") -> Interval:
+def of_mean(values: Sequence[float]) -> Interval:
     """Of the mean of at least two values."""
     n = len(values)
     mean = fsum(values) / n
-    error = sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    if n > MOST or not error:
-        return mean - _Z * error, mean + _Z * error
-    found = sorted(_studentized(values, mean, Random(f"{_SEED} {salt}")))
-    if len(found) < DRAWS / 2:  # nearly all values are equal
-        return mean - _Z * error, mean + _Z * error
-    tail = floor(0.025 * (len(found) + 1)) - 1
-    return mean - found[-1 - tail] * error, mean - found[tail] * error
+    return around(mean, sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n), values)
 
 
-def _studentized(values: Sequence[float], mean: float, dice: Random) -> Iterable[float]:
-    """(mean - true mean) / error of DRAWS resamples; those of equal values say nothing."""
-    n = len(values)
-    for _ in range(DRAWS):
-        drawn = dice.choices(values, k=n)
-        its_mean = fsum(drawn) / n
-        variance = fsum([value * value for value in drawn]) / n - its_mean * its_mean
-        if variance > 1e-12 * its_mean * its_mean:
-            yield (its_mean - mean) / sqrt(variance / (n - 1))
+def around(value: float, error: float, cases: Sequence[float]) -> Interval:
+    """Of a mean or a ratio with this standard error that is made of these cases; those of 0 say nothing of the others.
+
+    The large case that did not happen might have been a gain or a loss, by what those that happened add to the error.
+    What is never negative has a mean that is not.
+    """
+    if not error:
+        return value, value
+    down, up = reach([abs(case) for case in cases if case])
+    gained, lost = (fsum(case * case for case in cases if sign * case > 0) for sign in (1, -1))
+    gains, losses = (error * sqrt(part / (gained + lost)) for part in (gained, lost))
+    low, high = value - hypot(down * gains, up * losses), value + hypot(up * gains, down * losses)
+    return low if lost else max(0.0, low), high if gained else min(0.0, high)
 
 
 def of_median(ordered: Sequence[float]) -> Interval:

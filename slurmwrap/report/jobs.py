@@ -42,6 +42,11 @@ class JobRow:
     gpu_hours: float = 0.0
 
 
+def fields_of(row: JobRow) -> dict[str, object]:
+    """For JSON: all of its fields are plain."""
+    return {name: getattr(row, name) for name in JobRow.__slots__}
+
+
 def row_of(runs: Sequence[AttemptRecord], actions: Iterable[ActionRecord], submission: Submission | None) -> JobRow:
     """Of one job; `runs` is not empty."""
     ordered = sorted(runs, key=lambda run: run.attempt.submit_time)

@@ -5,14 +5,13 @@ Somebody's words stand in code spans: there no Markdown, HTML, link or mention i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from slurmwrap.escape import markdown, markdown_block, markdown_code
 from slurmwrap.report import words
 from slurmwrap.report.page import NUMERIC, UNTRUSTED, Column, Page, Section, Table, shown
 
 MORE = 400  # characters of somebody's words
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|~#&!@])")
 
 
 def render(page: Page) -> str:
@@ -21,9 +20,9 @@ def render(page: Page) -> str:
 
 
 def _parts(page: Page) -> Iterator[str]:
-    yield f"# {escaped(page.title)}, {code(page.whose)}"
-    yield escaped(page.period)
-    yield f"**{escaped(page.verdict.sentence)}**"
+    yield f"# {markdown(page.title)}, {markdown_code(page.whose)}"
+    yield markdown(page.period)
+    yield f"**{markdown(page.verdict.sentence)}**"
     yield "\n".join(_figures(page))
     yield from _to_do(page)
     for section in page.sections:
@@ -34,39 +33,39 @@ def _parts(page: Page) -> Iterator[str]:
 def _figures(page: Page) -> Iterator[str]:
     for one in page.figures:
         rest = "; ".join(part for part in (one.detail, one.change) if part)
-        yield f"- **{escaped(one.value)}** {escaped(one.label)}{f' ({escaped(rest)})' if rest else ''}"
+        yield f"- **{markdown(one.value)}** {markdown(one.label)}{f' ({markdown(rest)})' if rest else ''}"
 
 
 def _to_do(page: Page) -> Iterator[str]:
     if page.to_do:
         yield "## What to do"
     for one in page.to_do:
-        yield code(words.fit(one.because, MORE))
-        yield fenced(one.command)
+        yield markdown_code(words.fit(one.because, MORE))
+        yield markdown_block(one.command, "sh")
 
 
 def _section(section: Section, page: Page) -> Iterator[str]:
-    yield f"## {escaped(section.title)}"
+    yield f"## {markdown(section.title)}"
     if not section.has_something:
-        yield escaped(section.empty)
+        yield markdown(section.empty)
     for line in section.lead:
-        yield escaped(line)
+        yield markdown(line)
     for table in section.tables:
         if table.title != section.title:
-            yield f"### {escaped(table.title)}"
-        yield escaped(table.lead)
+            yield f"### {markdown(table.title)}"
+        yield markdown(table.lead)
         yield "\n".join(_table(table.seen, page))
 
 
 def _table(table: Table, page: Page) -> Iterator[str]:
     more = any(row.more or row.command for row in table.rows)
-    heads = [escaped(column.alone or column.head) for column in table.columns] + ["more"] * more
+    heads = [markdown(column.alone or column.head) for column in table.columns] + ["more"] * more
     rules = ["--:" if column.kind in NUMERIC else ":--" for column in table.columns] + [":--"] * more
     yield _line(heads)
     yield _line(rules)
     for row in table.rows[: table.limit]:
         cells = [_cell(value, column, page) for column, value in zip(table.columns, row.values, strict=True)]
-        said = [code(words.fit(part, MORE)) for part in (row.more, row.command) if part]
+        said = [markdown_code(words.fit(part, MORE)) for part in (row.more, row.command) if part]
         yield _line([*cells, *([" ".join(said)] if more else [])])
     if len(table.rows) > table.limit:
         yield f"\nand {len(table.rows) - table.limit:,} more"
@@ -75,7 +74,7 @@ def _table(table: Table, page: Page) -> Iterator[str]:
 def _cell(value: object, column: Column, page: Page) -> str:
     text = shown(value, column, page.zone)
     somebodys = column.kind in UNTRUSTED and value not in (None, ())
-    return code(words.fit(text, MORE)) if somebodys else escaped(text)
+    return markdown_code(words.fit(text, MORE)) if somebodys else markdown(text)
 
 
 def _line(cells: list[str]) -> str:
@@ -85,27 +84,7 @@ def _line(cells: list[str]) -> str:
 def _ending(page: Page) -> Iterator[str]:
     if page.notes:
         yield "## Notes"
-        yield "\n".join(f"- {code(words.fit(note, MORE))}" for note in page.notes)
+        yield "\n".join(f"- {markdown_code(words.fit(note, MORE))}" for note in page.notes)
     if page.glossary:
         yield "## Words and formulas"
-        yield "\n".join(f"- **{escaped(term.name)}**: {escaped(term.meaning)}" for term in page.glossary)
-
-
-def escaped(text: str) -> str:
-    """Our own words, with the characters that Markdown reads."""
-    return _SPECIAL.sub(r"\\\1", words.visible(text))
-
-
-def code(text: str) -> str:
-    """A code span of any text. A pipe is escaped: GitHub's tables are cut before spans are read."""
-    text = words.visible(text).replace("|", "\\|") or "–"
-    fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    space = " " if text[0] in "` " or text[-1] in "` " else ""
-    return f"{fence}{space}{text}{space}{fence}"
-
-
-def fenced(command: str) -> str:
-    """A block to copy from."""
-    text = words.visible(command)
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    return f"{fence}sh\n{text}\n{fence}"
+        yield "\n".join(f"- **{markdown(term.name)}**: {markdown(term.meaning)}" for term in page.glossary)

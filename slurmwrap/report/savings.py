@@ -13,7 +13,8 @@ from math import fsum
 from statistics import median
 
 from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.report.figures import Again, Caught, Figures, Tuned
+from slurmwrap.report.beside import pairs
+from slurmwrap.report.figures import Again, Caught, Figures, Paced, Tuned
 from slurmwrap.report.formulas import NEEDED
 from slurmwrap.report.interval import Interval, of_mean, of_median, put_together, scaled
 from slurmwrap.report.record import Saving
@@ -26,7 +27,7 @@ def savings(figures: Figures) -> tuple[Saving, ...]:
     stopped = [one for one in figures.caught if one.job_id is not None]
     return (
         prerun(stopped, figures.runtimes, figures.prerun_gpu_s),
-        placement(figures.placed),
+        placement(figures.paced, figures.switch_of),
         tuning(figures.tuned),
         retry(figures.again),
     )
@@ -53,7 +54,7 @@ def prerun(stopped: Sequence[Caught], runtimes: Mapping[str, Sequence[float]], t
         for seconds in [of.get(name, everything)]
     ]
     value = fsum(wasted)
-    low, high = put_together(value, [(value, scaled(of_mean(wasted, "prerun-1"), len(wasted))), *medians])
+    low, high = put_together(value, medians)  # which jobs were stopped and how many GPUs they wanted is known
     return Saving(
         what="prerun",
         formula="prerun-1",
@@ -69,14 +70,17 @@ def retry(again: Sequence[Again]) -> Saving:
     """retry-1: another unit than the rest, since the GPU time was spent."""
     told = [one for one in again if one.category not in _NO_END]
     kept = [one.gpu_s / 3600 if one.category == "success" else -one.gpu_s / 3600 for one in told]
-    note = "work done without its user, not GPU time spared"
+    note = "completed less failed: work done without its user, not GPU time spared"
     return replace(_sum_of(kept, what="retry", formula="retry-1", note=note), spared=False)
 
 
-def placement(placed: int) -> Saving:
-    """placement-1: there is nothing to compare with."""
-    note = "what ran here holds no comparison that can be defended; slurmwrap whatif replays a trace"
-    return Saving(what="placement", formula="placement-1", gpu_hours=None, n=placed, needed=NEEDED, note=note)
+def placement(paced: Sequence[Paced], switch_of: Mapping[str, str]) -> Saving:
+    """placement-2."""
+    gained = [pair.gpu_hours for pair in pairs(paced, switch_of)]
+    note = (
+        "" if len(gained) >= NEEDED else "needs jobs that count their steps (gsub --count-steps) and ran near and far"
+    )
+    return _sum_of(gained, what="placement", formula="placement-2", note=note)
 
 
 def tuning(tuned: Sequence[Tuned]) -> Saving:
@@ -90,7 +94,7 @@ def _sum_of(values: Sequence[float], *, what: str, formula: str, note: str) -> S
     n = len(values)
     if n < NEEDED:
         return Saving(what=what, formula=formula, gpu_hours=None, n=n, needed=NEEDED, note=note)
-    low, high = scaled(of_mean(values, formula), n)
+    low, high = scaled(of_mean(values), n)
     return Saving(what=what, formula=formula, gpu_hours=fsum(values), low=low, high=high, n=n, needed=NEEDED, note=note)
 
 

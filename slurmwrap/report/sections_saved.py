@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from slurmwrap.report import words
-from slurmwrap.report.interval import FEW, OF_FEW
 from slurmwrap.report.page import Column, Kind, Row, Section, Table
 from slurmwrap.report.record import NightReport, RuleRow, Saving
 
@@ -70,8 +69,7 @@ def _holdout(report: NightReport) -> str:
         return f"By experiment: not estimated yet; {groups} ({held.needed} of each are needed)."
     return (
         f"By experiment: a pre-run saves {words.hours(held.difference)} GPU-hours per job "
-        f"(interval {words.hours(held.low)} to {words.hours(held.high)}: such ones hold the truth in 71 to 89 of 100, "
-        f"the fewer draws the less); {groups}."
+        f"(95 % interval {words.hours(held.low)} to {words.hours(held.high)}); {groups}."
     )
 
 
@@ -108,11 +106,7 @@ def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> Ta
 
 
 def _more(one: Saving) -> str:
-    """What the interval hides, then the note."""
-    if one.gpu_hours is None:
-        return one.note or f"{one.needed} cases are needed"
-    few = f"few cases: the interval holds the true figure in {OF_FEW} rather than 95 of 100" if one.n < FEW else ""
-    return "; ".join(part for part in (few, one.note) if part)
+    return one.note or (f"{one.needed} cases are needed" if one.gpu_hours is None else "")
 
 
 def _caught(report: NightReport) -> Table:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay
+from slurmwrap.retry.ledger import runs_before
+from slurmwrap.retry.record import CLOCKS_S, speaks_for
 from slurmwrap.retry.submission import Submission
 from slurmwrap.retry.wanted import failed as failed  # the word of all pages
-
-_SLACK_S = 3600.0  # clocks of the submit host and the controller may differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,14 @@ class Story:
     incidents: tuple[Incident, ...] = ()  # that runs of it belonged to, where the reader may see them
     slurm_says: str = ""  # of a job that has not ended, now: "PENDING (Priority)"
     lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a finding -> what stands there
+
+    @property
+    def cluster(self) -> str:
+        """All its records are of one; "" when nothing is known."""
+        if self.submission is not None:
+            return self.submission.cluster
+        found = [run.attempt.cluster for run in self.attempts] or [record.cluster for record in self.preruns]
+        return next(iter(found), "")
 
     @property
     def empty(self) -> bool:
@@ -46,7 +54,7 @@ def story_of(
     mine = [s for s in submissions if s.job_id == _number(address) or s.prerun_job_id == _number(address)]
     submission = max(mine, key=lambda s: s.at, default=None)
     number = submission.job_id if submission else _number(address)
-    since = submission.at - _SLACK_S if submission else 0.0
+    since = submission.at - CLOCKS_S if submission else 0.0
     if submission is not None:
         preruns = [p for p in preruns if p.cluster == submission.cluster]
         attempts = [a for a in attempts if a.attempt.cluster == submission.cluster]
@@ -57,22 +65,42 @@ def story_of(
     if submission is None and runs:
         newest = max(runs, key=lambda a: a.attempt.submit_time)
         runs = [a for a in runs if (a.uid, a.attempt.cluster) == (newest.uid, newest.attempt.cluster)]
-    keys = {a.attempt for a in runs}
+    runs, older = _last_job_of(runs)
+    if submission is not None and _is_older(submission, runs, older):  # the newest was not submitted by gsub
+        submission, tried = None, []
+    keys, others = {a.attempt for a in runs}, {a.attempt for a in older}
     return Story(
         address=name,
         submission=submission,
         preruns=tuple(sorted({(p.prerun_job_id, p.at): p for p in tried}.values(), key=lambda p: p.at)),
         attempts=tuple(sorted({a.attempt: a for a in runs}.values(), key=_by_time_and_task)),
         actions=tuple(action for action in actions if action.attempt in keys),
-        delays=tuple(d for d in delays if _number(d.address) == number and d.attempt.submit_time >= since),
+        delays=tuple(
+            d
+            for d in delays
+            if _number(d.address) == number and d.attempt.submit_time >= since and d.attempt not in others
+        ),
     )
 
 
-def last_failure(attempts: Sequence[AttemptRecord], preruns: Sequence[PrerunRecord]) -> str | None:
-    """Address of the job that failed last, in a run or in its pre-run; None when none did."""
-    ends = [(float(a.end_time), a.address or str(a.attempt.job_id)) for a in attempts if a.end_time and failed(a)]
-    ends += [(p.at, str(p.job_id or p.prerun_job_id)) for p in preruns if p.verdict.outcome is Outcome.FAIL]
-    return max(ends)[1] if ends else None
+def _last_job_of(runs: Sequence[AttemptRecord]) -> tuple[list[AttemptRecord], list[AttemptRecord]]:
+    """Of each raw id the runs of its newest job, and those of older jobs whose id came back within the slack."""
+    last = {a.attempt.job_id: a for a in sorted(runs, key=lambda a: a.attempt.submit_time)}
+    kept = {a.attempt for newest in last.values() for a in (newest, *runs_before(runs, newest))}
+    return [a for a in runs if a.attempt in kept], [a for a in runs if a.attempt not in kept]
+
+
+def _is_older(submission: Submission, runs: Sequence[AttemptRecord], older: Sequence[AttemptRecord]) -> bool:
+    """Whether it is of one of the `older` jobs and not of the newest."""
+    return any(speaks_for(submission, a) for a in older) and not any(speaks_for(submission, a) for a in runs)
+
+
+def last_failure(attempts: Sequence[AttemptRecord], preruns: Sequence[PrerunRecord]) -> tuple[str, str] | None:
+    """(address, cluster) of the job that failed last, in a run or in its pre-run; None when none did."""
+    ran = [a for a in attempts if a.end_time and failed(a)]
+    ends = [(float(a.end_time or 0), a.address or str(a.attempt.job_id), a.attempt.cluster) for a in ran]
+    ends += [(p.at, str(p.job_id or p.prerun_job_id), p.cluster) for p in preruns if p.verdict.outcome is Outcome.FAIL]
+    return max(ends)[1:] if ends else None
 
 
 def stopped_jobs(preruns: Sequence[PrerunRecord]) -> frozenset[tuple[str, int]]:

@@ -7,23 +7,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
 from unicodedata import combining, east_asian_width
 
+from slurmwrap.escape import visible as visible
+
 WIDTH = 80
-
-
-def visible(text: str) -> str:
-    """User text on one line, control and escape characters spelt out: it must not speak to the terminal."""
-    return "".join(character if character.isprintable() else _spelt(character) for character in text)
-
-
-def _spelt(character: str) -> str:
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8 (PEP 383)
-        return f"\\x{code - 0xDC00:02x}"
-    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def width(text: str) -> int:
     """Columns a terminal needs for printable text."""
+    if text.isascii():
+        return len(text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
@@ -64,10 +56,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 2
     _narrow(
         widths, [i for i, name in enumerate(head) if name.startswith("~")], columns - indent - 2 * (len(widths) - 1)
     )
-    lines = [
-        "  ".join(pad(fit(row[i], widths[i]), widths[i], right=right[i]) for i in range(len(head))) for row in cells
-    ]
+    lines = ["  ".join(_aligned(row[i], widths[i], right[i]) for i in range(len(head))) for row in cells]
     return "\n".join((" " * indent + line).rstrip() for line in lines)
+
+
+def _aligned(text: str, columns: int, right: bool) -> str:
+    if text.isascii() and len(text) <= columns:  # most cells: a list may have millions
+        return text.rjust(columns) if right else text.ljust(columns)
+    return pad(fit(text, columns), columns, right=right)
 
 
 def _narrow(widths: list[int], flexible: list[int], available: int) -> None:

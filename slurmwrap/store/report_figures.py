@@ -12,42 +12,31 @@ from typing import Any
 from slurmwrap.cluster.action import Verb
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.job.request import CpuUnit, ResourceShape
 from slurmwrap.report.figures import (
     Again,
     Asked,
     BlamedInput,
-    Caught,
     Cell,
     Delayed,
     Drawn,
     Figures,
-    Idle,
     Key,
     Often,
     Passed,
-    Spread,
     Steps,
-    Tuned,
 )
 from slurmwrap.report.idle import LEAST_S, LOW
-from slurmwrap.report.record import Moment
 from slurmwrap.report.repeated import NEWEST, ROWS
-from slurmwrap.retry.attempt import AttemptRecord, QueueDelay
+from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.blocked import BlockedInput
 from slurmwrap.retry.incident import Incident
+from slurmwrap.store import report_rows as rows_as
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store import schema
 from slurmwrap.store.database import Database
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.report_reader import Period, Reader, Rows, json_list
+from slurmwrap.store.report_reader import Period, Reader, Rows
 
-DAY_S = 86400.0
-RECENT_S, DETAIL_S = 7 * DAY_S, 28 * DAY_S
-# (period up to, length of a step of the curve of held GPUs)
-_STEPS = ((2 * DAY_S, 3600.0), (14 * DAY_S, 6 * 3600.0), (92 * DAY_S, DAY_S), (float("inf"), 7 * DAY_S))
-_MOST_STEPS = 200
+RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
 _SAMPLE = 100  # actions of a rule that its agreement is judged by, the newest
 
 SwitchOf = Callable[[], Mapping[str, str]]
@@ -70,7 +59,7 @@ def read(
     incident_gpu_s = reader.ask(sql.INCIDENT_GPU_S, "r") if incidents else None
     earlier = 2 * since - until
     before = reader.sums(sql.CELLS, earlier, since, incidents=_ids(_incidents(database, earlier, since)))
-    steps = _edges(since, until)
+    steps = rows_as.edges(since, until)
     moments = [reader.ask(sql.MOMENT, "r", since=low, until=high) for low, high in pairwise(steps)]
     spills = [reader.ask(sql.SPILLS, "r", since=low, until=high) for low, high in pairwise(steps)]
     repeats = reader.ask(sql.REPEATS, "r", **struck)
@@ -85,7 +74,7 @@ def read(
     refused = reader.ask(sql.REFUSED, "p", since=detail)
     again, rules = reader.ask(sql.AGAIN, "a"), reader.ask(sql.STEPS, "x", since=detail)
     drawn = reader.ask(sql.DRAWN, "s")
-    placed = reader.ask(sql.PLACED, "s", detail=detail)
+    paced = reader.ask(sql.PACED, "s", week=until - RECENT_S)
     tuned = reader.ask(sql.TUNED, "s", detail=detail) if database._rows(sql.CURVES) else None
     idle = reader.parts(sql.IDLE, "r", since, until, low=LOW, least=LEAST_S)
     asked = reader.ask(sql.ASKED, "a", recent=recent, least=LEAST_S)
@@ -93,12 +82,12 @@ def read(
     large = reader.ask(sql.LARGE, "r")
     delays = reader.ask(sql.DELAYS, "d", since=recent)
     spoken = _spoken(database, reader, recent)
-    period_lasted, runtimes = _lasted(lasted.result(), reader.names)
-    runs = _spreads(spread.result())
+    period_lasted, runtimes = rows_as.lasted(lasted.result(), reader.names)
+    runs, near = rows_as.spreads(spread.result()), [rows_as.paced(row) for row in paced.result()]
     found = reader.cells(cells)
     old = reader.cells(before)
     blocked = database.blocked_inputs()
-    failed_trials = [_caught(*row) for row in caught.result()]
+    failed_trials = [rows_as.caught(*row) for row in caught.result()]
     stopped = Counter(one.uid for one in failed_trials if one.job_id is not None)
     held = [one.result()[0] for one in moments]
     measured_runs = sum(row[3] for row in held)
@@ -110,30 +99,32 @@ def read(
         clusters=_clusters(reader, {number for row in held for number in row[4:] if number is not None}),
         cells=found,
         cells_before=old or None,
-        repeats=_added(((reader.names[u], reader.names[a]), n) for u, a, _, n, _ in repeats.result()),
+        repeats=rows_as.added(((reader.names[u], reader.names[a]), n) for u, a, _, n, _ in repeats.result()),
         repeats_before=sum(row[3] for row in repeats_before.result()),
         gsub_jobs=gsub.result()[0][0],
-        moments=_moments(steps, held, [one.result() for one in spills]) if found else (),
+        moments=rows_as.moments(steps, held, [one.result() for one in spills]) if found else (),
         lasted=period_lasted,
         runtimes=runtimes,
-        failed_repeats=_added(((reader.names[u], reader.names[c]), n) for u, _, c, _, n in repeats.result() if n),
+        failed_repeats=rows_as.added(
+            ((reader.names[u], reader.names[c]), n) for u, _, c, _, n in repeats.result() if n
+        ),
         often=_often(often.result(), reader, struck),
         incidents=() if mine else incidents,
         incident_gpu_s={name: float(gpu_s) for name, gpu_s in incident_gpu_s.result()} if incident_gpu_s else {},
-        blamed=[BlamedInput(_text(path), _text(user), *rest) for path, user, *rest in blamed.result()],
+        blamed=[BlamedInput(rows_as.text(path), rows_as.text(user), *rest) for path, user, *rest in blamed.result()],
         details=reader.details,
         outcomes=dict(outcomes.result()),
         prerun_gpu_s=max(float(one.result()[0][0]) for one in used),
-        tried={_text(user or uid): (runs, stopped[uid]) for user, uid, runs in tried.result()},
+        tried={rows_as.text(user or uid): (runs, stopped[uid]) for user, uid, runs in tried.result()},
         caught=failed_trials,
-        delayed=_scaled(Delayed(*delayed.result()[0]), outcomes.result(), since, detail),
+        delayed=rows_as.scaled(Delayed(*delayed.result()[0]), outcomes.result(), since, detail),
         again=[
             Again(category or "", was or "", float(one))
             for was, category, gpu_s in again.result()
             for one in json.loads(gpu_s)
         ],
-        tuned=[one for row in (tuned.result() if tuned else ()) if (one := _tuned(*row)) is not None],
-        placed=placed.result()[0][0],
+        tuned=[one for row in (tuned.result() if tuned else ()) if (one := rows_as.tuned(*row)) is not None],
+        paced=near,
         drawn=[Drawn(lot, bool(out), float(waste), float(trial)) for lot, out, waste, trial in drawn.result()],
         holdout=config.prerun.holdout,
         passed=[Passed(float(seconds), category, float(run_s)) for seconds, category, run_s in passed.result()],
@@ -143,18 +134,18 @@ def read(
         drains=_drains(database, reader),
         removals=database.removals() if site and not mine else (),
         strikes=[s for s in database.strikes(since=since) if not mine or s.uid == reader.uid],
-        history=database.node_history(until - config.nodes.window_days * DAY_S) if site and not mine else None,
+        history=database.node_history(until - config.nodes.window_days * rows_as.DAY_S) if site and not mine else None,
         **spoken,
-        delays=[_delay(row) for row in delays.result()],
+        delays=[rows_as.delay(row) for row in delays.result()],
         blocked=[one for one in blocked if not mine or one.uid in (-1, reader.uid)],
         names=_names(database, blocked),
         counting=_counting(database, reader, recent),
         large=_of_jobs(database, large.result()),
-        idle=[_idle(row, reader.names) for part in idle for row in part.result()],
+        idle=[rows_as.idle(row, reader.names) for part in idle for row in part.result()],
         gpu_measured=measured_runs,
-        asked=[Asked(_text(row[0]), _text(row[1]), *row[2:]) for row in asked.result()],
+        asked=[Asked(rows_as.text(row[0]), rows_as.text(row[1]), *row[2:]) for row in asked.result()],
         spread=runs,
-        switch_of=switch_of() if runs else {},
+        switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in near) else {},
         notes=(*notes, *_notes(since, recent, detail, found, measured_runs)),
     )
 
@@ -164,11 +155,13 @@ def _notes(since: float, recent: float, detail: float, cells: Sequence[Cell], me
     if detail > since:
         notes.append(
             "Of the newest 28 days alone: inputs, what rules did, locality, pre-runs that missed and false refusals; "
-            "of the newest 7 days: the wait in queues, over-requests, counted steps and how often rules were right."
+            "of the newest 7 days: the wait in queues, over-requests, counted steps, what placement saved and how "
+            "often rules were right."
         )
     elif recent > since:
         notes.append(
-            "Of the newest 7 days alone: the wait in queues, over-requests, counted steps, how often rules were right."
+            "Of the newest 7 days alone: the wait in queues, over-requests, counted steps, what placement saved, how "
+            "often rules were right."
         )
     if cells and not measured:
         notes.append(
@@ -179,47 +172,6 @@ def _notes(since: float, recent: float, detail: float, cells: Sequence[Cell], me
 
 
 # ----------------------------------------------------------------------------------------- rows to figures
-
-
-def _edges(since: float, until: float) -> list[float]:
-    length = max(next(step for limit, step in _STEPS if until - since <= limit), (until - since) / _MOST_STEPS)
-    count = max(1, -int(-(until - since) // length))
-    return [max(since, until - length * number) for number in range(count, 0, -1)] + [until]
-
-
-def _moments(edges: Sequence[float], sums: Rows, spills: Sequence[Rows]) -> list[Moment]:
-    """GPU-hours held in each step: of the runs that ended in it, and what runs that ended later held before."""
-    held = [[float(value) for value in row[:3]] for row in sums]
-    for number, rows in enumerate(spills):
-        for start, gpus, outcome in rows:
-            held[number][outcome - 1] -= gpus * (edges[number] - start)
-            for earlier in range(number - 1, -1, -1):
-                low, high = edges[earlier], edges[earlier + 1]
-                held[earlier][outcome - 1] += gpus * (high - max(low, start))
-                if start >= low:
-                    break
-    return [
-        Moment(at=low, seconds=high - low, completed=well / 3600, failed=failed / 3600, cancelled=cancelled / 3600)
-        for (low, high), (well, failed, cancelled) in zip(pairwise(edges), held, strict=True)
-    ]
-
-
-def _lasted(rows: Rows, names: Mapping[int, str]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """(of the period alone, of all that was looked at): seconds to failure by category, sorted."""
-    alone: dict[str, list[int]] = {}
-    every: dict[str, list[int]] = {}
-    for category, by_itself, run_s, runs in rows:
-        every.setdefault(names[category], []).extend([run_s] * runs)
-        if by_itself:
-            alone.setdefault(names[category], []).extend([run_s] * runs)
-    return alone, every
-
-
-def _added(counts: Iterable[tuple[tuple[str, str], int]]) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
-    for key, count in counts:
-        found[key] = found.get(key, 0) + count
-    return found
 
 
 def _often(rows: Rows, reader: Reader, struck: Mapping[str, str]) -> list[Often]:
@@ -234,7 +186,7 @@ def _often(rows: Rows, reader: Reader, struck: Mapping[str, str]) -> list[Often]
             keys.append((reader.names[cluster], job_id, submit_time))
             missing -= 1
     return [
-        Often(_text(user), _text(name), category, runs, float(gpu_s), tuple(newest[u, n, c][::-1]))
+        Often(rows_as.text(user), rows_as.text(name), category, runs, float(gpu_s), tuple(newest[u, n, c][::-1]))
         for u, n, c, runs, gpu_s, name, user, category in rows
     ]
 
@@ -247,83 +199,11 @@ def _ids(incidents: Iterable[Incident]) -> str:
     return json.dumps([one.incident_id for one in incidents])
 
 
-def _scaled(delayed: Delayed, outcomes: Rows, since: float, detail: float) -> Delayed:
-    """Where only the newest days were looked at, these stand for all."""
-    if detail <= since or not delayed.tried:
-        return delayed
-    tried = sum(count for outcome, count in outcomes if outcome != "fail")
-    of = tried / delayed.tried
-    return Delayed(tried, round(delayed.started * of), delayed.gpu_s * of, delayed.wait_s * of)
-
-
-def _idle(row: Sequence[Any], names: Mapping[int, str]) -> Idle:
-    cluster, job_id, submit_time, user, name, gpus, unused, permille, run_s = row
-    use = permille / 1000 * (gpus - unused) / gpus if permille is not None else None
-    key = (names[cluster], job_id, submit_time)
-    return Idle(
-        key=key,
-        user=names[user],
-        name=_text(name),
-        gpus=gpus,
-        unused=min(gpus, unused),
-        use=0.0 if unused >= gpus else use,
-        run_s=run_s,
-    )
-
-
-def _spreads(rows: Rows) -> list[Spread]:
-    return [Spread(tuple(map(str, json_list(nodes))), float(gpu_s), bool(failed)) for nodes, gpu_s, failed in rows]
-
-
-def _delay(row: Sequence[Any]) -> QueueDelay:
-    cluster, job_id, submit_time, address, user, gpus, eligible, seen, fair, fragmented, unknown, over = row
-    return QueueDelay(
-        attempt=Attempt(cluster=cluster, job_id=job_id, submit_time=submit_time),
-        address=_text(address),
-        user=_text(user),
-        gpus=gpus,
-        eligible_at=float(eligible),
-        seen_at=float(seen),
-        fair_share_s=float(fair),
-        fragmentation_s=float(fragmented),
-        unknown_s=float(unknown),
-        over=bool(over),
-    )
-
-
-def _caught(category: str, job_id: int | None, gpus: int, uid: int, at: float, reason: Any) -> Caught:
-    return Caught(category, job_id, gpus, uid, at, _text(reason))
-
-
-def _tuned(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) -> Tuned | None:
-    """None where the CPUs per GPU asked for are not to be told, or were got."""
-    asked = cpus_per_gpu(from_plain(ResourceShape, json.loads(shape)), gpus)
-    got = cpus / gpus
-    if asked is None or abs(got - asked) < 0.01:
-        return None
-    points = tuple(from_plain(CurvePoint, point) for point in json_list(curve))
-    return Tuned(float(gpu_s), asked, got, points)
-
-
-def cpus_per_gpu(shape: ResourceShape, gpus: int) -> float | None:
-    """As its user asked; None where he left it to Slurm."""
-    if shape.cpus is None or not gpus:
-        return None
-    if shape.cpu_unit is CpuUnit.PER_GPU:
-        return float(shape.cpus)
-    tasks = shape.tasks or (shape.tasks_per_node or 1) * (shape.nodes or 1)
-    return shape.cpus * tasks / gpus if shape.cpu_unit is CpuUnit.PER_TASK else None
-
-
 def _clusters(reader: Reader, ends: set[int]) -> tuple[str, ...]:
     """`ends`: the lowest and highest number that runs of the period have; there may be others between."""
     numbers = {row[0] for row in reader.ask(sql.CLUSTERS, "r").result()} if len(ends) > 1 else ends
-    tried = {_text(row[0]) for row in reader.ask(sql.PRERUN_CLUSTERS, "p").result()}
+    tried = {rows_as.text(row[0]) for row in reader.ask(sql.PRERUN_CLUSTERS, "p").result()}
     return tuple(sorted({reader.names[number] for number in numbers} | tried))
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)
 
 
 # ------------------------------------------------------------------------------------------ whole records
@@ -379,14 +259,14 @@ def _keys(jobs: Iterable[tuple[Any, ...]]) -> str:
 
 def _names(database: Database, blocked: Sequence[BlockedInput]) -> dict[int, str]:
     """Users of blocked inputs, by the submission of a job that each was blocked for."""
-    clusters = [_text(row["cluster"]) for row in database._rows(sql.CLUSTERS_EVER)]
+    clusters = [rows_as.text(row["cluster"]) for row in database._rows(sql.CLUSTERS_EVER)]
     found: dict[int, str] = {}
     for one in blocked:
         for cluster in clusters if one.uid >= 0 and one.uid not in found else ():
             rows = database._rows(sql.NAME_OF, [cluster, one.job_id, one.uid])
             rows = rows or database._rows(sql.RAN_AS, [cluster, one.job_id, one.uid])
             if rows:
-                found[one.uid] = _text(rows[0]["user"])
+                found[one.uid] = rows_as.text(rows[0]["user"])
     return found
 
 

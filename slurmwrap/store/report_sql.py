@@ -236,11 +236,19 @@ AND {_RUNS_OF.format(what="count(*)", which="")} > 0{{mine}}
 ORDER BY s.at DESC LIMIT 100000
 """
 
-PLACED = """
-SELECT count(*) FROM submissions s WHERE s.at >= :detail AND s.at < :until{mine} AND EXISTS (
-    SELECT 1 FROM json_each(s.changes) c
-    WHERE json_extract(c.value, '$.option') IN ('nodes', 'nodelist', 'exclude', 'switches', 'constraint')
-)
+# Of a week alone: then changes and variants of what ended well are removed. A change that changes nothing is a remark.
+PACED = """
+SELECT s.uid, s.script_sha256, coalesce(json_extract(s.more, '$.profile_variant'), '') AS variant, a.gpus, a.nodes,
+    a.gpus * (a.end_time - a.start_time) AS gpu_s, json_extract(a.measurement, '$.steps_per_s') AS steps_per_s,
+    a.end_time, a.end_time >= :since AND EXISTS (
+        SELECT 1 FROM json_each(s.changes) c
+        WHERE json_extract(c.value, '$.option') IN ('nodes', 'nodelist', 'switches', 'segment', 'prefer', 'constraint')
+        AND json_extract(c.value, '$.old') IS NOT json_extract(c.value, '$.new')
+    ) AS placed
+FROM submissions s JOIN attempts a ON a.cluster = s.cluster AND a.job_id = s.job_id AND a.submit_time >= s.at - 60
+WHERE s.at >= :week AND s.at < :until AND s.slim = 0 AND s.gpus > 1 AND s.script_sha256 <> ''
+AND a.gpus > 1 AND a.nodes <> '[]' AND a.start_time IS NOT NULL AND a.end_time < :until
+AND json_extract(a.measurement, '$.steps_per_s') > 0{mine}
 """
 TUNED = """
 SELECT a.gpus * (a.end_time - a.start_time) AS gpu_s, a.cpus, a.gpus, json_array_length(a.nodes) AS nodes,

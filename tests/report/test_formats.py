@@ -49,21 +49,6 @@ def test_every_row_of_a_table_has_all_its_cells() -> None:
             assert len({row.count("<td") + row.count("<th") for row in table.split("<tr>")[1:]}) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "span"),
-    [
-        ("plain", "`plain`"),
-        ("a|b", "`a\\|b`"),
-        ("`", "`` ` ``"),
-        ("a``b", "```a``b```"),
-        ("", "`–`"),
-        ("a\nb", "`a\\nb`"),
-    ],
-)
-def test_code_spans_hold_anything(text: str, span: str) -> None:
-    assert markdown.code(text) == span
-
-
 # ---- CSV
 
 

@@ -75,10 +75,10 @@ def test_the_figures_of_a_full_night() -> None:
                change="from 9.8 %", tone="bad", number=1788.2, before=1070.2),
         Figure(key="failed-runs", label="runs failed", value="205", detail="88 cancelled; 3 not judged yet",
                change="+8 % from 189", number=205, before=189),
-        Figure(key="saved", label="GPU-hours saved", value="+237.1", detail="2 of 3 means estimated", tone="good",
-               number=204.1 + 33.0),
+        Figure(key="saved", label="GPU-hours saved", value="+237.1", tone="good", number=204.1 + 33.0,
+               detail="95 %: +151.4 to +352.9; 2 of 3 means estimated"),
         Figure(key="retried", label="GPU-hours done by retries", value="+61.7", number=61.7,
-               detail="completed less failed; spent, without their users"),
+               detail="95 %: −8.00 to +120.4; completed less failed; spent, without their users"),
         Figure(key="wrong", label="times we were wrong", value="28", detail="of 513 that we acted", number=28),
         Figure(key="ettr", label="ETTR", value="87.1 %", detail="of 212 jobs that counted steps",
                number=0.871),
@@ -89,6 +89,13 @@ def test_what_could_not_be_estimated_is_never_a_number() -> None:
     unknown = Saving(what="prerun", formula="prerun-1", gpu_hours=None, n=3, needed=20)
     (saved,) = [one for one in page_of(calm(savings=(unknown,))).figures if one.key == "saved"]
     assert (saved.value, saved.detail, saved.tone) == ("not estimated", "0 of 1 means estimated", "")
+
+
+def test_pre_runs_that_cost_more_than_they_saved_are_called_that() -> None:
+    cost = Saving(what="prerun", formula="prerun-1", gpu_hours=-136.4, low=-140.5, high=-129.2, n=846, needed=20)
+    (saved,) = [one for one in page_of(calm(savings=(cost,))).figures if one.key == "saved"]
+    assert (saved.value, saved.tone) == ("−136.4", "bad")
+    assert saved.detail == "they cost more, by the formulas; 95 %: −140.5 to −129.2; 1 of 1 means estimated"
 
 
 def test_sections_without_anything_are_left_out_and_two_are_said_in_a_line() -> None:

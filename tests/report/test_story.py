@@ -82,6 +82,20 @@ def test_a_job_of_that_id_on_another_cluster_of_the_same_home_is_another_job() -
     assert (story.preruns, story.attempts) == ((PASSED,), (mine,))
 
 
+def test_an_older_job_whose_id_came_back_at_once_is_another_job() -> None:
+    """A cluster that is made anew under its old name counts from 1 again."""
+    asked, old = replace(ASKED, prerun_job_id=None), [run(9_800), replace(run(9_900), restarts=1)]
+    mine = [run(10_001), replace(run(10_100), restarts=1)]
+    assert story_of("81", [asked], [], [*old, *mine], []).attempts == tuple(mine)
+    assert story_of("81", [], [], [*old, *mine], []).attempts == tuple(mine)
+
+
+def test_a_submission_of_the_older_job_says_nothing_of_the_newer() -> None:
+    old, newer = run(10_001), run(20_000)
+    told = story_of("81", [ASKED], [PASSED], [old, newer], [])
+    assert told == Story(address="81", attempts=(newer,))
+
+
 def test_asked_by_the_prerun_the_real_job_is_told() -> None:
     runs = [run(), run(job_id=82)]
     told = Story(address="81", submission=ASKED, preruns=(PASSED,), attempts=(runs[0],))
@@ -111,9 +125,12 @@ def test_of_an_unknown_job_the_story_is_empty() -> None:
 
 
 def test_the_last_failure_is_a_run_or_a_prerun_whichever_was_later() -> None:
-    assert last_failure([run(), run(20_000, "success", job_id=83), run(30_000, "", job_id=84)], [PASSED]) == "81"
-    assert last_failure([run(10_001)], [replace(FAILED, job_id=85, at=20_000)]) == "85"
-    assert last_failure([], [replace(FAILED, job_id=None)]) == "82"
+    assert last_failure([run(), run(20_000, "success", job_id=83), run(30_000, "", job_id=84)], [PASSED]) == (
+        "81",
+        "lab",
+    )
+    assert last_failure([run(10_001)], [replace(FAILED, job_id=85, at=20_000, cluster="b")]) == ("85", "b")
+    assert last_failure([], [replace(FAILED, job_id=None)]) == ("82", "lab")
     assert last_failure([run(category="cancelled")], [PASSED]) is None
 
 

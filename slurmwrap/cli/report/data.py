@@ -6,13 +6,13 @@ him) is put into one in memory and asked by the same queries.
 
 from __future__ import annotations
 
-import gc
 import os
 import pwd
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from slurmwrap.cli.known import Known, Place, of_period
+from slurmwrap.cli.listing import nothing_is_garbage
 from slurmwrap.config import Config
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.report.build import build
@@ -33,21 +33,9 @@ def night(
     Who is neither root nor SlurmUser gets his own whatever is asked. StoreError.
     """
     period = Period(since=since, until=until, user=user, account=account)
-    with _nothing_is_garbage(), _opened(place, period) as (database, reader, notes):
+    with nothing_is_garbage(), _opened(place, period) as (database, reader, notes):
         figures = read(database, reader, config, site=place.site, switch_of=lambda: _switches(config), notes=notes)
         return build(figures, config.nodes)
-
-
-@contextmanager
-def _nothing_is_garbage() -> Iterator[None]:
-    """A year's figures are some 100,000 tuples, all of them kept: a tenth of the time would go into looking."""
-    looking = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if looking:
-            gc.enable()
 
 
 def asked(place: Place, user: str) -> str:

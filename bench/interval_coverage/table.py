@@ -1,0 +1,61 @@
+"""The critical values of slurmwrap/report/uneven.py, by simulation: `python bench/interval_coverage --table`.
+
+Of log-normal cases Student's t has a distribution that depends on their number and on sigma alone. Sigma is not known
+either: taken is every sigma from 0 to MOST with equal chance, and t's quantiles among those samples whose own standard
+deviation of the logarithms comes out as the cell says. A sample that lacks its tail has both a small mean and a small
+standard deviation; so judged, that is part of the quantile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+
+import numpy as np
+
+CASES = (5, 10, 20, 30, 50, 100, 200, 500, 1000, 3000)
+SIGMAS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+MOST, NEAR = 3.6, 0.1  # of sigma; how near to the cell's a sample's has to come
+DRAWS, AT_ONCE = 150_000_000, 2_000_000  # numbers of a cell
+
+
+def rows(seed: int = 20260101) -> Iterator[tuple[int, list[tuple[float, float]]]]:
+    """(cases, the two critical values for each of SIGMAS)."""
+    dice = np.random.default_rng(seed)
+    for cases in CASES:
+        yield cases, [cell(cases, sigma, dice) for sigma in SIGMAS]
+
+
+def cell(cases: int, sigma: float, dice: np.random.Generator, draws: int = DRAWS) -> tuple[float, float]:
+    """(downwards from the mean, upwards from it), in standard errors."""
+    reach = NEAR + 5 * max(sigma, 0.2) / sqrt(2 * cases)  # beyond it no true sigma leads into the cell
+    lowest, highest = max(0.01, sigma - reach), min(MOST, sigma + (reach if cases > 30 else MOST))
+    samples = max(200_000 // cases, min(2_000_000, draws // cases))
+    found = [_statistics(cases, sigma, (lowest, highest), dice, size) for size in _batches(samples, cases)]
+    low, high = np.quantile(np.concatenate(found), (0.025, 0.975))
+    return float(high), float(-low)
+
+
+def _batches(samples: int, cases: int) -> list[int]:
+    size = max(1, AT_ONCE // cases)
+    return [size] * -(-samples // size)
+
+
+def _statistics(
+    cases: int, sigma: float, sigmas: tuple[float, float], dice: np.random.Generator, samples: int
+) -> np.ndarray:
+    true = dice.uniform(*sigmas, samples)
+    logs = dice.standard_normal((samples, cases)) * true[:, None]
+    kept = np.abs(logs.std(1, ddof=1) - sigma) < NEAR
+    values, true = np.exp(logs[kept]), true[kept]
+    errors = values.std(1, ddof=1) / sqrt(cases)
+    return np.asarray((values.mean(1) - np.exp(true * true / 2)) / errors)
+
+
+def text() -> str:
+    """As it stands in uneven.py."""
+    lines = []
+    for cases, cells in rows():
+        pairs = ", ".join(f"({down:.2f}, {up:.2f})" for down, up in cells)
+        lines.append(f"    {cases}: ({pairs}),")
+    return "\n".join(lines)

@@ -1,0 +1,148 @@
+"""One world, one number of cases, many periods: how often each way's interval held the truth, and how wide it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import numpy as np
+
+from interval_coverage import before
+from interval_coverage.worlds import Dice, World, gpus
+from slurmwrap.report import savings
+from slurmwrap.report.figures import Caught, Drawn, Figures
+from slurmwrap.report.holdout import holdout
+from slurmwrap.report.interval import Interval, of_mean, of_median, put_together, scaled
+
+WAYS = ("Student's t", "BCa", "as log-normal", "before", "now")
+Trial = tuple[float, Mapping[str, Interval | None]]  # the truth, and the interval of each way
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of one way. Widths in multiples of the truth."""
+
+    held: float
+    width: float
+    mean_width: float
+
+
+def measured(trial: Callable[[Dice], Trial | None], trials: int, seed: int) -> dict[str, Found]:
+    """Trials that say None (too few cases came up) are not counted."""
+    dice = np.random.default_rng(seed)
+    hits: dict[str, list[bool]] = {}
+    widths: dict[str, list[float]] = {}
+    for true, intervals in filter(None, (trial(dice) for _ in range(trials))):
+        for way, bounds in intervals.items():
+            if bounds is not None:
+                hits.setdefault(way, []).append(bounds[0] <= true <= bounds[1])
+                widths.setdefault(way, []).append((bounds[1] - bounds[0]) / abs(true))
+    return {way: Found(fmean(hits[way]), median(widths[way]), fmean(widths[way])) for way in hits}
+
+
+def of_sum(world: World, n: int) -> Callable[[Dice], Trial]:
+    def trial(dice: Dice) -> Trial:
+        values, true = world.draw(dice, n)
+        return true, {
+            "Student's t": before.student(values, dice),
+            "BCa": before.bca(values, dice),
+            "as log-normal": before.lognormal(values, dice),
+            "before": before.studentized(values, dice),
+            "now": of_mean(values.tolist()),
+        }
+
+    return trial
+
+
+# ---- prerun-1: (share of the failures, median in seconds) of each category; run times are log-normal
+
+CATEGORIES = {"a": (0.6, 60.0), "b": (0.2, 120.0), "c": (0.1, 1100.0), "d": (0.06, 10_000.0), "e": (0.04, 80_000.0)}
+SIGMA, FAILURES_PER_STOP = 1.75, 10
+_MIXED = np.random.default_rng(0)
+_ALL_MEDIAN = float(  # of all failures together
+    np.median(np.concatenate([m * _MIXED.lognormal(0, SIGMA, round(s * 1e6)) for s, m in CATEGORIES.values()]))
+)
+
+
+def of_prerun(n: int) -> Callable[[Dice], Trial]:
+    """`n` stopped jobs. The truth: with the true medians."""
+
+    def trial(dice: Dice) -> Trial:
+        shares = [share for share, _ in CATEGORIES.values()]
+        names = dice.choice(list(CATEGORIES), n, p=shares)
+        stopped = [Caught(str(c), 1, int(g), 1, 0.0, "") for c, g in zip(names, gpus(dice, n), strict=True)]
+        lasted = {
+            name: sorted((middle * dice.lognormal(0, SIGMA, round(share * n * FAILURES_PER_STOP))).tolist())
+            for name, (share, middle) in CATEGORIES.items()
+        }
+        medians = {c: CATEGORIES[c][1] if len(lasted[c]) >= savings.NEEDED else _ALL_MEDIAN for c in CATEGORIES}
+        true = sum(one.gpus * medians[one.category] for one in stopped) / 3600
+        now = savings.prerun(stopped, lasted, 0.0)
+        assert now.low is not None and now.high is not None and now.gpu_hours is not None
+        return true, {"before": _before(stopped, lasted, now.gpu_hours, dice), "now": (now.low, now.high)}
+
+    return trial
+
+
+def _before(stopped: list[Caught], lasted: Mapping[str, list[float]], value: float, dice: Dice) -> Interval:
+    """With the doubt which jobs there were on top."""
+    everything = sorted(second for seconds in lasted.values() for second in seconds)
+    pools = {name: seconds if len(seconds) >= savings.NEEDED else everything for name, seconds in lasted.items()}
+    asked: dict[int, tuple[list[float], int]] = {}
+    for one in stopped:
+        pool = pools[one.category]
+        asked[id(pool)] = pool, asked.get(id(pool), (pool, 0))[1] + one.gpus
+    parts = [(g * float(np.median(pool)) / 3600, scaled(of_median(pool), g / 3600)) for pool, g in asked.values()]
+    wasted = np.array([one.gpus * float(np.median(pools[one.category])) / 3600 for one in stopped])
+    return put_together(value, [(value, scaled(before.studentized(wasted, dice), len(wasted))), *parts])
+
+
+# ---- holdout-1
+
+FAIL_HELD, FAIL_OTHERS, SHARE = 0.3, 0.2, 0.05
+
+
+def of_holdout(failing: int, sigma: float) -> Callable[[Dice], Trial | None]:
+    """Arms of 5 and 95 %: in the held-out one about so many draws have a failed run. Two jobs a draw on average."""
+    held = round(failing / FAIL_HELD)
+
+    def trial(dice: Dice) -> Trial | None:
+        arms = (
+            _arm(dice, held, FAIL_HELD, sigma, held_out=True),
+            _arm(dice, round(held * (1 - SHARE) / SHARE), FAIL_OTHERS, sigma, held_out=False),
+        )
+        found = holdout(Figures(since=0, until=1, drawn=[one for arm in arms for one in arm]))
+        if found.low is None or found.high is None or found.difference is None:
+            return None
+        (out, its), (other, theirs) = (_per_job(arm, dice) for arm in arms)
+        old = put_together(out - other, [(out, its), (-other, scaled(theirs, -1.0))])
+        mean = float(_MEAN_GPUS) * float(np.exp(sigma**2 / 2))
+        return (FAIL_HELD - FAIL_OTHERS) * mean, {"before": old, "now": (found.low, found.high)}
+
+    return trial
+
+
+_MEAN_GPUS = gpus(np.random.default_rng(1), 2_000_000).mean()
+
+
+def _arm(dice: Dice, lots: int, fails: float, sigma: float, *, held_out: bool) -> list[Drawn]:
+    """A draw's jobs ask for the same GPUs and fail after the same time, or none does."""
+    jobs, asked = dice.geometric(0.5, lots), gpus(dice, lots)
+    waste = np.where(dice.random(lots) < fails, asked * dice.lognormal(0, sigma, lots), 0.0) * 3600
+    return [
+        Drawn(f"{held_out} {lot}", held_out, cost, 0.0)
+        for lot, (count, cost) in enumerate(zip(jobs.tolist(), waste.tolist(), strict=True))
+        for _ in range(count)
+    ]
+
+
+def _per_job(arm: list[Drawn], dice: Dice) -> tuple[float, Interval]:
+    """As it was: the ratio made linear, and the mean's interval of that."""
+    lots: dict[str, tuple[int, float]] = {}
+    for one in arm:
+        jobs, cost = lots.get(one.lot, (0, 0.0))
+        lots[one.lot] = jobs + 1, cost + one.waste_gpu_s / 3600
+    counts, costs = (np.array(column, dtype=float) for column in zip(*lots.values(), strict=True))
+    ratio = float(costs.sum() / counts.sum())
+    return ratio, before.studentized(ratio + (costs - ratio * counts) / counts.mean(), dice)
