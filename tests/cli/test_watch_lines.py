@@ -55,12 +55,13 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
         steps=Steps(count=12340, at=NOW - 2, per_s=8.0),
         rates=(4.0, 8.0, 6.0, 8.2),
         last_line="epoch 3  loss 0.21\x1b[2J",
+        gpus=False,
     )
     assert lines(running, UTC_LOOK) == [
         "job 81 (train): running for 14 min on n[0-1], 2 nodes, 16 GPUs",
         "time     0:14:20 of 8:00:00 [----------] ends by 11-22 00:39",
         "steps    12,340  8.2/s  ▄█▆█",
-        "GPU use  not known from here; there: srun --overlap --jobid=81 nvidia-smi",
+        "GPU use  --gpus measures it, by a small step in the job",
         "output   epoch 3 loss 0.21\\x1b[2J",
     ]
 
@@ -198,7 +199,7 @@ def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
         "reason_words": "its time to begin has not come", "expected_start": None, "nodes": [], "gpus": 16,
         "start": None, "time_limit_s": 28800, "end": None, "exit_code": None, "locality": None,
         "prerun": {"job": 82, "stage": "waiting for one GPU", "steps": 0, "verdict": None, "reason": None},
-        "steps": None, "steps_per_s": None, "gpu_percent": None,
+        "steps": None, "steps_per_s": None, "gpu_percent": None, "gpu_use": None,
     }  # fmt: skip
 
 
@@ -238,6 +239,7 @@ def test_colours_wrap_whole_lines() -> None:
 def test_a_sparkline_goes_from_nothing_to_the_most() -> None:
     assert sparkline((0.0, 1.0, 2.0, 4.0, 8.0)) == "▁▂▃▅█"
     assert sparkline((1.0, 2.0), unicode=False) == "+@"
+    assert sparkline((0.0, 25.0, 50.0), most=100.0) == "▁▃▅"
     assert (sparkline(()), sparkline((3.0,)), sparkline((0.0, 0.0))) == ("", "", "")
     assert len(sparkline(tuple(float(n) for n in range(60)))) == 20
 

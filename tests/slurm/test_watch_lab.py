@@ -17,26 +17,43 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realslurm import Lab, command_environment, wait_for
+from realslurm import MORE_USERS, Lab, command_environment, make_user, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 
 WATCH = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "watch"]
+LONG = 240  # seconds: longer than any test
 SLEEP = "#!/bin/bash\nsleep {}\nexit {}\n"
+OURS_ALONE = {"XDG_STATE_HOME": "/nonexistent"}  # root may have submitted to other labs, whose jobs had the same ids
+GATED = "#!/bin/bash\nsleep 1\nuntil [ -e {} ]; do sleep 0.1; done\nexit {}\n"
 _SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def job(lab: Lab, user: str, seconds: float, *options: str, code: int = 0) -> str:
-    return lab.submit("-o/dev/null", "-t1", *options, user=user, script=SLEEP.format(seconds, code))
+    return lab.submit("-o/dev/null", "-t5", *options, user=user, script=SLEEP.format(seconds, code))
+
+
+def gated(lab: Lab, user: str, gate: Path, *options: str, code: int = 0) -> str:
+    """A job that runs until the file `gate` is there: what is to be seen of it while it runs cannot be missed."""
+    return lab.submit("-o/dev/null", "-t5", *options, user=user, script=GATED.format(gate, code))
+
+
+def nobody_of(lab: Lab, user: str) -> None:
+    """Waits until no job of this user's waits, runs or is COMPLETING: a cancelled one lingers."""
+    left = wait_for(lambda: lab.run(["squeue", "-h", f"--user={user}"]).stdout, lambda text: not text, 90)
+    assert left == ""
 
 
 class Terminal:
     """`slurmwrap watch` on a pty of its own."""
 
-    def __init__(self, lab: Lab, *words: str, columns: int = 80, rows: int = 24) -> None:
+    def __init__(
+        self, lab: Lab, *words: str, columns: int = 80, rows: int = 24, environ: dict[str, str] | None = None
+    ) -> None:
         self.master, slave = pty.openpty()
         self.resize(columns, rows)
-        environ = {**command_environment(None), **lab.env, "TERM": "xterm-256color"}
+        more = {**OURS_ALONE, "TERM": "xterm-256color", **(environ or {})}
+        environ = {**command_environment(None), **lab.env, **more}
         self.process = subprocess.Popen(
             [*WATCH, *words], stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
         )
@@ -80,18 +97,22 @@ class Terminal:
 def user(lab: Lab, lab_users: tuple[str, str]) -> Iterator[str]:
     yield lab_users[0]
     lab.run(["scancel", f"--user={lab_users[0]}"])
+    nobody_of(lab, lab_users[0])
 
 
-def test_a_terminal_is_redrawn_in_place_at_any_width_and_keeps_the_last_view(lab: Lab, user: str) -> None:
-    held = job(lab, user, 2, "-H", "-J", "sleeper")
+def test_a_terminal_is_redrawn_in_place_at_any_width_and_keeps_the_last_view(
+    lab: Lab, user: str, open_dir: Path
+) -> None:
+    held = gated(lab, user, open_dir / "gate", "-H", "-J", "sleeper")
     terminal = Terminal(lab, held, "--every", "1")
     try:
         terminal.until("it is held by its user (JobHeldUser)")
         terminal.until("Ctrl-C ends the view, not the job")
         terminal.resize(40)
         lab.run(["scontrol", "release", held])
-        terminal.until("running for")
-        assert terminal.ended() == 0
+        terminal.until("running for", 60)
+        (open_dir / "gate").touch()
+        assert terminal.ended(60) == 0
         assert "\x1b[1mjob" in terminal.text  # colour
         assert re.search(r"\x1b\[\dA\r\x1b\[J", terminal.text)  # and over itself
         last = _SEQUENCE.sub("", terminal.text.rpartition("\x1b[J")[2]).replace("\r", "").splitlines()
@@ -102,7 +123,7 @@ def test_a_terminal_is_redrawn_in_place_at_any_width_and_keeps_the_last_view(lab
 
 
 def test_ctrl_c_ends_the_view_and_not_the_job(lab: Lab, user: str) -> None:
-    running = job(lab, user, 30)
+    running = job(lab, user, LONG)
     lab.wait_job(running, ("RUNNING",))
     terminal = Terminal(lab, running)
     try:
@@ -116,21 +137,23 @@ def test_ctrl_c_ends_the_view_and_not_the_job(lab: Lab, user: str) -> None:
     assert lab.states(running) == ["RUNNING"]
 
 
-def test_a_pipe_gets_a_line_per_change_and_the_exit_code_is_the_jobs(lab: Lab, user: str) -> None:
-    held = job(lab, user, 1, "-H", code=3)
-    environ = {**command_environment(None), **lab.env}
+def test_a_pipe_gets_a_line_per_change_and_the_exit_code_is_the_jobs(lab: Lab, user: str, open_dir: Path) -> None:
+    held = gated(lab, user, open_dir / "gate", "-H", code=3)
+    environ = {**command_environment(None), **lab.env, **OURS_ALONE}
     piped = subprocess.Popen(
         [*WATCH, held, "--every", "1"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert piped.stdout is not None
     first = piped.stdout.readline()
     lab.run(["scontrol", "release", held])
+    running = next(line for line in iter(piped.stdout.readline, "") if "running" in line)
+    (open_dir / "gate").touch()
     rest, errors = piped.communicate(timeout=60)
     assert (piped.returncode, errors, "\x1b" in first + rest) == (1, "", False)
     assert f"job {held} (sbatch): pending" in first
     assert "it is held by its user (JobHeldUser)" in first
     lines = rest.splitlines()
-    assert any(f"job {held} (sbatch): running for" in line for line in lines)
+    assert f"job {held} (sbatch): running for" in running
     ended = next(line for line in lines if "failed with exit code 3" in line)
     assert re.match(
         rf"\d\d:\d\d:\d\d job {held} \(sbatch\): failed with exit code 3 after \d+ s on n\d, 1 node$", ended
@@ -139,7 +162,7 @@ def test_a_pipe_gets_a_line_per_change_and_the_exit_code_is_the_jobs(lab: Lab, u
 
 
 def test_an_array_is_told_by_counts_and_programs_get_objects(lab: Lab, user: str) -> None:
-    array = job(lab, user, 1, "--array=0-49%3")
+    array = job(lab, user, LONG, "--array=0-49%3")
     shown = lab.run([*WATCH, array, "--once"], user=user)
     assert shown.returncode == 0
     assert re.search(rf"job {array} \(sbatch\): (\d+ \w+, )*\d+ \w+; ", shown.stdout)
@@ -154,16 +177,16 @@ def test_an_array_is_told_by_counts_and_programs_get_objects(lab: Lab, user: str
 
 
 def test_a_job_of_somebody_else_is_watched_with_less(lab: Lab, lab_users: tuple[str, str], user: str) -> None:
-    running = job(lab, user, 20)
+    running = job(lab, user, LONG)
     lab.wait_job(running, ("RUNNING",))
     told = json.loads(lab.run([*WATCH, running, "--once", "--json"], user=lab_users[1]).stdout)
     assert (told["state"], told["prerun"], told["steps"]) == ("RUNNING", None, None)
 
 
 def test_the_newest_job_is_watched_where_none_is_named_and_no_pre_run(lab: Lab, user: str) -> None:
-    job(lab, user, 30, "-H")
-    newest = job(lab, user, 30, "-H")
-    job(lab, user, 30, "-H", "-J", "x.prerun")
+    job(lab, user, 1, "-H")
+    newest = job(lab, user, 1, "-H")
+    job(lab, user, 1, "-H", "-J", "x.prerun")
     assert f" job {newest} (" in lab.run([*WATCH, "--once"], user=user).stdout
 
 
@@ -176,9 +199,10 @@ def test_a_job_that_slurm_does_not_know_is_said(lab: Lab, lab_users: tuple[str, 
     ]
 
 
-def test_a_user_without_jobs_is_told_so(lab: Lab, lab_users: tuple[str, str]) -> None:
-    lab.run(["scancel", f"--user={lab_users[1]}"])
-    done = lab.run([*WATCH], user=lab_users[1])
+def test_a_user_without_jobs_is_told_so(lab: Lab) -> None:
+    """One who never had any: of the others Slurm knows those that ended, too, and a cancelled one is COMPLETING."""
+    make_user(MORE_USERS[0])
+    done = lab.run([*WATCH], user=MORE_USERS[0])
     told = (done.returncode, done.stderr.splitlines()[:1])
     assert told == (1, ["slurmwrap: error: Slurm knows no job of yours now"])
 
@@ -187,7 +211,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(lab: Lab, user: str, tmp_path: 
     held = job(lab, user, 1, "-H")
     script = f"{' '.join(WATCH)} {held} --every 1 | head -n1; echo ${{PIPESTATUS[0]}}"
     (tmp_path / "x.sh").write_text(script)
-    environ = {**command_environment(None), **lab.env}
+    environ = {**command_environment(None), **lab.env, **OURS_ALONE}
     piped = subprocess.Popen(
         ["bash", str(tmp_path / "x.sh")], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -9,16 +9,20 @@ import pwd
 import re
 import select
 import shutil
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from slurmwrap.cli import terminal
 from slurmwrap.cli.voice import Voice
 from slurmwrap.cli.watch.facts import Facts, Looker, newest, places_of
+from slurmwrap.cli.watch.gpus import NODES, Gpus, may_measure
 from slurmwrap.cli.watch.lines import Look, as_plain, change_key, lines, one_line
 from slurmwrap.cli.watch.words import flat, row
 from slurmwrap.config import load
@@ -28,6 +32,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 REDRAW_S = 1.0  # the clock on the screen; Slurm is not asked for it
 SLOWEST_S = 60.0  # between two questions where nothing happens
 NEWS_S = 600.0  # a running job says how far it is so often where there is no screen
+NUMBERS_S = 60.0  # and to a program how busy its GPUs are
 _SLOWER = 1.25  # the interval grows so while nothing changes
 _ADDRESS = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?", re.ASCII)
 _STYLED = re.compile(r"\033\[[0-9;]*m")
@@ -37,6 +42,10 @@ EX_OTHER, EX_SIGPIPE, EX_SIGINT = 1, 141, 130
 def watch(
     job: Annotated[str, typer.Argument(metavar="JOBID", help="81, 77 for a whole array, or 77_2.")] = "",
     every: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Seconds between two questions to Slurm.")] = 5.0,
+    gpus: Annotated[bool, typer.Option("--gpus", help="How busy its GPUs are, by a small step in the job.")] = False,
+    gpu_nodes: Annotated[
+        int, typer.Option(min=1, max=256, metavar="N", help="With --gpus: the job's first N nodes are asked.")
+    ] = NODES,
     once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per change.")] = False,
 ) -> None:
@@ -44,14 +53,18 @@ def watch(
 
     Without JOBID it is your newest job. Where the output is no terminal, each change is one line.
 
+    --gpus starts one step inside the job (srun --overlap), which ends with the view; your own running job only.
+
     Ends with 0 when all of the job completed, 1 when it ended otherwise, 130 after Ctrl-C, which ends the view alone.
 
     \b
     Examples:
       slurmwrap watch
       slurmwrap watch 81 && sbatch next.sbatch
+      slurmwrap watch 81 --gpus
       slurmwrap watch 77 --every 30 >> sweep.log
       slurmwrap watch 81 --json | jq .reason_words
+      slurmwrap watch 81 --gpus --once --json | jq .gpu_percent
     """
     config = load(os.environ)
     slurm = SlurmCommands(timeout_s=config.slurm_timeout_s)
@@ -60,7 +73,8 @@ def watch(
     screen = _Screen(as_json=as_json)
     code = EX_OTHER
     try:
-        code = _once(looker, screen) if once else _until_the_end(looker, screen, every)
+        with _measuring(gpus, gpu_nodes) as measure:
+            code = _once(looker, screen, measure) if once else _until_the_end(looker, screen, every, measure)
     except KeyboardInterrupt:
         screen.done()
         Voice.of_terminal("slurmwrap").say(f"watching ends; job {address} goes on")
@@ -80,8 +94,43 @@ def _address(job: str, slurm: SlurmCommands) -> str:
     return address
 
 
-def _once(looker: Looker, screen: _Screen) -> int:
-    facts = _first(looker)
+@contextmanager
+def _measuring(wanted: bool, nodes: int) -> Iterator[Gpus | None]:
+    """What measures GPUs, ended however we end: SIGTERM and a closed terminal must leave no step in the job."""
+    if not wanted:
+        yield None
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
+            signal.signal(number, _stopped)
+    with Gpus(os.environ, nodes) as measure:
+        yield measure
+
+
+def _stopped(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _with_gpus(facts: Facts, measure: Gpus | None) -> Facts:
+    """The step follows what Slurm says of the job. SlurmwrapError where it is not the watcher's."""
+    mine = may_measure(facts.record)
+    if measure is None:
+        return replace(facts, gpus=False if mine else None)
+    if not mine:
+        raise SlurmwrapError(
+            f"job {facts.address} is {facts.record.user}'s: only its user, or root, can start a step in it",
+            hint=f"slurmwrap watch {facts.address} without --gpus shows the rest",
+        )
+    if not facts.array:
+        measure.follow(facts.record)
+    return replace(facts, gpus=True, gpu_use=measure.look())
+
+
+def _once(looker: Looker, screen: _Screen, measure: Gpus | None = None) -> int:
+    facts = _with_gpus(_first(looker), measure)
+    while measure is not None and not measure.settled:
+        time.sleep(0.1)
+        facts = replace(facts, gpu_use=measure.look())
     screen.show(facts)
     screen.done()
     return EX_OTHER if facts.ended and not facts.completed else 0
@@ -97,15 +146,15 @@ def _first(looker: Looker) -> Facts:
     return facts
 
 
-def _until_the_end(looker: Looker, screen: _Screen, every: float) -> int:
+def _until_the_end(looker: Looker, screen: _Screen, every: float, measure: Gpus | None = None) -> int:
     """Asks Slurm every so often, less often while nothing changes; between two answers only the clock goes on."""
-    facts, pause = _first(looker), every
+    facts, pause = _with_gpus(_first(looker), measure), every
     while True:
         screen.show(facts)
         if facts.ended:
             break
-        _wait(facts, screen, pause)
-        before, facts = facts, _next(looker, facts)
+        facts = _wait(facts, screen, pause, measure)
+        before, facts = facts, _with_gpus(_next(looker, facts), measure)
         active = facts.trial is not None and facts.trial.seen is not None
         calm = change_key(before) == change_key(facts) and not active
         pause = min(pause * _SLOWER, max(SLOWEST_S, every)) if calm else every
@@ -114,14 +163,20 @@ def _until_the_end(looker: Looker, screen: _Screen, every: float) -> int:
     return 0 if facts.completed else EX_OTHER
 
 
-def _wait(facts: Facts, screen: _Screen, seconds: float) -> None:
-    until = time.monotonic() + seconds
+def _wait(facts: Facts, screen: _Screen, seconds: float, measure: Gpus | None) -> Facts:
+    """The clock goes on, and what the GPUs do. Ends early when their step ended: the job may have."""
+    until, lost = time.monotonic() + seconds, measure is not None and measure.lost
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(left, REDRAW_S))
         if reader_is_gone(1):
             raise BrokenPipeError
-        if screen.live:
+        if measure is not None:
+            facts = replace(facts, gpu_use=measure.look())
+            if measure.lost and not lost:
+                break
+        if screen.live or measure is not None:
             screen.show(replace(facts, at=time.time()))
+    return facts
 
 
 def reader_is_gone(pipe: int) -> bool:
@@ -171,7 +226,9 @@ class _Screen:
             self._redraw(facts)
             return
         key = change_key(facts)
-        news = facts.steps is not None and facts.at - self._said_at >= NEWS_S
+        measured = facts.gpu_use is not None and bool(facts.gpu_use.gpus)
+        pause = NUMBERS_S if measured and self.as_json else NEWS_S
+        news = (facts.steps is not None or measured) and facts.at - self._said_at >= pause
         if key != self._key or news:
             self._key, self._said_at = key, facts.at
             print(json.dumps(as_plain(facts)) if self.as_json else one_line(facts, _look(80)), flush=True)

@@ -15,6 +15,7 @@ from typing import Any
 from slurmwrap.cli.follow import Seen, read_progress, read_verdict, seen, steps_wanted
 from slurmwrap.cli.known import Place, about_job, place_of
 from slurmwrap.cli.unrecorded import unrecorded
+from slurmwrap.cli.watch.gpu_use import GpuUse
 from slurmwrap.cluster.job import FINAL_STATES, JobRecord
 from slurmwrap.config import Config, user_state_dir
 from slurmwrap.errors import SlurmwrapError, StoreError
@@ -67,6 +68,8 @@ class Facts:
     rates: tuple[float, ...] = ()  # steps per second between looks, the newest last
     last_line: str = ""  # of the output
     silent: str = ""  # why Slurm did not answer now; everything else is older then
+    gpus: bool | None = None  # --gpus was given; None: who watches may not measure this job's
+    gpu_use: GpuUse | None = None
 
     @property
     def record(self) -> JobRecord:

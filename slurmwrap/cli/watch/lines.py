@@ -10,7 +10,9 @@ from textwrap import wrap
 from typing import Any
 
 from slurmwrap.cli.follow import describe
+from slurmwrap.cli.watch import gpu_use
 from slurmwrap.cli.watch.facts import Facts, Trial
+from slurmwrap.cli.watch.gpu_lines import gpu_rows
 from slurmwrap.cli.watch.reasons import Meaning, meaning
 from slurmwrap.cli.watch.words import clock, flat, hms, rate_word, row, span, sparkline, state_word
 from slurmwrap.cluster.hostlist import fold
@@ -22,7 +24,8 @@ from slurmwrap.report.tell import Paint, plain
 from slurmwrap.slurm.jobs import Watched
 
 _NAMES = 3  # tasks of an array that are named
-_IN_A_LOG = ("reason", "pre-run", "Slurm", "steps", "task")  # rows that a line in a log has too
+_IN_A_LOG = ("reason", "pre-run", "Slurm", "steps", "task", "GPU use", "GPU mem", "idle", "trouble")  # rows of a log
+_BARE = ("reason", "task")  # without their label there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +50,8 @@ def lines(facts: Facts, look: Look) -> list[str]:
 
 def one_line(facts: Facts, look: Look) -> str:
     """One change, for a log: the time, the state, and the row that says most about it."""
-    rows = [(label, text) for label, text, _ in _rows(facts, look) if label in _IN_A_LOG]
-    said = [f"{label} {text}" if label in ("pre-run", "Slurm", "steps") else text for label, text in rows]
+    rows = [(label, text) for label, text, style in _rows(facts, look) if label in _IN_A_LOG and style != "dim"]
+    said = [text if label in _BARE else f"{label} {text}" for label, text in rows]
     text = "; ".join([_title(facts), *said])
     return f"{clock(facts.at, facts.at, look.zone, seconds=True)} {flat(text)}"
 
@@ -65,13 +68,22 @@ def change_key(facts: Facts) -> tuple[object, ...]:
         (trial.verdict.outcome.value if trial.verdict else trial.seen.stage if trial.seen else "") if trial else "",
         level[0] if level else "",
         bool(facts.silent),
+        _gpu_key(facts),
     )
+
+
+def _gpu_key(facts: Facts) -> tuple[object, ...]:
+    use = facts.gpu_use
+    if use is None:
+        return ()
+    troubles = tuple(sorted((node, words.rstrip(" s0123456789")) for node, words in (use.troubles or {}).items()))
+    return (bool(use.gpus), tuple(gpu.name for gpu in use.idle), troubles, use.given_up)
 
 
 def as_plain(facts: Facts) -> dict[str, Any]:
     """One JSON object: times in Unix seconds, null where it is not known."""
     record, waiting, level = facts.record, facts.waiting, _level(facts)
-    trial = facts.trial
+    trial, use = facts.trial, facts.gpu_use
     return {
         "at": round(facts.at, 3),
         "job": facts.address,
@@ -91,7 +103,8 @@ def as_plain(facts: Facts) -> dict[str, Any]:
         "prerun": None if trial is None else _plain_trial(trial),
         "steps": None if facts.steps is None else facts.steps.count,
         "steps_per_s": facts.rates[-1] if facts.rates else facts.steps.per_s if facts.steps else None,
-        "gpu_percent": None,  # only the nodes know, and a watch does not go there
+        "gpu_percent": None if use is None or use.percent is None else round(use.percent, 1),
+        "gpu_use": None if use is None else gpu_use.as_plain(use),
     }
 
 
@@ -147,6 +160,8 @@ def _rows(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
         yield "Slurm", f"does not answer ({flat(facts.silent)}); this is what it said last", "yellow"
     if facts.array:
         yield from _tasks(facts)
+        if facts.gpus:
+            yield "GPU use", f"of one task at a time: slurmwrap watch {facts.address}_N --gpus", ""
     if facts.waiting is not None:
         yield from _waiting(facts, look)
     record = facts.record
@@ -266,7 +281,10 @@ def _running(facts: Facts, record: JobRecord, look: Look) -> Iterator[tuple[str,
         yield "steps", f"{facts.steps.count:,}{rate}  {sparkline(facts.rates, look.unicode)}".rstrip() + late, ""
     elif facts.counts_steps:
         yield "steps", "none counted yet", ""
-    yield "GPU use", f"not known from here; there: srun --overlap --jobid={record.job_id} nvidia-smi", "dim"
+    if facts.gpu_use is not None:
+        yield from gpu_rows(facts.gpu_use, look.unicode)
+    elif facts.gpus is False and record.gpus:
+        yield "GPU use", "--gpus measures it, by a small step in the job", "dim"
     if facts.last_line:
         yield "output", flat(facts.last_line)[: 2 * look.columns], ""
 

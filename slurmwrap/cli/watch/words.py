@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import datetime, tzinfo
 from textwrap import wrap
 
-from slurmwrap.cli.voice import harmless
+from slurmwrap.escape import harmless
 
 _LABEL = 9  # columns of a row's name
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII = "_.-=+*#@"
 
 
-def sparkline(rates: tuple[float, ...], unicode: bool = True, width: int = 20) -> str:
-    """The last rates as bars from 0 to the greatest."""
+def sparkline(rates: tuple[float, ...], unicode: bool = True, width: int = 20, most: float | None = None) -> str:
+    """The last rates as bars from 0 to `most`, or to the greatest of them."""
     shown, bars = rates[-width:], _BARS if unicode else _ASCII
-    most = max(shown, default=0.0)
+    most = max(shown, default=0.0) if most is None else most
     if len(shown) < 2 or most <= 0:
         return ""
     return "".join(bars[min(len(bars) - 1, int(rate / most * (len(bars) - 1) + 0.5))] for rate in shown)

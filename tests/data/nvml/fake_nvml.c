@@ -6,7 +6,7 @@
  *   hang=FUNCTION          that function never returns; with freeze=PATH it first puts the process into that cgroup
  *   log=PATH               the name of every call is appended there
  *
- * -DOLD_DRIVER leaves out what came after R450. GPUs: 0000:05:00.0, 0000:06:00.0, 0000:07:00.0.
+ * -DOLD_DRIVER leaves out what came after R450. GPUs: 0000:05:00.0, 0000:06:00.0, 0000:07:00.0; more with gpus=8.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,7 +22,9 @@ typedef struct {
     const char *bus;
 } device;
 
-static device devices[] = {{0, "00000000:05:00.0"}, {1, "00000000:06:00.0"}, {2, "00000000:07:00.0"}};
+static device devices[] = {{0, "00000000:05:00.0"}, {1, "00000000:06:00.0"}, {2, "00000000:07:00.0"},
+                           {3, "00000000:a5:00.0"}, {4, "00000000:a6:00.0"}, {5, "00000000:a7:00.0"},
+                           {6, "00000000:b5:00.0"}, {7, "00000000:b6:00.0"}};
 
 /* The text after "KEY@GPU=" or "KEY=", NULL when there is none. */
 static const char *find(const char *key, int gpu) {

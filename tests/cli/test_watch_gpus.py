@@ -1,0 +1,277 @@
+"""slurmwrap watch --gpus: what nodes tell, how it is shown, the step's command line, and whose job it may be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from datetime import UTC
+from typing import Any
+
+import pytest
+
+from slurmwrap.cli.watch import command
+from slurmwrap.cli.watch.facts import Facts
+from slurmwrap.cli.watch.gpu_lines import fold_gpus, gpu_rows, memory, summary
+from slurmwrap.cli.watch.gpu_step import BOOTSTRAP, environment, gpus_by_node, instead, planned, program
+from slurmwrap.cli.watch.gpu_step import command as srun
+from slurmwrap.cli.watch.gpu_use import Gpu, GpuUse, as_plain, heard, silent, with_mean
+from slurmwrap.cli.watch.lines import Look, change_key, lines, one_line
+from slurmwrap.cli.watch.lines import as_plain as facts_as_plain
+from slurmwrap.cluster.job import JobRecord
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.slurm.jobs import Watched
+
+NOW = 1_795_280_000.0
+ASKED = GpuUse(nodes=("n2", "n3"), of_nodes=2)
+RECORD = JobRecord(
+    job_id=81, name="train", user="ada", uid=1000, state="RUNNING", num_nodes=2, gpus=4, nodes=("n2", "n3")
+)
+
+
+def line(node: str, index: int, percent: float | None, **more: Any) -> bytes:
+    told = {"used_mib": 61440, "total_mib": 81920, "power_w": 350, "programs": 1, "uuid": f"GPU-{node}-{index}"}
+    return json.dumps({"node": node, "index": index, "percent": percent, **told, **more}).encode()
+
+
+def gpu(node: str, index: int, percent: float | None, **more: Any) -> Gpu:
+    told = {"memory_mib": 61440, "total_mib": 81920, "power_w": 350, "programs": 1, "uuid": f"GPU-{node}-{index}"}
+    return Gpu(**{"node": node, "index": index, "percent": percent, "at": NOW, "busy_at": NOW, **told, **more})
+
+
+BUSY = heard(ASKED, [line("n3", 1, 4.0), line("n3", 0, 96.0), line("n2", 0, 97.0), line("n2", 1, 91.0)], NOW)
+
+
+def rows(use: GpuUse) -> list[tuple[str, str]]:
+    return [(label, text) for label, text, _ in gpu_rows(use, True)]
+
+
+def test_lines_of_nodes_become_gpus_in_order() -> None:
+    gpus = (gpu("n2", 0, 97.0), gpu("n2", 1, 91.0), gpu("n3", 0, 96.0), gpu("n3", 1, 4.0))
+    assert replace(ASKED, troubles={}, gpus=gpus) == BUSY
+    assert (BUSY.percent, BUSY.all_heard, BUSY.idle) == (72.0, True, ())
+
+
+def test_a_row_of_nvidia_smi_says_the_same_but_programs() -> None:
+    found = heard(ASKED, [b"smi n3, 2, GPU-b, 91, 61440, 81920, 350.12", b"smi n2, 0, GPU-a, [N/A], 5, 9, [N/A]"], NOW)
+    assert found.gpus == (
+        gpu("n2", 0, None, uuid="GPU-a", memory_mib=5, total_mib=9, power_w=None, programs=None),
+        gpu("n3", 2, 91.0, uuid="GPU-b", programs=None),
+    )
+    failed = heard(ASKED, [b"smi n3, NVIDIA-SMI has failed, make sure that the driver is installed"], NOW)
+    assert failed.troubles == {"n3": "nvidia-smi says: NVIDIA-SMI has failed, make sure that the driver is installed"}
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"print hello of a TaskProlog",
+        b"{",
+        b"[" * 100_000,
+        b'{"node": "n9", "index": 0, "percent": 50}',
+        b'{"node": ["n3"], "index": 0}',
+        b'{"node": "n3", "index": "0"}',
+        b'{"node": "n3", "index": 256}',
+        b'{"node": "n3", "index": [0]}',
+        b'{"node": "n3"}',
+        b"smi ",
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_no_line_of_ours_is_passed_over(junk: bytes) -> None:
+    assert heard(BUSY, [junk], NOW) == BUSY
+
+
+def test_numbers_that_none_can_be_are_unknown() -> None:
+    told = heard(ASKED, [line("n2", 0, -1.0, used_mib=1e30, total_mib="x", power_w=True, programs=float("nan"))], NOW)
+    nothing = {"memory_mib": None, "total_mib": None, "power_w": None, "programs": None}
+    assert told.gpus == (gpu("n2", 0, None, **nothing),)
+
+
+def test_a_gpu_is_idle_without_a_program_or_after_a_minute_at_nothing() -> None:
+    use = heard(ASKED, [line("n2", 0, 0.0), line("n2", 1, 0.0, programs=0), line("n3", 0, 50.0)], NOW)
+    assert [one.name for one in use.idle] == ["n2:1"]
+    for seconds in range(5, 60, 5):
+        use = heard(use, [line("n2", 0, 0.0), line("n3", 0, 50.0)], NOW + seconds)
+    assert [one.name for one in use.idle] == []
+    use = heard(use, [line("n2", 0, 0.0), line("n3", 0, 0.0)], NOW + 60)
+    assert [(one.name, one.busy_at - NOW) for one in use.idle] == [("n2:0", 0.0)]
+
+
+def test_old_words_count_no_more_and_a_silent_node_is_told_of() -> None:
+    later = heard(BUSY, [line("n2", 0, 90.0)], NOW + 25)
+    assert [one.name for one in later.gpus] == ["n2:0"]
+    told = silent(later, 1047.0, {"n2": 1040.0, "n3": 1000.0})
+    assert told.troubles == {"n3": "nothing heard of it for 40 s"}
+    assert silent(told, 1050.0, {"n2": 1050.0, "n3": 1000.0}).troubles == {"n3": "nothing heard of it for 50 s"}
+    hung = replace(later, troubles={"n3": "the NVIDIA driver does not answer (GPU 1)"})
+    assert silent(hung, 1050.0, {"n3": 1000.0}) == hung
+
+
+def test_a_trouble_is_over_when_the_node_tells_of_its_gpus_again() -> None:
+    hung = heard(ASKED, [b'{"node": "n3", "error": "the NVIDIA driver does not answer (its start)"}'], NOW)
+    assert hung.troubles == {"n3": "the NVIDIA driver does not answer (its start)"}
+    assert heard(hung, [line("n3", 0, 5.0)], NOW).troubles == {}
+
+
+def test_means_are_kept_for_a_while() -> None:
+    use = BUSY
+    for _ in range(70):
+        use = with_mean(use)
+    assert use.means == (72.0,) * 60
+    assert with_mean(ASKED) == ASKED
+
+
+# --- the view ---------------------------------------------------------------------------------------------------------
+
+
+def test_how_busy_they_are_which_is_the_least_and_how_full() -> None:
+    assert (summary(BUSY), memory(BUSY.gpus)) == ("72 % of 4 (lowest n3:1 4 %)", "up to 60 of 80 GiB")
+    one = replace(ASKED, nodes=("n2",), of_nodes=1, gpus=(gpu("n2", 0, 97.4, memory_mib=512),))
+    assert (summary(one), memory(one.gpus)) == ("97 %", "0.5 of 80 GiB")
+    assert summary(replace(one, gpus=(gpu("n2", 0, 97.0), gpu("n2", 1, 91.0)))) == "94 % of 2"
+    assert summary(replace(BUSY, of_nodes=64)) == "72 % of 4 on 2 of 64 nodes (lowest n3:1 4 %)"
+    mute = replace(one, gpus=(gpu("n2", 0, None, memory_mib=None),))
+    assert (summary(mute), memory(mute.gpus)) == ("not told by the driver", "")
+
+
+def test_idle_gpus_are_named_and_folded() -> None:
+    idle = [gpu(f"n{node}", index, 0.0, programs=0) for node in (4, 5, 6) for index in (0, 1, 2, 5)]
+    assert fold_gpus([*idle, gpu("n7", 3, 0.0)]) == ["n[4-6]:0-2,5", "n7:3"]
+    use = replace(ASKED, gpus=(gpu("n2", 0, 100.0), gpu("n3", 2, 0.0, programs=0)), means=(0.0, 25.0, 50.0))
+    assert rows(use) == [
+        ("GPU use", "50 % of 2 (lowest n3:2 0 %)  ▁▃▅"),
+        ("GPU mem", "up to 60 of 80 GiB"),
+        ("idle", "n3:2 (no program on it)"),
+    ]
+    many = replace(ASKED, gpus=tuple(gpu(f"n{node}", node, 0.0, busy_at=0.0) for node in range(6)))
+    assert rows(many)[2] == ("idle", "n0:0, n1:1, n2:2, n3:3 and 2 more")
+
+
+def test_what_is_wrong_somewhere_is_told_once_for_all_nodes() -> None:
+    hung = {"n2": "the NVIDIA driver does not answer (GPU 1)", "n3": "the NVIDIA driver does not answer (GPU 1)"}
+    assert rows(replace(ASKED, troubles=hung)) == [
+        ("GPU use", "n[2-3]: the NVIDIA driver does not answer (GPU 1)"),
+    ]
+    assert rows(replace(BUSY, troubles={"n3": "x\x1b[2J"}))[2:] == [("trouble", "n3: x\\x1b[2J")]
+
+
+def test_before_and_after_there_are_words() -> None:
+    assert rows(ASKED) == [("GPU use", "its nodes are being asked, by a small step in the job")]
+    busy = replace(ASKED, given_up="Unable to create step for job 81: Requested nodes are busy")
+    words = "Unable to create step for job 81: Requested nodes are busy"
+    assert rows(busy) == [("GPU use", f"not measured: {words}")]
+    assert rows(replace(BUSY, means=(1.0,), given_up="its step ended")) == [
+        ("GPU use", "not measured any more: its step ended")
+    ]
+
+
+def facts(use: GpuUse | None, **more: Any) -> Facts:
+    record = more.pop("record", RECORD)
+    return Facts(at=NOW, address="81", rows=(Watched(record=record),), gpus=True, gpu_use=use, **more)
+
+
+def test_no_line_is_wider_than_the_terminal() -> None:
+    use = replace(BUSY, means=(72.0,) * 30, troubles={"n3": "the NVIDIA driver does not answer (GPU 1)"})
+    for columns in (40, 79):
+        assert max(len(one) for one in lines(facts(use), Look(columns=columns, zone=UTC))) <= columns
+    assert lines(facts(use), Look(columns=79, zone=UTC))[1:] == [
+        "GPU use  72 % of 4 (lowest n3:1 4 %)  ▆▆▆▆▆▆▆▆▆▆",
+        "GPU mem  up to 60 of 80 GiB",
+        "trouble  n3: the NVIDIA driver does not answer (GPU 1)",
+    ]
+
+
+def test_a_log_has_a_line_when_something_changes_and_not_for_each_number() -> None:
+    assert one_line(facts(BUSY), Look(zone=UTC)) == (
+        "16:53:20 job 81 (train): running on n[2-3], 2 nodes, 4 GPUs; "
+        "GPU use 72 % of 4 (lowest n3:1 4 %); GPU mem up to 60 of 80 GiB"
+    )
+    other = heard(BUSY, [line("n3", 1, 44.0)], NOW + 5)
+    assert change_key(facts(BUSY)) == change_key(facts(other))
+    assert change_key(facts(ASKED)) != change_key(facts(BUSY))
+    idle = heard(BUSY, [line("n3", 1, 0.0, programs=0)], NOW + 5)
+    assert change_key(facts(BUSY)) != change_key(facts(idle))
+    late = [replace(BUSY, troubles={"n3": f"nothing heard of it for {seconds} s"}) for seconds in (20, 30)]
+    assert change_key(facts(late[0])) == change_key(facts(late[1]))
+
+
+def test_a_program_gets_each_gpu() -> None:
+    found = facts_as_plain(facts(heard(BUSY, [line("n3", 1, 0.0, programs=0)], NOW)))
+    assert (found["gpus"], found["gpu_percent"]) == (4, 71.0)
+    assert found["gpu_use"]["gpus"][3] == {
+        "node": "n3", "index": 1, "uuid": "GPU-n3-1", "percent": 0.0, "memory_mib": 61440, "total_mib": 81920,
+        "power_w": 350, "programs": 0,
+    }  # fmt: skip
+    assert as_plain(replace(ASKED, given_up="x")) == {
+        "nodes": ["n2", "n3"], "of_nodes": 2, "gpus": [], "idle": [], "troubles": {}, "given_up": "x",
+    }  # fmt: skip
+
+
+def test_where_nothing_is_measured_the_option_is_named() -> None:
+    def row(found: Facts) -> list[str]:
+        return [one for one in lines(found, Look(zone=UTC)) if one.startswith("GPU use")]
+
+    off = replace(facts(None), gpus=False)
+    assert row(off) == ["GPU use  --gpus measures it, by a small step in the job"]
+    assert row(replace(off, gpus=None)) == []  # somebody else's
+    assert row(replace(off, rows=(Watched(record=replace(RECORD, gpus=0)),))) == []
+    task = replace(RECORD, array_job_id=81, array_task_id=2)
+    array = replace(facts(None, record=task))
+    assert row(array) == ["GPU use  of one task at a time: slurmwrap watch 81_N --gpus"]
+
+
+# --- the step ---------------------------------------------------------------------------------------------------------
+
+
+SHOWN = (
+    "JobId=3 JobName=x Nodes=n9 CPU_IDs=0 Mem=1 GRES=(null) JobState=RUNNING NumNodes=4 "
+    "JOB_GRES=gpu:a100:7 Nodes=n[0-1] CPU_IDs=0-3 Mem=1000 GRES=gpu:a100:2(IDX:0-1) "
+    "Nodes=n2 CPU_IDs=0 Mem=1000 GRES=gpu:a100:1(IDX:3),gpu:v100:2(IDX:4-5) Nodes=n3 CPU_IDs=0 Mem=1000 GRES= "
+    "MinCPUsNode=1"
+)
+
+
+def test_gpus_of_each_node_come_from_slurm_and_are_asked_for_in_equal_numbers() -> None:
+    counts = gpus_by_node(SHOWN)
+    assert counts == {"n0": 2, "n1": 2, "n2": 3}
+    assert planned(counts) == [("--gres=gpu:2", ("n0", "n1")), ("--gres=gpu:3", ("n2",))]
+    assert gpus_by_node("JobId=3 JobName=x") == {}
+
+
+def test_what_an_old_slurm_refuses_is_asked_for_node_by_node() -> None:
+    refused = "Unable to create step for job 3: Invalid generic resource (gres) specification"
+    plan = ("--gres=gpu:2", ("n0", "n1"))
+    assert instead(plan, refused) == [("--gpus=2", ("n0",)), ("--gpus=2", ("n1",))]
+    assert instead(("--gpus=2", ("n0",)), refused) == []
+    assert instead(plan, "Unable to create step for job 3: Requested nodes are busy") == []
+
+
+def test_the_steps_command_line() -> None:
+    assert srun(81, ("n2", "n3"), "--gres=gpu:8", None) == [
+        "srun", "--jobid=81", "--overlap", "--job-name=slurmwrap-watch", "--nodelist=n2,n3", "--nodes=2", "--ntasks=2",
+        "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--gres=gpu:8", "--cpu-bind=none", "--mpi=none",
+        "--chdir=/", "--immediate=25", "--wait=0", "--kill-on-bad-exit=0", "/bin/sh", "-c", BOOTSTRAP,
+    ]  # fmt: skip
+    as_user = ["setpriv", "--reuid=1000", "--regid=100", "--init-groups", "srun"]
+    assert srun(81, ("n2",), "--gres=gpu:8", (1000, 100))[:5] == as_user
+
+
+def test_nothing_of_the_shell_that_watches_shines_in() -> None:
+    given = {"PATH": "/usr/bin", "SLURM_CONF": "/x", "SLURM_GRES": "gpu:1", "SLURM_JOB_ID": "5", "HOME": "/root"}
+    pythons = f"/usr/bin/python3 /usr/libexec/platform-python python3 {sys.executable}"
+    programs = {"LC_ALL": "C", "SLURMWRAP_PYTHONS": pythons, "SLURMWRAP_PROGRAM": program()}
+    assert environment(given, own=False) == {"PATH": "/usr/bin", "SLURM_CONF": "/x", **programs}
+    assert environment(given, own=True) == {"PATH": "/usr/bin", "SLURM_CONF": "/x", "HOME": "/root", **programs}
+
+
+def test_another_users_job_is_refused() -> None:
+    class Never:
+        def follow(self, record: JobRecord) -> None:
+            raise AssertionError
+
+    with pytest.raises(SlurmwrapError) as raised, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "may_measure", lambda record: False)
+        command._with_gpus(facts(None), Never())  # type: ignore[arg-type]
+    assert str(raised.value) == "job 81 is ada's: only its user, or root, can start a step in it"
+    assert raised.value.hint == "slurmwrap watch 81 without --gpus shows the rest"

@@ -1,0 +1,305 @@
+"""slurmwrap watch --gpus on a real Slurm: its step, the program on each node, the view. NVML is a stand-in: no real
+GPU was here; each node's answers stand in a file, which is read anew at each call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from realslurm import Lab, command_environment, living, wait_for
+from test_watch_lab import OURS_ALONE, WATCH, Terminal, nobody_of
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+
+SOURCE = Path(__file__).parents[1] / "data/nvml/by_node.c"
+SLEEP = "#!/bin/bash\nsleep {}\n"
+OURS = "SLURMWRAP_PROGRAM"  # in the command line of what runs on the nodes
+BUSY = "sm=91 used_mib=62464 process=7"
+
+
+class Drivers:
+    """The nodes' NVML. `environ`: for a watch."""
+
+    def __init__(self, folder: Path, compiler: str) -> None:
+        self.answers = folder / "answers"
+        self.answers.mkdir(parents=True)
+        self.environ = {"LD_LIBRARY_PATH": str(folder)}
+        define = f'-DANSWERS="{self.answers}"'
+        flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libnvidia-ml.so.1", define]
+        subprocess.run([compiler, *flags, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
+
+    def say(self, node: str, answers: str) -> None:
+        (self.answers / f".{node}").write_text(answers)
+        (self.answers / f".{node}").replace(self.answers / node)
+
+
+@pytest.fixture(scope="module")
+def drivers(lab_scratch: Path) -> Drivers:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (Debian: apt-get install gcc)")
+    return Drivers(lab_scratch / "nvml-by-node", compiler)
+
+
+@pytest.fixture
+def user(lab: Lab, lab_users: tuple[str, str]) -> Iterator[str]:
+    yield lab_users[0]
+    lab.run(["scancel", f"--user={lab_users[0]}"])
+    nobody_of(lab, lab_users[0])
+
+
+def started(lab: Lab, user: str, *options: str, script: str = SLEEP.format(100)) -> tuple[str, list[str]]:
+    """A running job and its nodes."""
+    job = lab.submit("-o/dev/null", "-t5", "-Jtrain", "--mem=100", *options, user=user, script=script)
+    lab.wait_job(job, ("RUNNING",), timeout=60)
+    nodes = lab.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
+    return job, lab.run(["scontrol", "show", "hostnames", nodes]).stdout.split()
+
+
+def steps(lab: Lab, job: str) -> list[str]:
+    return lab.run(["squeue", "-h", "-s", "-j", job, "-o", "%j"]).stdout.split()
+
+
+def assert_nothing_is_left(lab: Lab, job: str, state: str = "RUNNING") -> None:
+    """No step of ours, no program of it, and the job as if nobody had watched it."""
+    assert wait_for(lambda: [name for name in steps(lab, job) if "slurmwrap" in name], lambda left: not left, 60) == []
+    assert wait_for(lambda: living(OURS), lambda left: not left, 60) == []
+    lab.wait_job(job, (state,), timeout=60)
+    ended = lab.run(["squeue", "-h", "-t", "all", "-j", job, "-O", "exit_code,DerivedEC"]).stdout.split()
+    assert ended == ["0", "0"] or ended == ["0:0", "0:0"]
+
+
+def piped(lab: Lab, drivers: Drivers, *words: str, **environ: str) -> subprocess.Popen[str]:
+    told = {**command_environment(None), **lab.env, **OURS_ALONE, **drivers.environ, **environ}
+    out = subprocess.PIPE
+    return subprocess.Popen([*WATCH, *words], env=told, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True)
+
+
+def measured(process: subprocess.Popen[str], what: str = "GPU use") -> str:
+    """The first line that has it."""
+    assert process.stdout is not None
+    return next(line for line in iter(process.stdout.readline, "") if what in line)
+
+
+def test_a_terminal_shows_what_the_nodes_gpus_do_and_ctrl_c_leaves_nothing(
+    lab: Lab, user: str, drivers: Drivers
+) -> None:
+    job, (first, second) = started(lab, user, "-N2", "--gpus-per-node=2")
+    drivers.say(first, BUSY)
+    drivers.say(second, f"{BUSY} sm@1=4 process@1=0")
+    terminal = Terminal(lab, job, "--gpus", environ=drivers.environ)
+    try:
+        terminal.until(f"GPU use  69 % of 4 (lowest {second}:1 4 %)", timeout=60)
+        terminal.until("GPU mem  up to 61 of 80 GiB")
+        terminal.until(f"idle     {second}:1 (no program on it)")
+        drivers.say(second, "hang=nvmlDeviceGetUtilizationRates")
+        terminal.until(f"trouble  {second}: the NVIDIA driver does not answer (GPU 0)", timeout=90)
+        terminal.process.send_signal(signal.SIGINT)  # the pty is not its controlling terminal
+        assert terminal.ended(60) == 130
+        assert f"slurmwrap: watching ends; job {job} goes on" in terminal.text
+    finally:
+        terminal.close()
+    assert_nothing_is_left(lab, job)
+
+
+def test_a_program_gets_each_gpu_once_and_somebody_else_is_refused(
+    lab: Lab, user: str, lab_users: tuple[str, str], drivers: Drivers
+) -> None:
+    """One of the nodes has no driver."""
+    job, (first, second) = started(lab, user, "-N2", "--gpus-per-node=1")
+    drivers.say(first, f"minor@0=5 gpus=1 {BUSY} power=350400")
+    drivers.say(second, "init=12")
+    done = lab.run([*WATCH, job, "--gpus", "--once", "--json"], user=user, env=drivers.environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    gpu = {"index": 5, "uuid": "GPU-0-fake", "percent": 91.0, "memory_mib": 62464, "total_mib": 81920}
+    assert (told["gpu_percent"], told["gpu_use"]) == (
+        91.0,
+        {
+            "nodes": [first, second], "of_nodes": 2, "idle": [], "given_up": None,
+            "gpus": [{"node": first, **gpu, "power_w": 350, "programs": 1}],
+            "troubles": {second: "there is no NVIDIA driver"},
+        },
+    )  # fmt: skip
+    refused = lab.run([*WATCH, job, "--gpus"], user=lab_users[1])
+    assert (refused.returncode, refused.stdout, refused.stderr.splitlines()) == (
+        1,
+        "",
+        [
+            f"slurmwrap: error: job {job} is {user}'s: only its user, or root, can start a step in it",
+            f"slurmwrap: slurmwrap watch {job} without --gpus shows the rest",
+        ],
+    )
+    assert_nothing_is_left(lab, job)
+
+
+def test_a_job_ends_as_it_would_while_its_gpus_are_watched(lab: Lab, user: str, drivers: Drivers) -> None:
+    """Its own step gets all that the job has, a signal for it does not end ours, and no node is drained."""
+    script = "#!/bin/bash\nuntil [ -e $HOME/go ]; do sleep 0.2; done\nsrun --gpus-per-node=3 --mem=100 -n1 true\n"
+    go = Path(f"~{user}").expanduser() / "go"
+    job, nodes = started(lab, user, "--gpus-per-node=3", script=script)
+    drivers.say(nodes[0], BUSY)
+    watch = piped(lab, drivers, job, "--gpus", "--every", "1")
+    try:
+        line = measured(watch)
+        assert "; GPU use 91 % of 3; GPU mem up to 61 of 80 GiB\n" in line
+        assert steps(lab, job).count("slurmwrap-watch") == 1
+        lab.run(["scancel", "--signal=USR1", job], user)
+        go.touch()
+        rest, errors = watch.communicate(timeout=90)
+    finally:
+        watch.kill()
+        go.unlink(missing_ok=True)
+    assert (watch.returncode, errors) == (0, "")
+    assert " (train): completed after " in rest.splitlines()[-1]
+    assert_nothing_is_left(lab, job, "COMPLETED")
+    assert "drain" not in lab.run(["sinfo", "-h", "-n", nodes[0], "-o", "%T"]).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_however_a_watch_ends_its_step_ends(lab: Lab, user: str, drivers: Drivers, number: signal.Signals) -> None:
+    job, nodes = started(lab, user, "--gpus-per-node=1")
+    drivers.say(nodes[0], f"gpus=1 {BUSY}")
+    watch = piped(lab, drivers, job, "--gpus")
+    measured(watch)
+    watch.send_signal(number)
+    watch.communicate(timeout=60)
+    assert watch.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert_nothing_is_left(lab, job)
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_ends_it_too(lab: Lab, user: str, drivers: Drivers) -> None:
+    job, nodes = started(lab, user, "--gpus-per-node=1")
+    drivers.say(nodes[0], f"gpus=1 {BUSY}")
+    watch = piped(lab, drivers, job, "--gpus")
+    measured(watch)
+    assert watch.stdout is not None and watch.stderr is not None
+    watch.stdout.close()
+    assert watch.wait(60) == 141
+    assert watch.stderr.read() == ""
+    watch.stderr.close()
+    assert_nothing_is_left(lab, job)
+
+
+@pytest.mark.slow
+def test_a_killed_srun_tells_nobody_and_the_programs_end_by_themselves(lab: Lab, user: str, drivers: Drivers) -> None:
+    job, nodes = started(lab, user, "--gpus-per-node=1")
+    drivers.say(nodes[0], f"gpus=1 {BUSY}")
+    watch = piped(lab, drivers, job, "--gpus")
+    measured(watch)
+    sruns = [child for child in psutil.Process(watch.pid).children(recursive=True) if child.name() == "srun"]
+    for one in sruns:
+        one.kill()
+    assert "GPU use not measured any more: its step ended" in measured(watch, "any more")
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=60)
+    assert wait_for(lambda: living(OURS), lambda left: not left, 150) == []
+    assert_nothing_is_left(lab, job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [
+        (("-N2", "--ntasks=4", "--gpus-per-task=1"), 4),
+        (("-N3", "--gpus=7", "--ntasks-per-node=1"), 7),
+        (("-N2", "--gpus=4"), 4),
+        (("-N2", "--gpus-per-node=8", "--exclusive"), 16),
+        (("-N1", "--gres=gpu:a100:2"), 2),
+    ],
+)
+def test_all_gpus_are_seen_however_they_were_asked_for(
+    lab: Lab, user: str, drivers: Drivers, options: tuple[str, ...], given: int
+) -> None:
+    """Also where nodes got different numbers. A node's driver shows all of its eight: ours are those of the step."""
+    job, nodes = started(lab, user, *options)
+    for node in nodes:
+        drivers.say(node, f"gpus=8 {BUSY}")
+    done = lab.run([*WATCH, job, "--gpus", "--once", "--json"], user=user, env=drivers.environ)
+    use = json.loads(done.stdout)["gpu_use"]
+    assert (use["nodes"], use["troubles"], use["given_up"]) == (nodes, {}, None)
+    assert [(gpu["node"], gpu["index"]) for gpu in use["gpus"]] == _allocated(lab, job)
+    assert len(use["gpus"]) == given
+    assert_nothing_is_left(lab, job)
+
+
+def _allocated(lab: Lab, job: str) -> list[tuple[str, int]]:
+    """(node, GPU) by Slurm's own word."""
+    shown = lab.run(["scontrol", "show", "job", "-d", "-o", job]).stdout
+    found = []
+    for nodes, indexes in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:a100:\d+\(IDX:([0-9,-]+)\)", shown):
+        for node in lab.run(["scontrol", "show", "hostnames", nodes]).stdout.split():
+            for part in indexes.split(","):
+                first, _, last = part.partition("-")
+                found += [(node, index) for index in range(int(first), int(last or first) + 1)]
+    return found
+
+
+@pytest.mark.slow
+def test_of_a_large_job_the_first_nodes_are_asked(lab: Lab, user: str, drivers: Drivers) -> None:
+    job, nodes = started(lab, user, "-N3", "--gpus-per-node=1")
+    for node in nodes:
+        drivers.say(node, f"gpus=1 {BUSY}")
+    done = lab.run([*WATCH, job, "--gpus", "--gpu-nodes=2", "--once"], user=user, env=drivers.environ)
+    assert done.stdout.endswith("; GPU use 91 % of 2 on 2 of 3 nodes; GPU mem up to 61 of 80 GiB\n")
+    assert_nothing_is_left(lab, job)
+
+
+@pytest.mark.slow
+def test_a_step_that_does_not_come_up_is_given_up_and_the_view_goes_on(lab: Lab, user: str, drivers: Drivers) -> None:
+    job, nodes = started(lab, user, "--gpus-per-node=1")
+    assert lab.run(["scontrol", "update", f"NodeName={nodes[0]}", "State=DRAIN", "Reason=test"]).returncode == 0
+    try:
+        missing = lab.run([*WATCH, job, "--gpus", "--once"], user=user, env={"PATH": str(Path(sys.executable).parent)})
+        assert missing.returncode != 0  # without squeue there is nothing to see at all
+        for pid in _stepds(lab, nodes[0]):
+            os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        done = lab.run([*WATCH, job, "--gpus", "--once"], user=user, env=drivers.environ, timeout=120)
+        assert (done.returncode, time.monotonic() - began < 100) == (0, True)
+        assert "(train): running for" in done.stdout
+        assert "GPU use not measured: " in done.stdout
+    finally:
+        for pid in _stepds(lab, nodes[0]):
+            os.kill(pid, signal.SIGCONT)
+        lab.run(["scontrol", "update", f"NodeName={nodes[0]}", "State=RESUME"])
+
+
+def _stepds(lab: Lab, node: str) -> list[int]:
+    """The node's slurmd."""
+    return [
+        one.pid
+        for one in psutil.process_iter(["name", "cmdline"])
+        if one.info["name"] == "slurmd"
+        and node in one.info["cmdline"]
+        and str(lab.dir) in " ".join(one.info["cmdline"])
+    ]
+
+
+@pytest.mark.slow
+def test_a_job_that_runs_again_is_measured_again(lab: Lab, user: str, drivers: Drivers) -> None:
+    for number in range(8):
+        drivers.say(f"n{number}", f"gpus=1 {BUSY}")
+    job, _ = started(lab, user, "--gpus-per-node=1", "--requeue")
+    watch = piped(lab, drivers, job, "--gpus", "--every", "1")
+    measured(watch)
+    lab.run(["scontrol", "requeue", job], user)
+    measured(watch, "pending")
+    lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user)
+    assert "GPU use 91 %" in measured(watch)
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=60)
+    assert_nothing_is_left(lab, job)
