@@ -15,7 +15,7 @@ class Server:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.greeting = greeting
         self.received: list[Message] = []
-        self.thread = threading.Thread(target=self._serve)
+        self.thread = threading.Thread(target=self._serve, daemon=True)  # a failed test must not hold the session
         self.thread.start()
 
     @property

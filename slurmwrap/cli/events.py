@@ -97,6 +97,11 @@ def passed(judged: int, applied: int, waiting: int) -> Event:
     return Event(kind=Kind.PASSED, text=text)
 
 
+def late(what: str, text: str) -> Event:
+    """The watchdog's: `what` should have been heard of."""
+    return Event(kind=Kind.ERROR, text=text, fields=(("SLURMWRAP_LATE", what),))
+
+
 def note(text: str) -> Event:
     """Anything else."""
     return Event(kind=Kind.NOTE, text=text)

@@ -29,6 +29,7 @@ from slurmwrap.records import dataclass, replace
 
 _SYSTEMD_RUNS = Path("/run/systemd/system")  # sd_booted(3)
 _PATIENCE_S = 60.0
+_RECONFIGURE_S = 300.0  # slurmctld answers when it is done, on a large cluster that has jobs after a minute and more
 
 Say = Callable[[str], None]
 
@@ -47,6 +48,11 @@ class System:
     def alive(self) -> bool:
         """Whether it is the system that we run in."""
         return self.tree.root == Path("/")
+
+    @property
+    def here(self) -> str:
+        """This machine's name; "" for an image."""
+        return os.uname().nodename if self.alive else ""
 
     @property
     def systemd_runs(self) -> bool:
@@ -75,12 +81,16 @@ def switch_on(plan: Plan, system: System, manifest: Manifest, *, unfinished: boo
 
     `unfinished`: an earlier attempt may have edited slurm.conf and not come to tell Slurm.
     """
-    for change in plan.changes:
-        if change.before != change.after:
+    due = [change for change in plan.changes if change.before != change.after]
+    if not plan.wanted.edit:
+        for change in due:
+            system.say(f"{change.path} is not edited: bring the lines that `slurmwrap hooks plan` shows there yourself")
+    else:
+        for change in due:
             write_change(change, system)
             system.say(f"edited {change.path}")
-    if any(change.before != change.after for change in plan.changes) or unfinished:
-        tell_slurm(system)
+        if due or unfinished:
+            tell_slurm(system)
     enabled = _enable(plan, system)
     for path in plan.stale:
         system.tree.remove(Path(path))
@@ -127,7 +137,7 @@ def tell_slurm(system: System) -> None:
     """`scontrol reconfigure`, which makes slurmctld and every slurmd read slurm.conf again."""
     if not system.alive or not system.reconfigure:
         return
-    told = run(["scontrol", "reconfigure"], timeout_s=_PATIENCE_S)
+    told = run(["scontrol", "reconfigure"], timeout_s=_RECONFIGURE_S)
     if not told.ok:
         raise SlurmwrapError(
             f"scontrol reconfigure: {told.stderr.decode('utf-8', 'replace').strip() or 'no answer'}",
@@ -140,7 +150,8 @@ def _enable(plan: Plan, system: System) -> tuple[str, ...]:
     if not plan.enable or not system.systemd_runs:
         return ()
     systemctl(["daemon-reload"])
-    systemctl(["enable", "--now", *plan.enable])
+    systemctl(["enable", *plan.enable])
+    systemctl(["restart", *plan.enable])  # what ran before is of the release, and of the units, before
     system.say(f"started {', '.join(plan.enable)}")
     return plan.enable
 

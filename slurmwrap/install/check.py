@@ -7,10 +7,13 @@ from pathlib import Path
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.host.command import run
+from slurmwrap.install import units
 from slurmwrap.install.apply import System
+from slurmwrap.install.controllers import others
 from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
+from slurmwrap.install.planning import configured
 from slurmwrap.install.slurmconf import Edit, holds
-from slurmwrap.install.wanted import account
+from slurmwrap.install.wanted import Wanted, account
 from slurmwrap.records import dataclass
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -32,7 +35,7 @@ def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, s
         return (_taken_back(manifest),)
     looks = [_whole(manifest), *_files(manifest, system), *_edits(manifest, system), *_places(manifest, system)]
     if system.alive:
-        looks += _in_force(manifest, slurm)
+        looks += _in_force(manifest, slurm, system.here)
         looks += _units(manifest, system)
     return tuple(looks)
 
@@ -94,7 +97,7 @@ def _places(manifest: Manifest, system: System) -> list[Held]:
     return found or [Held(what="directories", state=OK, text=", ".join(wanted))]
 
 
-def _in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]]) -> list[Held]:
+def _in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]], here: str) -> list[Held]:
     """Whether slurmctld has read the lines."""
     try:
         told = slurm()
@@ -104,7 +107,17 @@ def _in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]]) -> lis
     if missing:
         hint = "Run `scontrol reconfigure`."
         return [Held(what="slurmctld", state=FAIL, text=f"has not in force: {', '.join(missing)}", hint=hint)]
-    return [Held(what="slurmctld", state=OK, text="has all lines in force")]
+    return [Held(what="slurmctld", state=OK, text="has all lines in force"), *_controllers(told, here)]
+
+
+def _controllers(told: Mapping[str, str], here: str) -> list[Held]:
+    """What cannot be seen from here is said, not judged."""
+    hosts = [name.partition("(")[0] for name in told.get("SlurmctldHost", "").split(",")]
+    names = others(hosts, here)
+    if not names:
+        return []
+    hint = "What belongs there: `slurmwrap hooks bundle --controller FILE.tar.gz`; there `tar -C / -dzf` compares."
+    return [Held(what="controllers", state=OK, text=f"not looked at: {', '.join(names)}", hint=hint)]
 
 
 def _lines(edit: Edit) -> tuple[str, ...]:
@@ -128,6 +141,19 @@ def _units(manifest: Manifest, system: System) -> list[Held]:
         return [Held(what="systemd", state=WARN, text="does not run here: no unit is active", hint=hint)]
     asleep = [unit for unit in manifest.units if not run(["systemctl", "is-active", "-q", unit], timeout_s=10).ok]
     if asleep or not manifest.units:
-        hint = f"systemctl enable --now {' '.join(asleep)}"
+        hint = f"systemctl enable --now {' '.join(asleep or units.ENABLED)}"
         return [Held(what="systemd", state=FAIL, text=f"not active: {', '.join(asleep) or 'none'}", hint=hint)]
+    if _out_of_step(manifest, system):
+        hint = "They may write only where they were told to: `slurmwrap hooks install` writes them again."
+        text = f"{', '.join(_out_of_step(manifest, system))}: {manifest.settings['config']} names other places by now"
+        return [Held(what="systemd", state=WARN, text=text, hint=hint)]
     return [Held(what="systemd", state=OK, text=", ".join(manifest.units))]
+
+
+def _out_of_step(manifest: Manifest, system: System) -> list[str]:
+    """Units that would be others with the site's configuration as it is now: a report directory set since then."""
+    wanted = Wanted(**manifest.settings)
+    now = units.rendered(wanted, configured(wanted, system.tree))
+    found = ((name, system.tree.read(Path(wanted.units) / name)) for name, _ in now)
+    there = {name: one.content for name, one in found if one is not None}
+    return [name for name, text in now if name in there and there[name] != text.encode()]

@@ -18,7 +18,7 @@ import fnmatch
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
-from slurmwrap.install.slurmconf import Edit, Setting, named
+from slurmwrap.install.slurmconf import KEPT, Edit, Setting, named
 from slurmwrap.records import dataclass
 
 # Since then a reconfigured slurmctld is a new process. Before, it does not take up an EpilogSlurmctld where none was
@@ -27,7 +27,6 @@ FORKS_SINCE = (23, 11)
 MANY_SINCE = (24, 11)  # Prolog, Epilog and EpilogSlurmctld on several lines (slurm.conf(5) of that release)
 OUR_DEADLINE_S = 10  # of every hook (prolog/node_hook.sh)
 TIMEOUT_S = 60
-KEPT = "# slurmwrap keeps: "
 NODE_HOOKS = ("Prolog", "Epilog")
 PROGRAMS = (*NODE_HOOKS, "EpilogSlurmctld")
 # Flags that make the Prolog run when the allocation is made (slurm.conf(5), PrologFlags).
@@ -77,12 +76,18 @@ def compose(
     main: str,
     names_in: Collection[tuple[str, str]] = (),
     cli_filter: bool = False,
+    spank: bool = False,
 ) -> Composition:
     """`settings` without any of ours; `directory`: of the hooks; `main`: slurm.conf; `names_in`: (directory, file name)
-    of what lies in the directories that the site's patterns name."""
+    of what lies in the directories that the site's patterns name; `spank`: there are SPANK plugins, whose prolog
+    and epilog have the same timeout."""
     parts = [_program(key, named(settings, key), directory, release, names_in) for key in PROGRAMS]
-    others = any(named(settings, key) for key in (*PROGRAMS, "PrologSlurmctld", "TaskProlog"))
-    parts += [_flags(named(settings, "PrologFlags")), _timeout(named(settings, "PrologEpilogTimeout"), others)]
+    others = spank or any(named(settings, key) for key in (*PROGRAMS, "PrologSlurmctld", "PlugStackConfig"))
+    parts += [
+        _flags(named(settings, "PrologFlags"), bool(named(settings, "Prolog"))),
+        _timeout(named(settings, "PrologEpilogTimeout"), others),
+    ]
+    parts += [_short(named(settings, key)) for key in ("PrologTimeout", "EpilogTimeout")]
     if cli_filter:
         parts.append(_filter(named(settings, "CliFilterPlugins")))
     parts = [_with_room(part) for part in parts]
@@ -104,6 +109,12 @@ def _with_room(part: _Part) -> _Part:
                 conflict=f"{_where(setting)}: {setting.key} stands on a line with others: give it one of its own."
             )
     return part
+
+
+def node_lines(edits: Iterable[Edit]) -> tuple[str, ...]:
+    """Of the lines that are added: those by which slurmd finds its hooks."""
+    lines = (line for edit in edits for line in edit.block)
+    return tuple(line for line in lines if line.partition("=")[0] in NODE_HOOKS)
 
 
 def hook_of(key: str) -> str:
@@ -168,13 +179,22 @@ def _into_pattern(key: str, site: Setting, names_in: Collection[tuple[str, str]]
     return _Part(copy=(Path(pattern.parent / name), hook_of(key)), remark=remark)
 
 
-def _flags(found: tuple[Setting, ...]) -> _Part:
+def _flags(found: tuple[Setting, ...], theirs: bool) -> _Part:
+    """`theirs`: the site has a Prolog."""
+    when = " With Alloc the Prolog, yours too, runs on every node of a job as it is allocated, not at the first step."
     if not found:
-        return _Part(lines=("PrologFlags=Alloc",))
+        return _Part(lines=("PrologFlags=Alloc",), remark=when.strip() if theirs else "")
     last = found[-1]
-    if _IMPLY_ALLOC & {flag.strip().lower() for flag in last.value.split(",")}:
+    flags = {flag.strip().lower() for flag in last.value.split(",")}
+    if "runinjob" in flags:
+        return _Part(remark=f"PrologFlags={last.value}: with RunInJob Slurm runs the hooks in each job's own cgroup. "
+                            "slurmwrap was not tried with it: try it on one node first.")  # fmt: skip
+    if _IMPLY_ALLOC & flags:
         return _Part()
-    return _Part(swaps=((last, f"Alloc,{last.value}"),), remark=f"PrologFlags={last.value} gets Alloc as well.")
+    return _Part(
+        swaps=((last, f"Alloc,{last.value}"),),
+        remark=f"PrologFlags={last.value} gets Alloc as well.{when if theirs else ''}",
+    )
 
 
 def _timeout(found: tuple[Setting, ...], others: bool) -> _Part:
@@ -183,9 +203,14 @@ def _timeout(found: tuple[Setting, ...], others: bool) -> _Part:
             return _Part(remark="PrologEpilogTimeout is not set and stays so: it would end the site's programs too. "
                                 f"Ours end by themselves within {OUR_DEADLINE_S} s.")  # fmt: skip
         return _Part(lines=(f"PrologEpilogTimeout={TIMEOUT_S}",))
-    value = found[-1].value
+    return _short(found)
+
+
+def _short(found: tuple[Setting, ...]) -> _Part:
+    """A remark where the site's own timeout may end a hook of ours; 26.05 has one for each of them as well."""
+    value = found[-1].value if found else ""
     if value.isdigit() and int(value) < OUR_DEADLINE_S + 5:
-        return _Part(remark=f"PrologEpilogTimeout={value} is the site's and stays; a hook of ours may take "
+        return _Part(remark=f"{found[-1].key}={value} is the site's and stays; a hook of ours may take "
                             f"{OUR_DEADLINE_S} s where a driver or file system hangs, and Slurm drains the node of one "
                             f"that it has to end: {OUR_DEADLINE_S + 5} or more is safer.")  # fmt: skip
     return _Part()

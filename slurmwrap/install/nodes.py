@@ -33,15 +33,23 @@ _WORDS: Mapping[int, str] = {
     unpack.NOT_OURS: "a file of the same name is there and is not slurmwrap's",
     unpack.NOT_WRITTEN: "its files could not be written (disk full, read-only?)",
     unpack.DIFFERS: "its files differ after the copy",
+    unpack.NOT_NAMED: "its slurmd reads a slurm.conf of its own, which has not the new lines",
+    unpack.STALE: "its slurmd is configless and has not fetched the new lines yet (restart slurmd there)",
+    unpack.NO_CONF: "the slurm.conf that its slurmd reads was not found",
+    unpack.STILL_NAMED: "its slurmd reads a slurm.conf of its own, which still names the hooks",
 }
+STILL_NAMED = _WORDS[unpack.STILL_NAMED]
+NOT_SEEN = frozenset(_WORDS[code] for code in (unpack.NOT_NAMED, unpack.STALE))  # no hook of ours runs there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """What goes to the nodes. `files`: (path, mode, content)."""
+    """What goes to the nodes. `files`: (path, mode, content); `named`: what their slurm.conf shall set of them."""
 
     files: tuple[tuple[Path, int, bytes], ...]
     python: str
+    named: tuple[str, ...] = ()
+    folders: tuple[tuple[Path, int, str], ...] = ()  # (path, mode, owner by name): of a controller alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,10 @@ def bundle(shipment: Shipment) -> bytes:
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, compresslevel=9) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
+        for path, mode, owner in shipment.folders:
+            entry = tarfile.TarInfo(str(path).lstrip("/"))
+            entry.type, entry.mode, entry.uname = tarfile.DIRTYPE, mode, owner
+            archive.addfile(entry)
         for path, mode, content in shipment.files:
             entry = tarfile.TarInfo(str(path).lstrip("/"))
             entry.size, entry.mode, entry.uname, entry.gname = len(content), mode, "root", "root"
@@ -73,11 +85,11 @@ def bundle(shipment: Shipment) -> bytes:
 
 
 def script(shipment: Shipment, action: str) -> bytes:
-    """The batch script of one node: `action` "lay" or "take". ValueError where Slurm would not take it for its size."""
+    """The batch script of one node: `action` of observe/unpack.py. ValueError: larger than Slurm would take."""
     source = Path(unpack.__file__).read_text(encoding="utf-8")
     contents = shipment if action == "lay" else _names_only(shipment)
     packed = base64.b64encode(bundle(contents)).decode("ascii")
-    text = f"#!{shipment.python} -IS\n{source}\nsys.exit(run({action!r}, {packed!r}))\n".encode()
+    text = f"#!{shipment.python} -IS\n{source}\nsys.exit(run({action!r}, {packed!r}, {shipment.named!r}))\n".encode()
     if len(text) > _LIMIT:
         raise ValueError(f"{len(text)} bytes are more than a batch script may have")
     return text
@@ -122,7 +134,7 @@ def send(
         if running and clock.now() > deadline:
             for job in running:
                 _cancel(job.job_id, slurm)
-                ended(Sent(node=job.node, reason=f"its job did not start within {patience_s:.0f} s: it is busy"))
+                ended(Sent(node=job.node, reason=f"its job did not end within {patience_s:.0f} s: it is busy"))
             for name in waiting:
                 ended(Sent(node=name, reason="there was no time left for it"))
             break
@@ -136,6 +148,10 @@ def _submitted(name: str, node: Node | None, text: bytes, slurm: Slurm) -> tuple
         return None, "Slurm knows no such node"
     if node.state == "DOWN" or "NOT_RESPONDING" in node.flags:
         return None, "it is down"
+    if node.flags & {"POWERED_DOWN", "POWERING_DOWN"}:
+        return None, "it is powered down: its image needs the files (`slurmwrap hooks bundle`)"
+    if not node.usable and "DRAIN" not in node.flags:
+        return None, f"it is {'+'.join((node.state, *sorted(node.flags)))}: no job can start there"
     if not node.usable or not node.partitions:
         return None, "it is drained or in no partition: no job can start there"
     options = (

@@ -10,11 +10,12 @@ from typing import Any
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.host.hookfiles import Chained, rendered
-from slurmwrap.install import units
+from slurmwrap.install import controllers, units
 from slurmwrap.install.compose import Composition, compose
 from slurmwrap.install.manifest import Edited, Manifest, digest
 from slurmwrap.install.safely import Found, Tree
-from slurmwrap.install.slurmconf import BEGIN, Edit, Setting, applied, holds, reverted, settings_of
+from slurmwrap.install.slurmconf import BEGIN, KEPT, Edit, Setting, applied, holds, reverted, settings_of, stripped
+from slurmwrap.install.spank import plugins_there
 from slurmwrap.install.wanted import Account, Wanted, account
 from slurmwrap.records import dataclass, field, replace
 from slurmwrap.shipped import shipped
@@ -79,6 +80,7 @@ class Plan:
     conflicts: tuple[str, ...]
     remarks: tuple[str, ...]
     restart: bool = False  # slurmctld has to be started again before EpilogSlurmctld runs
+    controllers: tuple[str, ...] = ()  # other hosts of slurmctld, on which nothing is done
     stale: tuple[str, ...] = ()  # files of an earlier installation of ours that no longer belong
 
     @property
@@ -93,30 +95,40 @@ class Plan:
         return settled and all(one.before == one.after for one in self.changes) and not self.stale
 
 
-def read_conf(tree: Tree, path: Path, manifest: Manifest | None) -> tuple[Setting, ...]:
-    """slurm.conf and what it includes, as they would be without us."""
-    return settings_of(str(tree.real(path)), lambda name: _base(tree, Path(name), manifest)[0])
+def read_conf(tree: Tree, path: Path, manifest: Manifest | None, *, edit: bool = True) -> tuple[Setting, ...]:
+    """slurm.conf and what it includes, as they would be without us. `edit` False: lines that others brought there, as
+    we asked them to, are ours though no manifest knows of them."""
+    return settings_of(str(tree.real(path)), lambda name: _base(tree, Path(name), manifest, edit=edit)[0])
 
 
 def make_plan(
-    wanted: Wanted, tree: Tree, manifest: Manifest | None, release: tuple[int, int], *, command_found: bool = True
+    wanted: Wanted,
+    tree: Tree,
+    manifest: Manifest | None,
+    release: tuple[int, int],
+    *,
+    command_found: bool = True,
+    here: str = "",
 ) -> Plan:
-    """SlurmwrapError where the system cannot even be looked at."""
+    """SlurmwrapError where the system cannot even be looked at. `here`: this machine's name; "" for an image."""
     main = tree.real(Path(wanted.slurm_conf))
-    settings = read_conf(tree, main, manifest)
+    settings = read_conf(tree, main, manifest, edit=wanted.edit)
     together = compose(
         settings, directory=Path(wanted.directory), release=release, main=str(main),
         names_in=_names_in(tree, settings, manifest), cli_filter=wanted.cli_filter == "on",
+        spank=plugins_there(tree, main.parent / "plugstack.conf"),
     )  # fmt: skip
     slurm = account(tree, wanted.slurm_user)
     places = tuple(_looked(place, tree) for place in _places(wanted, slurm, tree))
     items = tuple(_judged(item, tree, manifest) for item in _items(wanted, together, tree, main))
     _refuse_open([item.path for item in items if item.on_nodes], tree)
-    changes = tuple(_change(edit, tree, manifest) for edit in together.edits)
+    changes = tuple(_change(edit, tree, manifest, wanted) for edit in together.edits)
     wrong = [place.text for place in places if place.state == CONFLICT]
     wrong += [item.text for item in items if item.state == CONFLICT]
     conflicts = (*together.conflicts, *_about_filter(wanted, manifest, main), *wrong)
+    hosts = controllers.hosts_of(settings)
     remarks = [*together.remarks, *_about_config(wanted, tree, items)]
+    remarks += [text for text in (controllers.not_one(hosts, here),) if text]
     if not command_found and wanted.units:
         remarks.append(f"There is no {wanted.command} here; the services start it.")
     paths = {str(item.path) for item in items}
@@ -125,7 +137,7 @@ def make_plan(
     return Plan(
         wanted=wanted, release=release, places=places, items=items, changes=changes,
         enable=units.ENABLED if wanted.units else (), conflicts=conflicts, remarks=tuple(remarks), stale=stale,
-        restart=together.restart,
+        restart=together.restart, controllers=controllers.others(hosts, here),
     )  # fmt: skip
 
 
@@ -136,7 +148,7 @@ def _refuse_open(paths: list[Path], tree: Tree) -> None:
         strict.names(folder)  # opens every directory on the way
 
 
-def _base(tree: Tree, path: Path, manifest: Manifest | None) -> tuple[str, Found]:
+def _base(tree: Tree, path: Path, manifest: Manifest | None, *, edit: bool) -> tuple[str, Found]:
     """(a configuration file's text without our lines, the file)."""
     found = tree.read(path)
     if found is None:
@@ -145,6 +157,8 @@ def _base(tree: Tree, path: Path, manifest: Manifest | None) -> tuple[str, Found
     known = manifest.edit_of(path) if manifest else None
     if known is not None and holds(text, known.edit):
         return reverted(text, known.edit, newline_at_end=known.newline_at_end), found
+    if not edit and (BEGIN in text or KEPT in text):
+        return stripped(text), found
     if BEGIN in text:
         raise SlurmwrapError(
             f"{path} holds lines of slurmwrap that no installation here knows of",
@@ -230,7 +244,7 @@ def _items(wanted: Wanted, together: Composition, tree: Tree, main: Path) -> lis
         text = (shipped("hooks") / "cli_filter.lua").read_bytes()
         items.append(Item(path=main.parent / "cli_filter.lua", kind="filter", content=text, on_nodes=True))
     if wanted.units:
-        for name, unit in units.rendered(wanted, _configured(wanted, tree)):
+        for name, unit in units.rendered(wanted, configured(wanted, tree)):
             items.append(Item(path=Path(wanted.units) / name, kind="unit", content=unit.encode()))
     return items
 
@@ -258,9 +272,9 @@ def _judged(item: Item, tree: Tree, manifest: Manifest | None) -> Item:
     return replace(item, state=CONFLICT, text=text)
 
 
-def _change(edit: Edit, tree: Tree, manifest: Manifest | None) -> Change:
+def _change(edit: Edit, tree: Tree, manifest: Manifest | None, wanted: Wanted) -> Change:
     path = Path(edit.file)
-    base, found = _base(tree, path, manifest)
+    base, found = _base(tree, path, manifest, edit=wanted.edit)
     return Change(path=path, found=found, base=base, after=applied(base, edit), edit=edit)
 
 
@@ -281,7 +295,7 @@ def _toml(text: str) -> str:
     return json.dumps(text)  # TOML's basic strings are JSON's
 
 
-def _configured(wanted: Wanted, tree: Tree) -> dict[str, Any]:
+def configured(wanted: Wanted, tree: Tree) -> dict[str, Any]:
     """The site's file as it is; {} where there is none, or one that slurmwrap itself will refuse."""
     found = tree.read(Path(wanted.config))
     try:
@@ -314,7 +328,7 @@ def _about_config(wanted: Wanted, tree: Tree, items: tuple[Item, ...]) -> list[s
     """Which keys the site's own file lacks, or has otherwise."""
     if any(item.kind == "config" and item.state == NEW for item in items):
         return []
-    site = _configured(wanted, tree).get("site", {})
+    site = configured(wanted, tree).get("site", {})
     needed = {"spool": wanted.spool, "published": wanted.published, "state_dir": wanted.state_dir}
     needed |= {"munge_socket": wanted.munge_socket} if wanted.munge_socket else {}
     missing = [

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.errors import SlurmwrapError
+from slurmwrap.install import units
 from slurmwrap.install.apply import System, systemctl, tell_slurm, write_change
 from slurmwrap.install.manifest import (
     REMOVED,
@@ -74,6 +75,11 @@ def _change(known: Edited, tree: Tree) -> Change | None:
 
 def restore_conf(taking: Taking, manifest: Manifest, system: System) -> Manifest:
     """The site's configuration as it was; slurmctld and nodes read it again. After that no hook is started."""
+    if taking.changes and not manifest.settings.get("edit", True):
+        raise SlurmwrapError(
+            f"{taking.changes[0].path} has slurmwrap's lines still, and is not edited by us (--no-edit)",
+            hint="Take them out where that file is written, run `scontrol reconfigure`, then this again.",
+        )
     again = manifest.state == REMOVING  # an earlier attempt may not have come to tell Slurm
     manifest = replace(manifest, state=REMOVING)
     write_manifest(system.tree, manifest, system.manifest_file)
@@ -99,7 +105,7 @@ def take_away(
     for name in (*(one.path for one in manifest.files), *(one.edit.file for one in manifest.edits)):
         system.tree.remove_aside(Path(name))
     if manifest.units and system.systemd_runs:
-        systemctl(["daemon-reload"], must=False)
+        _forget(manifest, system)
     if purge:
         for path in taking.data:
             _empty(path, system.tree)
@@ -109,6 +115,15 @@ def take_away(
     else:
         remove_manifest(system.tree, system.manifest_file)
     return (*taking.changed, *left)
+
+
+def _forget(manifest: Manifest, system: System) -> None:
+    """What systemd itself keeps of units that are gone: a failed one would stay in `systemctl --failed`."""
+    systemctl(["daemon-reload"], must=False)
+    services = [Path(one.path).name for one in manifest.files if one.kind == "unit" and one.path.endswith(".service")]
+    systemctl(["reset-failed", *services], must=False)
+    for stamp in units.STAMPS:
+        system.tree.remove(stamp)
 
 
 def _empty(path: Path, tree: Tree) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from slurmwrap.install.check import Held
+from slurmwrap.install.controllers import needs
 from slurmwrap.install.planning import CONFLICT, NEW, SAME, UPGRADE, Change, Plan
 from slurmwrap.install.remove import Taking
 from slurmwrap.records import asdict
@@ -44,6 +45,8 @@ def plan_text(plan: Plan, steps: Sequence[str], paint: Paint) -> str:
     numbered = [_wrapped(f"  {number}. ", step) for number, step in enumerate(steps, 1)]
     blocks.append(_titled("Users: none is made; all runs as root or SlurmUser. Then, in this order", numbered, paint))
     blocks.append(_titled("To know", [_wrapped("  - ", text) for text in plan.remarks], paint))
+    elsewhere = [_wrapped("  - ", text) for text in needs(plan.controllers, wanted.directory)]
+    blocks.append(_titled("Other controllers: for you to do", elsewhere, paint))
     in_the_way = [paint(_wrapped("  ! ", text), "red") for text in plan.conflicts]
     blocks.append(_titled("In the way: nothing can be installed", in_the_way, paint))
     if plan.nothing_to_do and not plan.conflicts:
@@ -101,6 +104,7 @@ def plan_json(plan: Plan, steps: Sequence[str]) -> dict[str, Any]:
         "steps": list(steps),
         "remarks": list(plan.remarks),
         "conflicts": list(plan.conflicts),
+        "other_controllers": list(plan.controllers),
         "nothing_to_do": plan.nothing_to_do,
     }  # fmt: skip
 

@@ -16,6 +16,7 @@ from slurmwrap.records import dataclass
 
 BEGIN = "# BEGIN slurmwrap: `slurmwrap hooks uninstall` takes this block out"
 END = "# END slurmwrap"
+KEPT = "# slurmwrap keeps: "
 _PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*\+?=\s*("[^"]*"|\S+)')
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _COMMENT = re.compile(r"(?<!\\)#.*")
@@ -144,6 +145,17 @@ def _without_block(text: str, edit: Edit, newline_at_end: bool) -> str:
     if not rest and not newline_at_end and head.endswith("\n") and not edit.before and not edit.top:
         head = head[:-1]
     return head + rest
+
+
+def stripped(text: str) -> str:
+    """Without a block of ours, and with the site's lines that it keeps as comments, whichever edit that was."""
+    kept, inside = list[str](), False
+    for line in text.splitlines(keepends=True):
+        inside = inside or line.rstrip() == BEGIN
+        if not inside:
+            kept.append(line.removeprefix(KEPT))
+        inside = inside and line.rstrip() != END
+    return "".join(kept)
 
 
 def holds(text: str, edit: Edit) -> bool:

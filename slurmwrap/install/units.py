@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from slurmwrap.install.wanted import Wanted
 
 ENABLED = ("slurmwrap-reconcile.service", "slurmwrap-report.timer", "slurmwrap-watchdog.timer")
+STAMPS = (Path("/var/lib/systemd/timers/stamp-slurmwrap-report.timer"),)  # of Persistent=, systemd.timer(5)
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")  # systemd's own
 _HIDDEN = ("/tmp", "/var/tmp")  # by PrivateTmp=
 

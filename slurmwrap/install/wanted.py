@@ -50,6 +50,7 @@ class Wanted:
     gate: str = "off"
     cli_filter: str = "off"  # "files": cli_filter.lua is laid; "on": slurm.conf names it too
     slurm_bin: str = ""  # of Slurm's commands, where they are not in the PATH that systemd gives to services
+    edit: bool = True  # False: slurm.conf is written by others, who bring the lines there
     become_users: bool = False  # the reconciler may read users' files as these users where SlurmUser is not root
 
     @property

@@ -43,16 +43,23 @@ def beat(state_dir: Path, now: float) -> None:
             os.close(handle)
 
 
-def look(state_dir: Path, reports: Path, now: float) -> tuple[Late, ...]:
-    """() where all is well. `reports`: where the night's pages are kept."""
+def since(state_dir: Path, now: float) -> float:
+    """When the watchdog first looked here, Unix seconds; `now` where it never did."""
+    at = _remembered(state_dir / MEMORY).get("since")
+    return at if isinstance(at, float) else now
+
+
+def look(state_dir: Path, reports: Path, now: float, *, since: float = 0.0) -> tuple[Late, ...]:
+    """() where all is well. `reports`: where the night's pages are kept. `since`: what was never heard of is due from
+    then on; before its first night a new installation is not late."""
     heard, told = last_beat(state_dir), last_report(reports)
     found = []
-    if not 0 <= now - heard < LATE_S:
+    if not 0 <= now - (heard or since) < LATE_S:
         hint = "systemctl status slurmwrap-reconcile; journalctl -u slurmwrap-reconcile; slurmwrap doctor"
         found.append(
             Late(what="reconciler", at=heard, text=f"no pass of the reconciler for {_ago(now, heard)}", hint=hint)
         )
-    if not -3600 <= now - told < REPORT_S:
+    if not -3600 <= now - (told or since) < REPORT_S:
         hint = "systemctl list-timers slurmwrap-report.timer; journalctl -u slurmwrap-report"
         found.append(Late(what="report", at=told, text=f"no night report for {_ago(now, told)}", hint=hint))
     return tuple(found)
@@ -74,7 +81,7 @@ def last_report(reports: Path) -> float:
 def news(state_dir: Path, late: tuple[Late, ...], now: float) -> str:
     """What people shall hear now: "late" when something new is late or a day has passed, "well" when all is well
     again, "" when they know. Keeps what they heard. StoreError where that cannot be kept."""
-    path = state_dir / MEMORY
+    path, began = state_dir / MEMORY, since(state_dir, now)
     before = _remembered(path)
     names = sorted(one.what for one in late)
     known, at = before.get("late"), before.get("at")
@@ -83,7 +90,7 @@ def news(state_dir: Path, late: tuple[Late, ...], now: float) -> str:
         word = "late"
     else:
         word = "well" if known and not names else ""
-    _keep(state_dir, path, {"late": names, "at": now if word else at}, late)
+    _keep(state_dir, path, {"late": names, "at": now if word else at, "since": began}, late)
     return word
 
 

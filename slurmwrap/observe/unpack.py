@@ -1,4 +1,5 @@
-"""Runs on a node as root, out of a batch script: lays the hooks' files there and compares, or takes them away.
+"""Runs on a node as root, out of a batch script: lays the hooks' files there and compares, takes them away, or looks
+whether the slurm.conf that this node's slurmd reads names them.
 
 It goes alone: the controller sends this text with the files in it. No link is followed, nothing is written where others
 than root may write, and no file is replaced or removed that is not slurmwrap's. The exit code says what went wrong.
@@ -7,11 +8,16 @@ import base64
 import hashlib
 import io
 import os
+import re
 import stat
 import sys
 import tarfile
 
 DONE, NOT_ROOT, OPEN_TO_OTHERS, NOT_OURS, NOT_WRITTEN, DIFFERS = 0, 21, 22, 23, 24, 25
+NOT_NAMED, STALE, NO_CONF, STILL_NAMED = 26, 27, 28, 29
+CONFIGLESS = "/run/slurm/conf/slurm.conf"
+SETTING = re.compile(r"^\s*(prolog|epilog)\s*\+?=\s*\"?([^\s\"#]+)", re.IGNORECASE)
+INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE)
 MARK = b"slurmwrap"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -24,14 +30,20 @@ class Refused(Exception):
         self.code = code
 
 
-def run(action, packed):
-    """`action`: "lay" or "take"; `packed`: a tar.gz as base64, its names without the first slash. The exit code."""
+def run(action, packed, named=()):
+    """`action`: "lay", "look", "free" (may they be taken?) or "take"; `packed`: a tar.gz as base64, its names without the first slash; `named`: what
+    slurm.conf shall set, "Prolog=/.../prolog". The exit code."""
     try:
         if os.geteuid() != 0:
             raise Refused(NOT_ROOT, "not root")
+        if action == "look":
+            look(named)
+            return DONE
         with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed)), mode="r:gz") as archive:
             files = [(one.name, one.mode, archive.extractfile(one).read()) for one in archive if one.isfile()]
-        for name, mode, content in files:
+        if action != "lay":
+            refuse_named(["/" + name for name, _, _ in files])
+        for name, mode, content in files if action != "free" else ():
             (lay if action == "lay" else take)(name, mode, content)
     except Refused as refusal:
         sys.stdout.write("%s\n" % refusal)
@@ -40,6 +52,48 @@ def run(action, packed):
         sys.stdout.write("%s\n" % error)
         return NOT_WRITTEN
     return DONE
+
+
+def look(named):
+    """Whether the slurm.conf of this node's slurmd sets all of `named`."""
+    path, found = conf()
+    if not path:
+        raise Refused(NO_CONF, "no slurm.conf")
+    for one in named:
+        key, _, value = one.partition("=")
+        if (key.lower(), value) not in found:
+            stale = path == CONFIGLESS or os.path.basename(os.path.dirname(path)) == "conf-cache"
+            raise Refused(STALE if stale else NOT_NAMED, "%s has not %s" % (path, one))
+
+
+def refuse_named(paths):
+    """As long as slurmd would run one of these it must stay: Slurm drains a node whose Epilog is missing."""
+    path, found = conf()
+    named = [value for _, value in found if value in paths]
+    if named:
+        raise Refused(STILL_NAMED, "%s names %s" % (path, named[0]))
+
+
+def conf():
+    """(path, what it sets of Prolog and Epilog) of the slurm.conf that slurmd tells its jobs of; ("", []): none."""
+    for path in (os.environ.get("SLURM_CONF", ""), CONFIGLESS, "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"):
+        if path and os.path.isfile(path):
+            return path, list(settings(path, 0))
+    return "", []
+
+
+def settings(path, depth):
+    """(key in lower case, value) of Prolog and Epilog, with what the file includes."""
+    with io.open(path, encoding="latin-1") as stream:
+        lines = stream.read().splitlines()
+    for line in lines:
+        included, setting = INCLUDE.match(line), SETTING.match(line)
+        if included and depth < 8:
+            below = os.path.join(os.path.dirname(path), included.group(1))
+            for one in settings(below, depth + 1) if os.path.isfile(below) else ():
+                yield one
+        elif setting:
+            yield setting.group(1).lower(), setting.group(2)
 
 
 def lay(name, mode, content):

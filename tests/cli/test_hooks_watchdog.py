@@ -38,6 +38,10 @@ def told(server: Server) -> list[tuple[str, str]]:
 
 def test_it_ends_with_2_tells_the_journal_and_mails_once_and_when_it_is_over(tmp_path: Path) -> None:
     server = Server()  # each takes one message: a second would not be answered
+    fresh = watchdog(configured(tmp_path, server), "--json")
+    assert (fresh.returncode, json.loads(fresh.stdout)["late"]) == (0, [])  # the day of installation is no alarm
+    memory = json.loads((tmp_path / "watchdog.json").read_text())
+    (tmp_path / "watchdog.json").write_text(json.dumps({**memory, "since": memory["since"] - 2 * 86400}))
     late = watchdog(configured(tmp_path, server), "--json")
     assert (late.returncode, [one["what"] for one in json.loads(late.stdout)["late"]]) == (2, ["reconciler", "report"])
     assert told(server) == [("ops@example.org, night@example.org", "slurmwrap: late")]

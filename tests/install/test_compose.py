@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.install.compose import Chain, Composition, compose
+from slurmwrap.install.safely import Tree
 from slurmwrap.install.slurmconf import applied, reverted, settings_of
+from slurmwrap.install.spank import plugins_there
 
 MAIN = "/etc/slurm/slurm.conf"
 HOOKS = Path("/h")
@@ -107,14 +109,50 @@ def test_the_prolog_runs_when_the_allocation_is_made(flags: str, wanted: list[st
     assert [new for edit in found.edits for _, new in edit.swaps] == wanted
 
 
-def test_a_timeout_of_the_sites_is_never_touched_and_a_short_one_is_named() -> None:
-    found = composed("PrologEpilogTimeout=8\n")
-    assert not [line for edit in found.edits for line in edit.block if "Timeout" in line]
-    assert [text for text in found.remarks if "PrologEpilogTimeout=8 is the site's and stays" in text]
+@pytest.mark.parametrize("key", ["PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout"])
+def test_a_timeout_of_the_sites_is_never_touched_and_a_short_one_is_named(key: str) -> None:
+    found = composed(f"{key}=8\n")
+    assert not [line for edit in found.edits for line in edit.block if line.startswith(f"{key}=")]
+    assert [text for text in found.remarks if f"{key}=8 is the site's and stays" in text]
 
 
-def test_no_timeout_is_set_where_it_would_end_the_sites_own_programs() -> None:
-    found = composed("PrologSlurmctld=/site/slow\n")
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ("PrologFlags=RunInJob\n", "PrologFlags=RunInJob: with RunInJob"),
+        ("Prolog=/site/p\n", "With Alloc the Prolog, yours too, runs on every node"),
+        ("Prolog=/site/p\nPrologFlags=Serial\n", "gets Alloc as well. With Alloc the Prolog, yours too"),
+    ],
+)
+def test_what_changes_for_the_sites_own_prolog_is_said(conf: str, told: str) -> None:
+    assert [text for text in composed(conf).remarks if text.startswith(told) or told in text]
+
+
+@pytest.mark.parametrize(
+    ("plugstack", "included", "there"),
+    [
+        ("include plugstack.conf.d/*.conf\n", (), False),
+        ("include plugstack.conf.d/*.conf\n", ("pyxis.conf",), True),
+        ("include /etc/slurm/plugstack.conf.d/*.conf\n", ("README",), False),
+        ("# required old.so\n", (), False),
+        ("optional /usr/lib/slurm/x11.so\n", (), True),
+    ],
+)
+def test_spank_plugins_are_noticed(plugstack: str, included: tuple[str, ...], there: bool, image: Path) -> None:
+    etc = image / "etc/slurm"
+    (etc / "plugstack.conf").write_text(plugstack)
+    (etc / "plugstack.conf.d").mkdir(mode=0o755)
+    for name in included:
+        (etc / "plugstack.conf.d" / name).touch()
+    assert plugins_there(Tree(root=image, trusted=frozenset({0})), Path("/etc/slurm/plugstack.conf")) is there
+
+
+@pytest.mark.parametrize(
+    ("conf", "spank"),
+    [("PrologSlurmctld=/site/slow\n", False), ("PlugStackConfig=/site/plug.conf\n", False), ("", True)],
+)
+def test_no_timeout_is_set_where_it_would_end_the_sites_own_programs(conf: str, spank: bool) -> None:
+    found = composed(conf, spank=spank)
     assert not [line for edit in found.edits for line in edit.block if "Timeout" in line]
 
 

@@ -29,12 +29,12 @@ def shipment(node: Path, text: bytes = b"# slurmwrap\n") -> Shipment:
     return Shipment(files=((node / "prolog", 0o755, text), (node / "hooks.json", 0o644, b"slurmwrap")), python=PYTHON)
 
 
-def run(sent: Shipment, action: str, tmp_path: Path) -> tuple[int, str]:
-    """The batch script as slurmd would start it."""
+def run(sent: Shipment, action: str, tmp_path: Path, conf: str = "") -> tuple[int, str]:
+    """The batch script as slurmd would start it; `conf`: what it calls its slurm.conf."""
     path = tmp_path / "job"
     path.write_bytes(script(sent, action))
     path.chmod(0o755)
-    done = subprocess.run([path], capture_output=True, text=True, env={}, timeout=30)
+    done = subprocess.run([path], capture_output=True, text=True, env={"SLURM_CONF": conf}, timeout=30)
     assert done.stderr == ""
     return done.returncode, done.stdout
 
@@ -47,6 +47,44 @@ def test_the_files_lie_there_with_their_modes_and_go_again(node: Path, tmp_path:
     assert run(shipment(node), "take", tmp_path) == (0, "")
     assert not node.parent.exists() and node.parent.parent.exists()
     assert run(shipment(node), "take", tmp_path) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("folder", "text", "code"),
+    [
+        ("etc", "Prolog=/h/prolog\nEpilog=/h/epilog\n", 0),
+        ("etc", ' prolog = "/h/prolog" # ours\nInclude more.conf\n', 0),
+        ("etc", "#Prolog=/h/prolog\nEpilog=/h/epilog\n", unpack.NOT_NAMED),
+        ("etc", "Prolog=/h/prolog2\nEpilog=/h/epilog\nPrologSlurmctld=/h/prolog\n", unpack.NOT_NAMED),
+        ("conf-cache", "", unpack.STALE),
+    ],
+)
+def test_a_node_tells_whether_its_slurmd_reads_the_lines(folder: str, text: str, code: int, tmp_path: Path) -> None:
+    conf = tmp_path / folder / "slurm.conf"
+    conf.parent.mkdir()
+    conf.write_text(text)
+    (conf.parent / "more.conf").write_text("EPILOG=/h/epilog\n")
+    looked = Shipment(files=(), python=PYTHON, named=("Prolog=/h/prolog", "Epilog=/h/epilog"))
+    assert run(looked, "look", tmp_path, str(conf))[0] == code
+
+
+def test_nothing_is_taken_that_the_nodes_own_slurm_conf_still_names(node: Path, tmp_path: Path) -> None:
+    run(shipment(node), "lay", tmp_path)
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"Prolog={node}/prolog\n")
+    told = (unpack.STILL_NAMED, f"{conf} names {node}/prolog\n")
+    assert [run(shipment(node), action, tmp_path, str(conf)) for action in ("free", "take")] == [told, told]
+    assert sorted(path.name for path in node.iterdir()) == ["hooks.json", "prolog"]
+    conf.write_text(f"#Prolog={node}/prolog\n")
+    assert run(shipment(node), "free", tmp_path, str(conf)) == (0, "")
+    assert (node / "prolog").exists()
+
+
+def test_a_node_that_is_powered_down_is_not_woken(node: Path) -> None:
+    known = [Node(name="c0", state="IDLE", flags=frozenset({"CLOUD", "POWERED_DOWN"}), cpus=4, partitions=("p",))]
+    slurm = FakeSlurm()
+    (sent,) = send(("c0",), known, shipment(node), slurm, FakeClock())
+    assert (sent.reason.partition(":")[0], slurm.submitted) == ("it is powered down", [])
 
 
 def test_a_file_that_is_not_ours_stays(node: Path, tmp_path: Path) -> None:

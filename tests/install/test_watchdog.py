@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from slurmwrap.install.watchdog import HEARTBEAT, LATE_S, REMIND_S, REPORT_S, STATE, Late, beat, look, news
+from slurmwrap.install.watchdog import HEARTBEAT, LATE_S, REMIND_S, REPORT_S, STATE, Late, beat, look, news, since
 
 NOW = 1_800_000_000.0
 HINT = "systemctl status slurmwrap-reconcile; journalctl -u slurmwrap-reconcile; slurmwrap doctor"
@@ -33,6 +33,17 @@ def test_a_reconciler_that_does_not_pass_is_named_with_where_to_look(tmp_path: P
 def test_what_was_never_heard_is_late(tmp_path: Path) -> None:
     found = look(tmp_path, tmp_path / "reports", NOW)
     assert [(one.what, one.at) for one in found] == [("reconciler", 0.0), ("report", 0.0)]
+
+
+def test_before_its_first_night_a_new_installation_is_not_late(tmp_path: Path) -> None:
+    assert since(tmp_path, NOW) == NOW
+    found = []
+    for hours in (0, 0.1, 1, 25, 27):
+        now = NOW + hours * 3600
+        late = look(tmp_path, tmp_path / "reports", now, since=since(tmp_path, now))
+        news(tmp_path, late, now)
+        found.append([one.what for one in late])
+    assert found == [[], [], ["reconciler"], ["reconciler"], ["reconciler", "report"]]
 
 
 def test_a_report_of_the_night_before_last_is_late(tmp_path: Path) -> None:

@@ -102,11 +102,11 @@ def restart_controller(lab: Lab) -> None:
     layout = Layout(lab.dir)
     (pid,) = [one["pid"] for one in json.loads(layout.state_file.read_text())["daemons"] if one["name"] == "slurmctld"]
     os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: processes.started_at(pid), lambda started: not started, 10)
+    wait_for(lambda: processes.started_at(pid), lambda started: not started, 60)
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
     _, process = processes.start("slurmctld", argv, layout, user=lab.slurm_user)
     process.returncode = 0  # it lives on without us
-    wait_for(lambda: lab.run(["scontrol", "ping"]).stdout, lambda said: "is UP" in said, 15)
+    wait_for(lambda: lab.run(["scontrol", "ping"]).stdout, lambda said: "is UP" in said, 60)
     lab.run(["scontrol", "reconfigure"])
 
 
@@ -144,7 +144,7 @@ def test_installed_beside_the_sites_hooks_both_run_and_taken_back_nothing_is_lef
 
     taken = site.hooks("uninstall", "--purge", *site.manifest)
     assert taken.returncode == 0, taken.stderr
-    assert site.digest() == before
+    assert site.digest() == before, taken.stderr
     assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
     assert nodes_states(site.lab) <= WELL
 
@@ -153,7 +153,7 @@ def same_on(site: Site) -> dict[str, str]:
     """As `slurmwrap doctor` sees the nodes' hooks."""
     shared = site.base / "shared" / "spool"
     socket = str(Layout(site.lab.dir).munge_socket)
-    spool = SealedSpool(shared, socket, lambda: dict.fromkeys(NODES, "127.0.0.1"), {0}, "lab")
+    spool = SealedSpool(shared, socket, lambda: dict.fromkeys(NODES, "127.0.0.1"), {0}, site.lab.cluster)
     told = newest(one.item for one in spool.collect() if not hasattr(one.item, "reason"))
     states = {one.node: one.state for one in hooks_of(NODES, told, checksum_of(site.base / "hooks"))}
     return {node: states[node] for node in told if node == "n0"}
@@ -177,7 +177,7 @@ def test_killed_at_random_moments_jobs_run_on_and_it_goes_on_or_back(site: Site)
     assert done.returncode == 0, done.stdout + done.stderr
     taken = site.hooks("uninstall", "--purge", *site.manifest)
     assert taken.returncode == 0, taken.stderr
-    assert site.digest() == before
+    assert site.digest() == before, taken.stderr
 
 
 def test_a_node_that_cannot_get_the_files_leaves_slurm_conf_untouched(site: Site) -> None:
@@ -203,9 +203,57 @@ def test_the_files_stay_as_long_as_slurmctld_names_the_hooks(site: Site) -> None
     assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
     taken = site.hooks("uninstall", "--purge", *site.manifest)  # slurm.conf is restored already, Slurm is not told
     assert taken.returncode == 0, taken.stderr
-    assert site.digest() == before
+    assert site.digest() == before, taken.stderr
     assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
     assert nodes_states(site.lab) <= WELL
+
+
+@pytest.fixture
+def own_copy(site: Site) -> Iterator[Path]:
+    """n1's slurmd has a slurm.conf of its own: a copy of the lab's, mounted over it in n1's namespace alone."""
+    layout, own = Layout(site.lab.dir), site.lab.dir / "etc-of-n1"
+    (pid,) = [one["pid"] for one in json.loads(layout.state_file.read_text())["daemons"] if one["name"] == "n1"]
+    if Path(f"/proc/{pid}/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
+        pytest.skip("the lab's nodes have no mount namespace of their own here")
+    shutil.copytree(layout.etc, own)
+    within = ["nsenter", f"--target={pid}", "--mount", "--root"]  # a chroot is not the namespace's own root
+    subprocess.run([*within, "mount", "--bind", str(own), str(layout.etc)], check=True)
+    yield own / "slurm.conf"
+    subprocess.run([*within, "umount", str(layout.etc)], check=True)
+    shutil.rmtree(own)
+    site.lab.run(["scontrol", "reconfigure"])
+
+
+def test_a_node_with_a_slurm_conf_of_its_own_is_named_and_never_loses_what_it_still_runs(
+    site: Site, own_copy: Path
+) -> None:
+    before, conf = site.digest(), Layout(site.lab.dir).slurm_conf
+    done = site.hooks("install", "--test-node=n0", *site.options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    own = "its slurmd reads a slurm.conf of its own, which"
+    assert f"no hook of ours runs on n1: {own} has not the new lines. Bring slurm.conf there" in done.stderr
+    assert "1 nodes read the new lines" in done.stderr
+    checked = site.hooks("check", "--json", "--no-systemd", "--nodes=all", *site.manifest)
+    told = [(one["state"], one["text"]) for one in json.loads(checked.stdout)["checks"] if one["what"] == "nodes"]
+    assert told == [("ok", "n0: read our lines"), ("fail", f"n1: {own} has not the new lines")]
+
+    own_copy.write_bytes(conf.read_bytes())
+    site.lab.run(["scontrol", "reconfigure"])
+    checked = site.hooks("check", "--json", "--no-systemd", "--nodes=n[0-1]", *site.manifest)
+    told = [(one["state"], one["text"]) for one in json.loads(checked.stdout)["checks"] if one["what"] == "nodes"]
+    assert told == [("ok", "n[0-1]: read our lines")]
+
+    taken = site.hooks("uninstall", "--purge", *site.manifest)  # n1's copy names the hooks as before
+    assert taken.returncode == 1, taken.stderr
+    assert "n1: a slurm.conf of its own names the hooks: nothing was removed on this machine" in taken.stderr
+    assert site.lab.run(["srun", "-w", "n1", "--mem=50", "true"], user=ALICE).returncode == 0
+    assert nodes_states(site.lab) <= WELL
+
+    own_copy.write_bytes(conf.read_bytes())
+    site.lab.run(["scontrol", "reconfigure"])
+    taken = site.hooks("uninstall", "--purge", *site.manifest)
+    assert taken.returncode == 0, taken.stderr
+    assert site.digest() == before, taken.stderr
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from slurmwrap.cli.doctor.check import FAIL, OK, SITE, SKIP, UNKNOWN, WARN, YOU, Check, Look, worst
-from slurmwrap.cli.voice import harmless
+from slurmwrap.escape import harmless
 from slurmwrap.report.tell import Paint
 from slurmwrap.report.words import visible
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import terminal
+from slurmwrap.cli.hooks import options as opt
 from slurmwrap.cli.hooks.told import harmless_lines, tell_tried
 from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import SlurmwrapError
@@ -19,82 +20,32 @@ from slurmwrap.install.manifest import FILE
 
 app = typer.Typer(help="The Prolog, Epilog and EpilogSlurmctld that observe jobs.", no_args_is_help=True)
 
-_ROOT = Path("/")
-_Conf = Annotated[
-    Path | None,
-    typer.Option("--slurm-conf", metavar="FILE", help="[default: as Slurm finds it]"),
-]
-_Shared = Annotated[str, typer.Option(metavar="DIR", help="Shared by nodes and controller: DIR/spool, DIR/published.")]
-_Directory = Annotated[
-    str | None, typer.Option("--directory", metavar="DIR", help="Of the hooks; local disk, root's alone.")
-]
-_State = Annotated[
-    str | None, typer.Option("--state-dir", metavar="DIR", help="SlurmUser's own, on the controller's disk.")
-]
-_NodeState = Annotated[
-    str | None, typer.Option("--node-state-dir", metavar="DIR", help="root's own on each node; %n: its name.")
-]
-_Config = Annotated[str | None, typer.Option("--config", metavar="FILE", help="The site's configuration.")]
-_Units = Annotated[str | None, typer.Option("--unit-dir", metavar="DIR", help="Of systemd's units.")]
-_Command = Annotated[
-    str | None, typer.Option("--command", metavar="FILE", help="The slurmwrap that the services start.")
-]
-_Python = Annotated[str | None, typer.Option("--python", metavar="FILE", help="3.6 or newer, on the nodes' own disks.")]
-_Munge = Annotated[str | None, typer.Option("--munge", metavar="FILE", help="The munge command on the nodes.")]
-_Kernel = Annotated[str | None, typer.Option("--kernel-log", help="/dev/kmsg, journal or file:PATH.")]
-_Nvidia = Annotated[str | None, typer.Option("--nvidia-proc", metavar="DIR", help="Of NVIDIA's driver, in /proc.")]
-_Gate = Annotated[str | None, typer.Option("--gate", help="on: the Prolog refuses nodes with a conclusive fault; off.")]
-_Filter = Annotated[
-    str | None,
-    typer.Option("--cli-filter", help="Tell users of plain sbatch of gsub: off, files or on (docs/install.md)."),
-]
-_Become = Annotated[
-    bool | None,
-    typer.Option("--become-users/--no-become-users", help="The reconciler may read a user's files as that user."),
-]
-_Root = Annotated[
-    Path, typer.Option("--root", metavar="DIR", help="Install into an image: files only, no Slurm is asked.")
-]
-_Release = Annotated[str, typer.Option("--slurm-release", metavar="YY.MM", help="Of the image's Slurm.")]
-_NoSystemd = Annotated[bool, typer.Option("--no-systemd", help="No units; docs/install.md says what to run instead.")]
-_Nodes = Annotated[
-    str,
-    typer.Option(
-        "--nodes",
-        metavar="LIST",
-        help="Who gets the files: all, none, or a host list.  [default: who has not got them]",
-    ),
-]
-_Manifest = Annotated[Path, typer.Option("--manifest", metavar="FILE", help="Where it is written down what was done.")]
-_Json = Annotated[bool, typer.Option("--json", help="For programs.")]
-_NoReconfigure = Annotated[bool, typer.Option("--no-reconfigure", help="Do not run `scontrol reconfigure`.")]
-_Patience = Annotated[float, typer.Option("--patience", min=1.0, help="Seconds to wait for a job on a node.")]
-
 
 @app.command()
 def plan(
-    slurm_conf: _Conf = None,
-    shared: _Shared = "",
-    directory: _Directory = None,
-    state_dir: _State = None,
-    node_state_dir: _NodeState = None,
-    config: _Config = None,
-    unit_dir: _Units = None,
-    command: _Command = None,
-    python: _Python = None,
-    munge: _Munge = None,
-    kernel_log: _Kernel = None,
-    nvidia_proc: _Nvidia = None,
-    gate: _Gate = None,
-    cli_filter: _Filter = None,
-    become_users: _Become = None,
-    root: _Root = _ROOT,
-    slurm_release: _Release = "",
-    no_systemd: _NoSystemd = False,
-    nodes: _Nodes = "",
-    no_reconfigure: _NoReconfigure = False,
-    manifest: _Manifest = FILE,
-    as_json: _Json = False,
+    slurm_conf: opt.Conf = None,
+    shared: opt.Shared = "",
+    directory: opt.Directory = None,
+    state_dir: opt.State = None,
+    node_state_dir: opt.NodeState = None,
+    config: opt.Config = None,
+    unit_dir: opt.Units = None,
+    command: opt.Command = None,
+    python: opt.Python = None,
+    munge: opt.Munge = None,
+    kernel_log: opt.Kernel = None,
+    nvidia_proc: opt.Nvidia = None,
+    gate: opt.Gate = None,
+    cli_filter: opt.Filter = None,
+    become_users: opt.Become = None,
+    edit: opt.Edit = None,
+    root: opt.Root = opt.ROOT,
+    slurm_release: opt.Release = "",
+    no_systemd: opt.NoSystemd = False,
+    nodes: opt.Nodes = "",
+    no_reconfigure: opt.NoReconfigure = False,
+    manifest: opt.Manifest = FILE,
+    as_json: opt.Json = False,
 ) -> None:
     """Show exactly what `install` would do: the diff of slurm.conf, every file and directory. Writes nothing.
 
@@ -119,33 +70,34 @@ def plan(
 
 @app.command()
 def install(
-    slurm_conf: _Conf = None,
-    shared: _Shared = "",
-    directory: _Directory = None,
-    state_dir: _State = None,
-    node_state_dir: _NodeState = None,
-    config: _Config = None,
-    unit_dir: _Units = None,
-    command: _Command = None,
-    python: _Python = None,
-    munge: _Munge = None,
-    kernel_log: _Kernel = None,
-    nvidia_proc: _Nvidia = None,
-    gate: _Gate = None,
-    cli_filter: _Filter = None,
-    become_users: _Become = None,
-    root: _Root = _ROOT,
-    slurm_release: _Release = "",
-    no_systemd: _NoSystemd = False,
-    nodes: _Nodes = "",
+    slurm_conf: opt.Conf = None,
+    shared: opt.Shared = "",
+    directory: opt.Directory = None,
+    state_dir: opt.State = None,
+    node_state_dir: opt.NodeState = None,
+    config: opt.Config = None,
+    unit_dir: opt.Units = None,
+    command: opt.Command = None,
+    python: opt.Python = None,
+    munge: opt.Munge = None,
+    kernel_log: opt.Kernel = None,
+    nvidia_proc: opt.Nvidia = None,
+    gate: opt.Gate = None,
+    cli_filter: opt.Filter = None,
+    become_users: opt.Become = None,
+    edit: opt.Edit = None,
+    root: opt.Root = opt.ROOT,
+    slurm_release: opt.Release = "",
+    no_systemd: opt.NoSystemd = False,
+    nodes: opt.Nodes = "",
     skip: Annotated[str, typer.Option(help="Nodes to leave out; Slurm drains them at their first job.")] = "",
-    no_reconfigure: _NoReconfigure = False,
-    patience: _Patience = 300.0,
+    no_reconfigure: opt.NoReconfigure = False,
+    patience: opt.Patience = 300.0,
     test: Annotated[bool, typer.Option("--test/--no-test", help="Run a test job at the end.")] = True,
     test_node: Annotated[str, typer.Option(metavar="LIST", help="Where.  [default: one node per partition]")] = "",
     test_user: Annotated[str, typer.Option(metavar="USER", help="As whom.  [default: root]")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    manifest: _Manifest = FILE,
+    manifest: opt.Manifest = FILE,
 ) -> None:
     """Do what `plan` shows, then run a test job. Again after an upgrade, a new node, or an interruption.
 
@@ -157,7 +109,7 @@ def install(
       slurmwrap hooks install --nodes node[17-20]   after these were set up anew
       slurmwrap hooks install --nodes none          your own tools bring the files
     """
-    from slurmwrap.cli.hooks import flow
+    from slurmwrap.cli.hooks import flow, looking
     from slurmwrap.cluster import hostlist
     from slurmwrap.install import show
 
@@ -168,13 +120,15 @@ def install(
         sys.exit(1)
     if not yes and sys.stdin.isatty() and not typer.confirm("\nGo on?"):
         sys.exit(1)
-    flow.install(where, made, names, patience, hostlist.expand(skip) if skip else ())
+    done = flow.install(where, made, names, patience, hostlist.expand(skip) if skip else ())
     where.voice.say("installed")
     if not test or not where.system.alive:
         return
-    if no_reconfigure:
+    if no_reconfigure or flow.lines_missing(made):
         where.voice.say("no test job: slurmctld has not read slurm.conf. Then: slurmwrap hooks check")
         return
+    looked = looking.look_at_nodes(where, done, looking.to_look_at(made, done, names), min(patience, looking.LOOK_S))
+    looking.tell_looked(looked, where.voice)
     tried = flow.test_jobs(where, made, hostlist.expand(test_node) if test_node else (), test_user, patience)
     tell_tried(tried, where.voice, flow.RESTART if made.restart else "")
 
@@ -182,28 +136,32 @@ def install(
 @app.command()
 def bundle(
     to: Annotated[Path, typer.Argument(metavar="FILE.tar.gz", help="Unpack it on each node: tar -C / -xzf FILE")],
-    slurm_conf: _Conf = None,
-    shared: _Shared = "",
-    directory: _Directory = None,
-    state_dir: _State = None,
-    node_state_dir: _NodeState = None,
-    config: _Config = None,
-    python: _Python = None,
-    munge: _Munge = None,
-    kernel_log: _Kernel = None,
-    nvidia_proc: _Nvidia = None,
-    gate: _Gate = None,
-    root: _Root = _ROOT,
-    slurm_release: _Release = "",
-    manifest: _Manifest = FILE,
+    controller: Annotated[
+        bool, typer.Option("--controller", help="For a backup controller: its directories and configuration as well.")
+    ] = False,
+    slurm_conf: opt.Conf = None,
+    shared: opt.Shared = "",
+    directory: opt.Directory = None,
+    state_dir: opt.State = None,
+    node_state_dir: opt.NodeState = None,
+    config: opt.Config = None,
+    python: opt.Python = None,
+    munge: opt.Munge = None,
+    kernel_log: opt.Kernel = None,
+    nvidia_proc: opt.Nvidia = None,
+    gate: opt.Gate = None,
+    root: opt.Root = opt.ROOT,
+    slurm_release: opt.Release = "",
+    manifest: opt.Manifest = FILE,
 ) -> None:
     """Pack the nodes' files for your own tools: an image, Ansible, a provisioning system.
 
     Then `slurmwrap hooks install --nodes none` with the same options edits slurm.conf.
 
     \b
-    Example:
+    Examples:
       slurmwrap hooks bundle hooks.tar.gz --shared /shared/slurmwrap
+      slurmwrap hooks bundle --controller backup.tar.gz   then, on the backup: tar -C / -xzf backup.tar.gz
     """
     from slurmwrap.cli.hooks import flow
     from slurmwrap.install.nodes import bundle as packed
@@ -215,36 +173,49 @@ def bundle(
         "command": None,
         "cli_filter": None,
         "become_users": None,
+        "edit": None,
         "nodes": "none",
     }
-    _, made, _ = _planned({**given, "no_reconfigure": True})
-    content = packed(flow.shipment_of(made))
+    where, made, _ = _planned({**given, "no_reconfigure": True})
+    shipment = flow.for_controller(made, where) if controller else flow.shipment_of(made)
+    content = packed(shipment)
     try:
         to.write_bytes(content)
     except OSError as error:
         raise SlurmwrapError(f"{to}: {error.strerror}") from error
-    for item in made.node_items:
-        typer.echo(f"{item.path}")
+    for path in [one[0] for one in (*shipment.folders, *shipment.files)]:
+        typer.echo(harmless_lines(f"{path}"))
 
 
 @app.command()
 def check(
-    root: _Root = _ROOT, no_systemd: _NoSystemd = False, manifest: _Manifest = FILE, as_json: _Json = False
+    root: opt.Root = opt.ROOT,
+    no_systemd: opt.NoSystemd = False,
+    nodes: Annotated[
+        str, typer.Option("--nodes", metavar="LIST", help="Whose slurm.conf is looked at: none, all, or a list.")
+    ] = "none",
+    patience: opt.Patience = 60.0,
+    manifest: opt.Manifest = FILE,
+    as_json: opt.Json = False,
 ) -> None:
     """Look what of the installation still holds: files, modes, slurm.conf, what slurmctld has in force, units.
 
-    Exit codes: 0 all is well, 1 a warning, 2 a failure. `slurmwrap doctor` looks at the nodes as well.
+    With --nodes also whether these nodes read a slurm.conf that names the hooks, by a short job of root's on each.
+    Exit codes: 0 all is well, 1 a warning, 2 a failure. `slurmwrap doctor` tells whose hooks were heard.
 
     \b
-    Example:
+    Examples:
       slurmwrap hooks check
+      slurmwrap hooks check --nodes all
     """
+    from slurmwrap.cli.hooks import looking
     from slurmwrap.install import check as checking
     from slurmwrap.install import show
 
     where = _installed(root, manifest, systemd=not no_systemd)
     assert where.manifest is not None
     held = checking.check(where.manifest, where.system, where.slurm.config)
+    held += looking.nodes_held(where, nodes, patience)
     rank = (checking.OK, checking.WARN, checking.FAIL)
     worst = max((one.state for one in held), key=rank.index)
     told = show.check_json(held, worst)
@@ -254,16 +225,16 @@ def check(
 
 @app.command()
 def uninstall(
-    root: _Root = _ROOT,
+    root: opt.Root = opt.ROOT,
     purge: Annotated[bool, typer.Option("--purge", help="Also what was found: spool, database, published.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it only.")] = False,
-    no_systemd: _NoSystemd = False,
+    no_systemd: opt.NoSystemd = False,
     nodes: Annotated[
         str, typer.Option("--nodes", metavar="LIST", help="Where the files go: all, none, or a list.")
     ] = "all",
-    no_reconfigure: _NoReconfigure = False,
-    patience: _Patience = 300.0,
-    manifest: _Manifest = FILE,
+    no_reconfigure: opt.NoReconfigure = False,
+    patience: opt.Patience = 300.0,
+    manifest: opt.Manifest = FILE,
 ) -> None:
     """Take everything back: slurm.conf first, then units, the nodes' files and ours. Changed files stay and are named.
 
@@ -273,6 +244,7 @@ def uninstall(
       slurmwrap hooks uninstall
     """
     from slurmwrap.cli.hooks import flow
+    from slurmwrap.cli.hooks import taking as from_nodes
     from slurmwrap.cluster import hostlist
     from slurmwrap.install import remove, show
     from slurmwrap.install.nodes import summed
@@ -286,10 +258,11 @@ def uninstall(
     if where.system.alive and os.geteuid() != 0:
         raise SlurmwrapError("only root can uninstall hooks", hint="Run it with sudo.")
     written = remove.restore_conf(taking, where.manifest, where.system)
-    flow.refuse_in_force(where)
-    sent = flow.take_from_nodes(where, nodes, patience)
+    from_nodes.refuse_in_force(where)
+    sent = from_nodes.take_from_nodes(where, nodes, patience)
+    from_nodes.refuse_named(sent)
     for reason, names in summed(sent):
-        where.voice.say(f"the files stay on {hostlist.fold(names)}: {reason}. {flow.left_behind(where)}")
+        where.voice.say(f"the files stay on {hostlist.fold(names)}: {reason}. {from_nodes.left_behind(where)}")
     gone = {one.node for one in sent if not one.reason}
     behind = [name for name in where.manifest.nodes if name not in gone and nodes != flow.NONE]
     for path in remove.take_away(taking, written, where.system, purge=purge, behind=behind):
@@ -299,7 +272,7 @@ def uninstall(
 
 
 @app.command()
-def watchdog(as_json: _Json = False) -> None:
+def watchdog(as_json: opt.Json = False) -> None:
     """Say when the reconciler or last night's report is missing: for the timer, and for monitors.
 
     Exit codes: 0 all is well, 2 something is late. Mail goes to [report].to once, after a day again, and when it ended.

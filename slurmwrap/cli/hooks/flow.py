@@ -19,11 +19,9 @@ from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.errors import ConfigError, SlurmError, SlurmwrapError, StoreError, UsageError
 from slurmwrap.host.clock import SystemClock
 from slurmwrap.install.apply import System, prepare, switch_on
-from slurmwrap.install.compose import PROGRAMS
 from slurmwrap.install.manifest import INSTALLED, Manifest, digest, read_manifest, write_manifest
-from slurmwrap.install.nodes import Sent, Shipment, bundle, send, summed
-from slurmwrap.install.planning import Plan, make_plan, read_conf
-from slurmwrap.install.remove import NODE_KINDS
+from slurmwrap.install.nodes import Shipment, bundle, send, summed
+from slurmwrap.install.planning import Plan, config_text, make_plan, read_conf
 from slurmwrap.install.safely import Tree
 from slurmwrap.install.trial import Tried, representatives, try_out
 from slurmwrap.install.units import PATH as SERVICE_PATH
@@ -73,9 +71,10 @@ def make(
 ) -> tuple[Ground, Plan]:
     """The plan, and the ground with SlurmUser trusted, whose directories the site's are."""
     conf = _conf(where, slurm_conf)
-    settings = read_conf(where.system.tree, conf, where.manifest)
-    told = told_by(settings, where.system.tree, conf)
     before = where.manifest.settings if where.manifest else {}
+    edit = before.get("edit", True) if asked.get("edit") is None else bool(asked["edit"])
+    settings = read_conf(where.system.tree, conf, where.manifest, edit=edit)
+    told = told_by(settings, where.system.tree, conf)
     defaults = {"config": str(site_file(os.environ)), "command": _command(), "munge": shutil.which("munge")}
     asked = {**asked, "slurm_bin": _slurm_bin()} if where.system.alive else asked
     wanted = settle(asked, before, {**defaults, **told}, _config(where), shared)
@@ -84,7 +83,8 @@ def make(
     )
     where = replace(where, system=replace(where.system, tree=tree))
     found = (tree.root / wanted.command.lstrip("/")).exists()
-    return where, make_plan(wanted, tree, where.manifest, _release(release), command_found=found)
+    here, of = where.system.here, _release(release)
+    return where, make_plan(wanted, tree, where.manifest, of, command_found=found, here=here)
 
 
 def _conf(where: Ground, named: Path | None) -> Path:
@@ -143,19 +143,27 @@ def steps_of(plan: Plan, where: Ground, names: Sequence[str], *, by_hand: bool, 
         found.append("the nodes have the files marked * already")
     else:
         found.append("the files marked * on the nodes: not by us; `slurmwrap hooks bundle` packs them for you")
-    if plan.changes:
-        found.append(", ".join(str(one.path) for one in plan.changes))
+    changed = [str(one.path) for one in plan.changes if one.before != one.after]
+    if changed and not plan.wanted.edit:
+        found.append(f"not done: you bring these lines to {', '.join(changed)}, then run `scontrol reconfigure`")
+    elif changed:
+        found.append(", ".join(changed))
         told = where.system.reconfigure and where.system.alive
         found.append("scontrol reconfigure" if told else "not done: run `scontrol reconfigure` yourself")
-    if plan.restart:
+    if plan.restart and changed:
         found.append(f"not done: {RESTART}")
     if plan.enable and where.system.systemd_runs:
-        found.append(f"systemctl enable --now {' '.join(plan.enable)}")
+        found.append(f"systemctl enable, and restart: {' '.join(plan.enable)}")
     elif plan.enable:
         found.append(f"not done, systemd does not run here: systemctl enable --now {' '.join(plan.enable)}")
-    if test:
+    if test and not lines_missing(plan):
         found.append("a test job on one node of each partition, whose hooks must be heard and believed")
     return tuple(found)
+
+
+def lines_missing(plan: Plan) -> bool:
+    """Whether slurm.conf lacks lines that others have to bring there."""
+    return not plan.wanted.edit and any(one.before != one.after for one in plan.changes)
 
 
 def shipment_of(plan: Plan) -> Shipment:
@@ -164,11 +172,21 @@ def shipment_of(plan: Plan) -> Shipment:
     return Shipment(files=files, python=plan.wanted.python)
 
 
+def for_controller(plan: Plan, where: Ground) -> Shipment:
+    """What a backup controller needs: the nodes' files, the configuration, EpilogSlurmctld's directory."""
+    wanted, nodes = plan.wanted, shipment_of(plan)
+    there = where.system.tree.read(Path(wanted.config))
+    content = there.content if there else config_text(wanted).encode()
+    state = Path(wanted.state_dir)
+    folders = tuple((path, 0o700, wanted.slurm_user) for path in (state, state / "controller"))
+    return replace(nodes, files=(*nodes.files, (Path(wanted.config), 0o644, content)), folders=folders)
+
+
 def target_nodes(where: Ground, asked: str, plan: Plan) -> tuple[str, ...]:
     """Who gets the files: `asked` NONE, ALL, a host list, or "": those that have not got just these."""
     if asked == NONE or not where.system.alive:
         return ()
-    names = tuple(node.name for node in _nodes(where))
+    names = tuple(node.name for node in all_nodes(where))
     if asked == ALL:
         return names
     if asked:
@@ -178,7 +196,8 @@ def target_nodes(where: Ground, asked: str, plan: Plan) -> tuple[str, ...]:
     return tuple(name for name in names if known.get(name) != mark)
 
 
-def _nodes(where: Ground) -> tuple[Node, ...]:
+def all_nodes(where: Ground) -> tuple[Node, ...]:
+    """Of this cluster. SlurmError where slurmctld does not answer."""
     return tuple(where.slurm.snapshot().nodes)
 
 
@@ -202,7 +221,7 @@ def _send(
     shipment = shipment_of(plan)
     where.voice.say(f"sending {len(bundle(shipment)) >> 10} KiB to {hostlist.fold(names)}")
     sent = send(
-        [name for name in names if name not in skip], _nodes(where), shipment, where.slurm, SystemClock(),
+        [name for name in names if name not in skip], all_nodes(where), shipment, where.slurm, SystemClock(),
         patience_s=patience_s,
     )  # fmt: skip
     mark = digest(bundle(shipment))
@@ -222,49 +241,9 @@ def _send(
     return manifest
 
 
-def refuse_in_force(where: Ground) -> None:
-    """SlurmwrapError while slurmctld still names hooks of ours: a node whose hook's file is gone is drained."""
-    if where.manifest is None or not where.system.alive:
-        return
-    try:
-        told = where.slurm.config()
-    except SlurmError:
-        return  # without slurmctld no hook is started, and when it starts it reads slurm.conf
-    ours = f"{where.manifest.settings['directory']}/"
-    named = [f"{key}={value}" for key, value in told.items() if key in PROGRAMS and ours in value]
-    if named:
-        raise SlurmwrapError(
-            f"slurmctld still has {', '.join(named)} in force: no file was removed",
-            hint="Run `scontrol reconfigure`, then this again.",
-        )
-
-
-def left_behind(where: Ground) -> str:
-    """What files do that stay on a node."""
-    copies = [one.path for one in where.manifest.files if one.kind == "copy"] if where.manifest else []
-    if copies:  # the site's own pattern in slurm.conf still names them
-        return f"Slurm still runs {', '.join(copies)} there, which records and exits 0"
-    return "Nothing runs them any more"
-
-
-def take_from_nodes(where: Ground, asked: str, patience_s: float) -> tuple[Sent, ...]:
-    """Removes the nodes' files, by the same kind of job."""
-    manifest = where.manifest
-    if manifest is None or asked == NONE or not where.system.alive:
-        return ()
-    names = hostlist.expand(asked) if asked not in ("", ALL) else tuple(manifest.nodes)
-    kinds = [one for one in manifest.files if one.kind in NODE_KINDS]
-    files = tuple((Path(one.path), 0o644, b"") for one in kinds)
-    if not names or not files:
-        return ()
-    shipment = Shipment(files=files, python=str(manifest.settings["python"]))
-    nodes = _settled_nodes(where, names) or _nodes(where)
-    return send(names, nodes, shipment, where.slurm, SystemClock(), action="take", patience_s=patience_s)
-
-
 def test_jobs(where: Ground, plan: Plan, names: Sequence[str], user: str, patience_s: float) -> tuple[Tried, ...]:
     """Waits until the hooks of one tiny job on each node were heard and believed."""
-    nodes, wanted = _settled_nodes(where), plan.wanted
+    nodes, wanted = settled_nodes(where), plan.wanted
     trusted = frozenset({0, account(where.system.tree, wanted.slurm_user).uid})
     addresses = {node.name: node.address for node in nodes}
     sealed = SealedSpool(wanted.spool, wanted.munge_socket, lambda: addresses, trusted, wanted.cluster)
@@ -283,7 +262,12 @@ def test_jobs(where: Ground, plan: Plan, names: Sequence[str], user: str, patien
     )  # fmt: skip
 
 
-def _settled_nodes(where: Ground, names: Collection[str] = ()) -> tuple[Node, ...]:
+def _unsettled(node: Node) -> bool:
+    """Not registered yet with a slurmctld that has just begun."""
+    return node.state == "UNKNOWN" or "NOT_RESPONDING" in node.flags
+
+
+def settled_nodes(where: Ground, names: Collection[str] = ()) -> tuple[Node, ...]:
     """Since 23.11 a reconfigured slurmctld starts anew, and its nodes answer some seconds later. `names`: those that
     are waited for; (): all."""
     nodes: tuple[Node, ...] = ()
@@ -291,9 +275,9 @@ def _settled_nodes(where: Ground, names: Collection[str] = ()) -> tuple[Node, ..
     late = clock.now() + SETTLE_S
     while clock.now() < late:
         with suppress(SlurmError):
-            nodes = _nodes(where)
+            nodes = all_nodes(where)
         awaited = [node for node in nodes if not names or node.name in names]
-        if representatives(nodes) and not any("NOT_RESPONDING" in node.flags for node in awaited):
+        if representatives(nodes) and not any(map(_unsettled, awaited)):
             break
         clock.sleep(0.5)
     return nodes

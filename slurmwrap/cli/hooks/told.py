@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slurmwrap.cli.voice import Voice, harmless
+from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import SlurmwrapError
+from slurmwrap.escape import harmless
 
 if TYPE_CHECKING:
     from slurmwrap.install.trial import Tried

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from slurmwrap.cli import events
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config, load
 from slurmwrap.errors import SlurmwrapError, UsageError
+from slurmwrap.host.journal import is_our_stderr
 from slurmwrap.host.mail import Mailer
-from slurmwrap.install.watchdog import Late, look, news
+from slurmwrap.install.watchdog import Late, look, news, since
 from slurmwrap.records import asdict
 
 
@@ -21,9 +23,11 @@ def watch_over(now: float, voice: Voice) -> tuple[list[dict[str, Any]], str]:
         raise UsageError("no site is configured", hint="The watchdog is the site's: it needs site.state_dir.")
     state_dir = Path(config.site.state_dir)
     reports = Path(config.report.directory) if config.report.directory else state_dir / "reports"
-    late = look(state_dir, reports, now)
+    late = look(state_dir, reports, now, since=since(state_dir, now))
     text = "\n".join(f"{one.text}\n  {one.hint}" for one in late) or "the reconciler and the night report are on time"
     word = news(state_dir, late, now)
+    if is_our_stderr(os.environ):  # as a service: who filters the journal by priority must not miss it
+        events.Log.of(config, voice, os.environ).tell_all([events.late(one.what, one.text) for one in late])
     if word:
         _mail(config, "late" if word == "late" else "well again", _about(late, text), voice)
     return [asdict(one) for one in late], text
