@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: docs docs-test reference help setup demo test test-fast test-pyslurm test-slurm-24.11 test-slurm-26.05 scripts callers accounting sbatch-tests fuzz lint format bench evaluation screenshots clean
+.PHONY: systemd docs docs-test reference help setup demo test test-fast test-pyslurm test-slurm-24.11 test-slurm-26.05 scripts callers accounting sbatch-tests fuzz lint format bench evaluation screenshots clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -63,6 +63,10 @@ reference: setup ## what docs/ has out of the code, anew: schemas, tables, docs/
 packages: ## wheel, sdist and Debian package, built and tried where nothing of ours is (slow; a clean chroot, 0.4 GB)
 	@.ci/setup dev,examples,sim,packages packages
 	@$(ROOT) $(PY) -m pytest -q -m packages tests/packages
+
+systemd: setup ## the package, Debian's Slurm and our units on a Debian 12 and 13 that are booted in a container (slow; as root)
+	@.ci/setup dev,examples,sim,packages packages
+	@$(ROOT) $(PY) -m pytest -q -m packages tests/install
 
 fuzz: setup ## the property tests on new random examples, many more of them (slow)
 	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not slow and not lab" tests/job tests/diagnosis tests/report tests/store

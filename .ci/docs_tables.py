@@ -46,6 +46,8 @@ INSIDE: dict[str, str] = {
     "SLURMWRAP_FREE": "folders a pre-run may write to",
     "SLURMWRAP_HELD": "folders a pre-run's writes are kept from",
     "SLURMWRAP_CAME_FROM": "a gsub that calls itself notices it by this",
+    "SLURMWRAP_PROGRAM": "on a node: the program of `slurmwrap watch --gpus`",
+    "SLURMWRAP_PYTHONS": "on a node: the interpreters that may run it",
     "SLURMWRAP_LAB": "marks the processes of a lab",
 }
 
