@@ -34,7 +34,7 @@ from slurmwrap.store import report_rows as rows_as
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store import schema
 from slurmwrap.store.database import Database
-from slurmwrap.store.report_reader import Period, Reader, Rows
+from slurmwrap.store.report_reader import Period, Reader, Rows, text
 
 RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
 _SAMPLE = 100  # actions of a rule that its agreement is judged by, the newest
@@ -111,11 +111,11 @@ def read(
         often=_often(often.result(), reader, struck),
         incidents=() if mine else incidents,
         incident_gpu_s={name: float(gpu_s) for name, gpu_s in incident_gpu_s.result()} if incident_gpu_s else {},
-        blamed=[BlamedInput(rows_as.text(path), rows_as.text(user), *rest) for path, user, *rest in blamed.result()],
+        blamed=[BlamedInput(text(path), text(user), *rest) for path, user, *rest in blamed.result()],
         details=reader.details,
         outcomes=dict(outcomes.result()),
         prerun_gpu_s=max(float(one.result()[0][0]) for one in used),
-        tried={rows_as.text(user or uid): (runs, stopped[uid]) for user, uid, runs in tried.result()},
+        tried={text(user or uid): (runs, stopped[uid]) for user, uid, runs in tried.result()},
         caught=failed_trials,
         delayed=rows_as.scaled(Delayed(*delayed.result()[0]), outcomes.result(), since, detail),
         again=[
@@ -143,7 +143,7 @@ def read(
         large=_of_jobs(database, large.result()),
         idle=[rows_as.idle(row, reader.names) for part in idle for row in part.result()],
         gpu_measured=measured_runs,
-        asked=[Asked(rows_as.text(row[0]), rows_as.text(row[1]), *row[2:]) for row in asked.result()],
+        asked=[Asked(text(row[0]), text(row[1]), *row[2:]) for row in asked.result()],
         spread=runs,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in near) else {},
         notes=(*notes, *_notes(since, recent, detail, found, measured_runs)),
@@ -186,7 +186,7 @@ def _often(rows: Rows, reader: Reader, struck: Mapping[str, str]) -> list[Often]
             keys.append((reader.names[cluster], job_id, submit_time))
             missing -= 1
     return [
-        Often(rows_as.text(user), rows_as.text(name), category, runs, float(gpu_s), tuple(newest[u, n, c][::-1]))
+        Often(text(user), text(name), category, runs, float(gpu_s), tuple(newest[u, n, c][::-1]))
         for u, n, c, runs, gpu_s, name, user, category in rows
     ]
 
@@ -202,7 +202,7 @@ def _ids(incidents: Iterable[Incident]) -> str:
 def _clusters(reader: Reader, ends: set[int]) -> tuple[str, ...]:
     """`ends`: the lowest and highest number that runs of the period have; there may be others between."""
     numbers = {row[0] for row in reader.ask(sql.CLUSTERS, "r").result()} if len(ends) > 1 else ends
-    tried = {rows_as.text(row[0]) for row in reader.ask(sql.PRERUN_CLUSTERS, "p").result()}
+    tried = {text(row[0]) for row in reader.ask(sql.PRERUN_CLUSTERS, "p").result()}
     return tuple(sorted({reader.names[number] for number in numbers} | tried))
 
 
@@ -259,14 +259,14 @@ def _keys(jobs: Iterable[tuple[Any, ...]]) -> str:
 
 def _names(database: Database, blocked: Sequence[BlockedInput]) -> dict[int, str]:
     """Users of blocked inputs, by the submission of a job that each was blocked for."""
-    clusters = [rows_as.text(row["cluster"]) for row in database._rows(sql.CLUSTERS_EVER)]
+    clusters = [text(row["cluster"]) for row in database._rows(sql.CLUSTERS_EVER)]
     found: dict[int, str] = {}
     for one in blocked:
         for cluster in clusters if one.uid >= 0 and one.uid not in found else ():
             rows = database._rows(sql.NAME_OF, [cluster, one.job_id, one.uid])
             rows = rows or database._rows(sql.RAN_AS, [cluster, one.job_id, one.uid])
             if rows:
-                found[one.uid] = rows_as.text(rows[0]["user"])
+                found[one.uid] = text(rows[0]["user"])
     return found
 
 

@@ -74,7 +74,7 @@ class Reader:
         if not self._one("SELECT 1 FROM sqlite_master WHERE name = 'runs'"):  # opened to read: not migrated
             self.close()
             raise StoreError(f"{path} is of an older version", hint="the next 'slurmwrap reconcile' migrates it")
-        self.names: dict[int, str] = {number: _text(name) for number, name in self._one("SELECT id, name FROM names")}
+        self.names: dict[int, str] = {number: text(name) for number, name in self._one("SELECT id, name FROM names")}
         self._ids = {name: number for number, name in self.names.items()}
         self._given = self._parameters()
 
@@ -227,11 +227,11 @@ class Reader:
             for key in keys:
                 row = connection.execute(sql.DETAIL, key).fetchone()
                 if row is not None:
-                    found[key] = Detail(_text(row[0]) or str(key[1]), _text(row[1] or ""))
+                    found[key] = Detail(text(row[0]) or str(key[1]), text(row[1] or ""))
         return found
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)
 
 

@@ -14,7 +14,7 @@ from slurmwrap.report.figures import Caught, Delayed, Idle, Paced, Spread, Tuned
 from slurmwrap.report.record import Moment
 from slurmwrap.retry.attempt import QueueDelay
 from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.report_reader import Rows, json_list
+from slurmwrap.store.report_reader import Rows, json_list, text
 
 DAY_S = 86400.0
 # (period up to, length of a step of the curve of held GPUs)
@@ -135,7 +135,3 @@ def cpus_per_gpu(shape: ResourceShape, gpus: int) -> float | None:
         return float(shape.cpus)
     tasks = shape.tasks or (shape.tasks_per_node or 1) * (shape.nodes or 1)
     return shape.cpus * tasks / gpus if shape.cpu_unit is CpuUnit.PER_TASK else None
-
-
-def text(value: Any) -> str:
-    return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)
