@@ -16,14 +16,15 @@ from slurmwrap.diagnosis.advise import specific
 from slurmwrap.diagnosis.context import in_context
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
 from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
-from slurmwrap.diagnosis.lines import Log, read_log
+from slurmwrap.diagnosis.lines import Log, cut_rows, read_log
 from slurmwrap.diagnosis.marks import DECISIVE, ORDINARY, STRONG, Mark, find_marks
 from slurmwrap.diagnosis.node_words import UNREAD
-from slurmwrap.diagnosis.progress import find_progress
+from slurmwrap.diagnosis.output_end import find_error_at_end
+from slurmwrap.diagnosis.progress import Progress, find_progress
 from slurmwrap.diagnosis.roots import SPEAKS_OF_PEERS, View, find_root
 from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures, signatures_with
 from slurmwrap.diagnosis.steps import last_progress
-from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE, SUCCESS
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, COMPLETED_WITH_ERROR, NO_SIGNATURE, SUCCESS
 from slurmwrap.records import replace
 
 _SUMMARY = 30  # below are hints
@@ -60,11 +61,33 @@ def classify(evidence: Evidence, *, signatures: SignatureSet | None = None) -> D
     """The diagnosis of one ended attempt. Never raises for what a log may hold."""
     known = signatures or default_signatures()
     if slurm_word.completed(evidence) and not slurm_word.hidden_failure(evidence):
-        return _plain(SUCCESS, "slurm.completed", 0.99, _slurm_cites(evidence))
+        return _of_completed(evidence, known)
     views = tuple(_view(read_log(tail), index, known) for index, tail in enumerate(evidence.logs))
     kernel = kernel_word(evidence.kernel, known, evidence.nvml)
     diagnosis = _with_node(_judge(evidence, views, kernel), evidence, kernel)
     return _with_steps(_in_context(_with_hooks(diagnosis, evidence), views), views)
+
+
+def _of_completed(evidence: Evidence, known: SignatureSet) -> Diagnosis:
+    """A success, unless the output ends with an error: that is neither a success nor a failure."""
+    logs = tuple(map(read_log, evidence.logs))
+    end = find_error_at_end(logs)
+    if end is None:
+        return _plain(SUCCESS, "slurm.completed", 0.99, _slurm_cites(evidence))
+    log = logs[end.log]
+    if end.nan:
+        shown = _cite(log.name, log.numbers[end.start], log.rows[end.start])
+        error = _plain("model_diverged", "log.nan_at_end", 0.9, (shown,))
+    else:
+        last = cut_rows(log, end.start)
+        view = View(log=last, marks=find_marks(last, 0, known), progress=Progress(rows=(), nan=(), finished=()))
+        root = find_root((view,))
+        died = _cite(log.name, log.numbers[end.row], log.rows[end.row])
+        error = _of_mark(root, (view,)) if root else _plain("traceback_from_crash", "python.exception", 0.75, (died,))
+    judged = _plain(COMPLETED_WITH_ERROR, error.signature, error.confidence, (*error.evidence, *_slurm_cites(evidence)))
+    judged = replace(judged, domain=error.domain, advice=error.advice, error=error.category)
+    views = tuple(View(log=one, marks=(), progress=Progress(rows=(), nan=(), finished=())) for one in logs)
+    return _with_steps(_in_context(judged, views), views)
 
 
 def classifier(site: str) -> Callable[[Evidence], Diagnosis]:

@@ -15,6 +15,7 @@ class LogTail:
     truncated: bool = False
     size: int | None = None  # bytes of the file when it was read; None when not known
     mark: str = ""  # digest of the bytes before its end, to know the same file again
+    modified: float | None = None  # when the file was last written, Unix seconds; None when not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Category with its evidence. `category` is an id of taxonomy.py, "success", or "no_signature"."""
+    """Category with its evidence. `category` is an id of taxonomy.py, "success", or "no_signature".
+
+    Of "completed_with_error", that is no failure, `error` is the category of the error with which the output ends.
+    """
 
     category: str
     domain: str  # "U" | "AE" | "IF" | "RS" | ""
@@ -88,3 +92,4 @@ class Diagnosis:
     step: int | None = None  # furthest training step seen (the user's word)
     resumed: bool = False  # it was seen to go on from a checkpoint (the user's word)
     checkpoint_step: int | None = None  # step of the newest checkpoint it wrote (the user's word)
+    error: str = ""  # of a job that Slurm calls COMPLETED: the category of the error in its output

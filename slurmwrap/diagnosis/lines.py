@@ -84,6 +84,12 @@ def read_log(tail: LogTail) -> Log:
     return Log(name=tail.name, rows=tuple(rows), numbers=tuple(numbers), text="\n".join(rows), whole=_is_whole(tail))
 
 
+def cut_rows(log: Log, start: int) -> Log:
+    """`log` from row `start` on."""
+    rows = log.rows[start:]
+    return Log(name=log.name, rows=rows, numbers=log.numbers[start:], text="\n".join(rows), whole=False)
+
+
 def _is_whole(tail: LogTail) -> bool:
     return tail.first_line == 1 and not tail.truncated
 

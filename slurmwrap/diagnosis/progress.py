@@ -106,6 +106,16 @@ def first_progress(log: Log) -> int | None:
     return next((row for row, text in enumerate(log.rows) if _kind(text[:_CAP]) == "progress"), None)
 
 
+def is_progress(row: str) -> bool:
+    """Whether the row shows training progress."""
+    return _kind(row[:_CAP]) == "progress"
+
+
+def has_finished(row: str) -> bool:
+    """Whether the row says that training, or what else ran, came to its end."""
+    return _kind(row[:_CAP]) == "finished"
+
+
 def _kind(row: str) -> str:
     """What a row tells about training: progress, finished, restart, or nothing."""
     if any(hint in row for hint in _HINTS) and _PROGRESS.search(row):

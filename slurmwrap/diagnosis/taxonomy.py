@@ -13,6 +13,7 @@ from slurmwrap.records import dataclass
 
 SUCCESS = "success"
 NO_SIGNATURE = "no_signature"
+COMPLETED_WITH_ERROR = "completed_with_error"
 
 DECISIONS = ("stop", "blacklist_input", "retry", "retry_elsewhere", "resize", "none")
 DOMAINS = MappingProxyType({"U": "user program", "AE": "AI engine", "IF": "infrastructure", "RS": "resource scheduler"})
@@ -246,10 +247,17 @@ _ALL = (
         ("stop",),
     ),
     _category(SUCCESS, "", "none", "the job completed, whatever alarming words its log holds", ""),
+    _category(
+        COMPLETED_WITH_ERROR,
+        "",
+        "none",
+        "the job ended with exit code 0, but its output ends with an error",
+        "Let the script end with the program's exit code: `set -eo pipefail` at its start, and no `|| true`.",
+    ),
 )
 
 CATEGORIES = MappingProxyType({category.id: category for category in _ALL})
-FAILURES = tuple(category.id for category in _ALL if category.id != SUCCESS)
+FAILURES = tuple(category.id for category in _ALL if category.id not in (SUCCESS, COMPLETED_WITH_ERROR))
 
 
 def decisions_of(category: str) -> tuple[str, ...]:

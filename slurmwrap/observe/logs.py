@@ -30,8 +30,8 @@ def tails(environ, started_at, deadline):
 def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict) -> dict:
     """The same for `paths` that are known (bytes, absolute); also for a caller that is that user himself.
 
-    `begins`: name -> [bytes, mark] of the file when an earlier run had ended. Each log then has `size`, `mark` and
-    `first_line` as well.
+    `begins`: name -> [bytes, mark] of the file when an earlier run had ended. Each log then has `size`, `mark`,
+    `first_line` and `modified` as well.
     """
     files = [(path, [[part for part in path.split(b"/") if part]]) for path in paths if path.startswith(b"/")]
     return _as_user([one for one in files if one[0] != b"/dev/null"], user, uid, gid, None, deadline, begins)
@@ -106,7 +106,8 @@ def _one(pattern, readings, uid, started_at, begins):
             cut = found["start"] > found["first"]
             data = _whole_lines(found["data"], cut)
             line = found["line"] + found["data"].count(b"\n", 0, len(found["data"]) - len(data))
-            known = {} if begins is None else {"size": found["total"], "mark": found["mark"], "first_line": line}
+            known = {"size": found["total"], "mark": found["mark"], "first_line": line, "modified": found["modified"]}
+            known = {} if begins is None else known
             return path, [_text(path), data.decode("utf-8", "replace"), cut, "", known]
         except FileNotFoundError:
             continue

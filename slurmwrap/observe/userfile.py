@@ -121,7 +121,7 @@ def span(path, uid, size, begin, counted=COUNTED):
 
     `begin`: [bytes, mark] as an earlier call gave them, or None. Where the mark is not found there the file was begun
     anew, and all of it is read. Returns data, start (its offset), line (of its first byte, 1 when unknown), first
-    (where what was added begins), total (bytes of the file) and mark.
+    (where what was added begins), total (bytes of the file), mark, and modified (Unix seconds).
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -136,7 +136,15 @@ def span(path, uid, size, begin, counted=COUNTED):
         line = os.pread(descriptor, start, 0).count(b"\n") + 1 if start <= counted else 1
         data = os.pread(descriptor, total - start, start)
         mark = _mark(descriptor, total)
-        return {"data": data, "start": start, "first": first, "line": line, "total": total, "mark": mark}
+        return {
+            "data": data,
+            "start": start,
+            "first": first,
+            "line": line,
+            "total": total,
+            "mark": mark,
+            "modified": found.st_mtime,
+        }
     finally:
         os.close(descriptor)
 

@@ -31,6 +31,7 @@ from slurmwrap.retry.submission import Submission
 _NODE_FAILED = 1  # the wait status that slurmctld gives such a run since 24.11; before, it leaves 0
 _RESTORE = "checkpoint_error"
 _INPUTS = 20  # of one job are looked at
+_WRITTEN_S = 5.0  # a file system's clock may differ by so much from Slurm's
 _AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
 _LATEST_START_S = 6 * 3600.0  # of a storm's delayed retries a new process remembers those that were decided since
 
@@ -63,7 +64,7 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     if overwritten and not record.state:
         record = replace(record, state=REQUEUED)
     record = replace(record, output_begins=_output_ends(before))
-    logs = () if word.state == "COMPLETED" and not word.derived_exit_code else _tails(record, seen, run)
+    logs = _own_tails(_tails(record, seen, run), word)
     if not overwritten or job is None or job.pending:  # else the next run may have added to them already
         ends = {tail.name: [tail.size, tail.mark] for tail in logs if tail.size is not None}
         record = replace(record, output_ends=ends)
@@ -154,6 +155,15 @@ def _tails(record: AttemptRecord, seen: Sequence[Observation], run: Pass) -> tup
     if any(o.facts.get("logs") for o in seen if o.context is Context.EPILOG):
         return ()
     return run.edges.logs.tails(record)
+
+
+def _own_tails(logs: Sequence[LogTail], word: JobRecord) -> tuple[LogTail, ...]:
+    """Of a run that Slurm calls COMPLETED only files that were not written after its end: a later job may write to a
+    file of the same name, and its error would be held against this one."""
+    if word.state != "COMPLETED" or word.derived_exit_code or word.end_time is None:
+        return tuple(logs)
+    latest = word.end_time + _WRITTEN_S
+    return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest)
 
 
 def _output_ends(before: Sequence[AttemptRecord]) -> Mapping[str, Any]:

@@ -38,11 +38,16 @@ class Cell(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """ "completed", "cancelled", "failed", "" where not judged."""
+        """ "completed", "completed_with_error", "cancelled", "failed", "" where not judged."""
         return _OUTCOMES.get(self.category, "failed")
 
 
-_OUTCOMES = {"": "", "success": "completed", "cancelled": "cancelled"}
+_OUTCOMES = {
+    "": "",
+    "success": "completed",
+    "cancelled": "cancelled",
+    "completed_with_error": "completed_with_error",
+}
 
 
 class Often(NamedTuple):

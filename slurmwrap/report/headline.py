@@ -172,6 +172,8 @@ def _failed_runs(report: NightReport) -> Figure:
     head, before = report.headline, report.before
     parts = [f"{head.cancelled_attempts:,} cancelled" if head.cancelled_attempts else ""]
     parts += [f"{head.unjudged_attempts:,} not judged yet" if head.unjudged_attempts else ""]
+    flawed = head.completed_with_error_attempts
+    parts += [f"{flawed:,} completed with an error in the output" if flawed else ""]
     return Figure(
         key="failed-runs",
         label="runs failed",

@@ -19,6 +19,8 @@ class Headline:
     failed_gpu_hours: float = 0.0
     cancelled_attempts: int = 0
     unjudged_attempts: int = 0  # ended, not yet diagnosed
+    completed_with_error_attempts: int = 0  # exit code 0, yet the output ends with an error; not among the failed
+    completed_with_error_gpu_hours: float = 0.0
     gsub_jobs: int = 0  # submitted by gsub within it, whenever they end; an array is one
 
 

@@ -19,7 +19,7 @@ from slurmwrap.report.formulas import NEEDED
 from slurmwrap.report.interval import Interval, of_mean, of_median, put_together, scaled
 from slurmwrap.report.record import Saving
 
-_NO_END = ("", "cancelled", "job_preempted")  # such a run says nothing of the retry
+_NO_END = ("", "cancelled", "job_preempted", "completed_with_error")  # such a run says nothing of the retry
 
 
 def savings(figures: Figures) -> tuple[Saving, ...]:

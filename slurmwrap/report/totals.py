@@ -22,7 +22,7 @@ def before(figures: Figures) -> Headline | None:
 
 
 def _headline(cells: Sequence[Cell], repeats: int, gsub_jobs: int) -> Headline:
-    runs = {"": 0, "completed": 0, "failed": 0, "cancelled": 0}
+    runs = {"": 0, "completed": 0, "completed_with_error": 0, "failed": 0, "cancelled": 0}
     gpu_s = dict.fromkeys(runs, 0.0)  # whole seconds: their sums are exact
     for cell in cells:
         outcome = cell.outcome
@@ -38,6 +38,8 @@ def _headline(cells: Sequence[Cell], repeats: int, gsub_jobs: int) -> Headline:
         failed_gpu_hours=gpu_s["failed"] / 3600,
         cancelled_attempts=runs["cancelled"],
         unjudged_attempts=runs[""],
+        completed_with_error_attempts=runs["completed_with_error"],
+        completed_with_error_gpu_hours=gpu_s["completed_with_error"] / 3600,
         gsub_jobs=gsub_jobs,
     )
 
@@ -100,7 +102,7 @@ def runtimes(cells: Iterable[Cell]) -> tuple[Bin, ...]:
                 low_s=float(edges[number][0]),
                 high_s=float(edges[number][1]),
                 failed=counts.get((number, "failed"), 0),
-                completed=counts.get((number, "completed"), 0),
+                completed=counts.get((number, "completed"), 0) + counts.get((number, "completed_with_error"), 0),
                 cancelled=counts.get((number, "cancelled"), 0),
             )
             for number in range(min(used), max(used) + 1)

@@ -8,7 +8,7 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.report.figures import Again, Figures, Passed
 from slurmwrap.report.record import Retries, Wrong
 
-_TOLD = ("", "cancelled", "job_preempted")
+_TOLD = ("", "cancelled", "job_preempted", "completed_with_error")
 _REACH, _LEAST_S = 2.0, 120.0  # a failure within so many times the pre-run's own length could have shown in it
 _PROGRAMS = ("U", "AE")  # domains whose failures one GPU can show
 
@@ -42,5 +42,5 @@ def retries(again: Sequence[Again]) -> Retries:
         completed=ends.count("success"),
         cancelled=ends.count("cancelled"),
         unfinished=ends.count(""),
-        failed_again=sum(end not in ("success", "cancelled", "") for end in ends),
+        failed_again=sum(end not in ("success", "cancelled", "completed_with_error", "") for end in ends),
     )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from slurmwrap.config import Config
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.records import replace
 from slurmwrap.retry import consent, inputs, pace, requeue, resize
 from slurmwrap.retry.case import Case
@@ -49,6 +50,8 @@ def _own_fault(case: Case) -> bool:
 
 def _none(case: Case, config: Config) -> RetryDecision:
     reason = "it was cancelled" if case.record.state == "CANCELLED" else "nothing failed"
+    if case.diagnosis.category == COMPLETED_WITH_ERROR:
+        reason = "Slurm calls it COMPLETED, so it is not run again"
     return RetryDecision(decision="none", reason=reason)
 
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from slurmwrap.records import dataclass
 from slurmwrap.retry.attempt import AttemptRecord
 
-NO_FAILURES = ("success", "cancelled")  # categories of a judged run that did not fail
+NO_FAILURES = ("success", "cancelled", "completed_with_error")  # categories of a judged run that did not fail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def state_of(run: AttemptRecord) -> str:
 
 
 def failed(run: AttemptRecord) -> bool:
-    """Judged, and neither a success nor cancelled."""
+    """Judged, and neither completed, with an error in the output or without, nor cancelled."""
     return run.diagnosis is not None and run.diagnosis.category not in NO_FAILURES
 
 

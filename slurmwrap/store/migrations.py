@@ -7,7 +7,7 @@ describes the result.
 
 from __future__ import annotations
 
-from slurmwrap.store.runs_table import REPORT
+from slurmwrap.store.runs_table import REPORT, WITH_ERROR
 from slurmwrap.store.totals import TOTALS
 
 APPLICATION_ID = 0x534C5752  # "SLWR"
@@ -390,6 +390,6 @@ _RESETS = (
 # Step N (from 1) brings a database from version N-1 to version N.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     *(_TABLES, _FOR_PEOPLE, _INCIDENTS, _NODE_HISTORY, _DELAYS),
-    *(REPORT, _RETENTION, _RESETS),
+    *(REPORT, _RETENTION, _RESETS, WITH_ERROR),
 )
 VERSION = len(MIGRATIONS)

@@ -106,7 +106,7 @@ WHERE same IS NOT NULL GROUP BY user, account, category
 # Of runs that ended from :since to :until: GPU-seconds (SPILLS tells what of them was held before), how many have their
 # GPU use known, and whether there are several clusters.
 MOMENT = f"""
-SELECT coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 1), 0),
+SELECT coalesce(sum(gpus * run_s) FILTER (WHERE outcome IN (1, 4)), 0),
     coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 2), 0),
     coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 3), 0),
     count(*) FILTER (WHERE gpus > 0 AND (gpu_permille IS NOT NULL OR gpus_unused IS NOT NULL)),
@@ -114,7 +114,7 @@ SELECT coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 1), 0),
 FROM runs r WHERE {_REAL}
 """
 SPILLS = f"""
-SELECT end_time - run_s AS start, gpus, outcome FROM runs r WHERE {_REAL} AND end_time - run_s < :since AND outcome > 0
+SELECT end_time - run_s AS start, gpus, iif(outcome = 4, 1, outcome) FROM runs r WHERE {_REAL} AND end_time - run_s < :since AND outcome > 0
 AND gpus > 0
 """
 
@@ -125,7 +125,7 @@ SELECT a.diagnosis_input_path, a.user, a.diagnosis_category, count(*),
     sum(a.gpus * max(0, a.end_time - coalesce(a.start_time, a.end_time)))
 FROM attempts a INDEXED BY attempts_blamed_inputs
 WHERE a.end_time >= :since AND a.end_time < :until AND a.diagnosis_input_path <> ''
-AND a.diagnosis_category NOT IN ('success', 'cancelled'){mine}
+AND a.diagnosis_category NOT IN ('success', 'cancelled', 'completed_with_error'){mine}
 GROUP BY a.diagnosis_input_path, a.user, a.diagnosis_category
 """
 

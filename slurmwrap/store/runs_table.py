@@ -12,7 +12,7 @@ _RUN = """SELECT {row}.end_time, {row}.job_id, {row}.submit_time, {cluster},
     CASE WHEN {row}.start_time IS NULL THEN 0 ELSE max(0, {row}.end_time - {row}.start_time) END,
     {row}.gpus, json_array_length({row}.nodes), {user}, {account}, {name}, {category},
     CASE WHEN {row}.diagnosis_category IS NULL THEN 0 WHEN {row}.diagnosis_category = 'success' THEN 1
-        WHEN {row}.diagnosis_category = 'cancelled' THEN 3 ELSE 2 END,
+        WHEN {row}.diagnosis_category = 'cancelled' THEN 3{more} ELSE 2 END,
     CASE WHEN {trial} THEN 1 WHEN {row}.nodes = '[]' AND {stopped} THEN 2 ELSE 0 END,
     {row}.restarts > 0, nullif({row}.incident, ''),
     CAST(round(1000 * json_extract({row}.measurement, '$.gpu_util')) AS INTEGER),
@@ -31,12 +31,16 @@ _RUN_NAMES = {
 }
 
 
-def _run_of(row: str, trial: str, stopped: str) -> str:
+_WITH_ERROR = """
+        WHEN {row}.diagnosis_category = 'completed_with_error' THEN 4"""
+
+
+def _run_of(row: str, trial: str, stopped: str, more: str = "") -> str:
     named = {c.replace("diagnosis_", ""): _NAMED.format(table=t, row=row, column=c) for c, t in _RUN_NAMES.items()}
-    return _RUN.format(row=row, trial=trial, stopped=stopped, **named)
+    return _RUN.format(row=row, trial=trial, stopped=stopped, more=more.format(row=row), **named)
 
 
-def _keep_run(event: str, when: str, first: str = "") -> str:
+def _keep_run(event: str, when: str, first: str = "", more: str = "") -> str:
     """A trigger on attempts that writes the row's run. The names are not inserted OR IGNORE: the outer statement's own
     OR REPLACE would win over it (https://sqlite.org/lang_createtrigger.html), and give a name another id."""
     names = " ".join(
@@ -44,7 +48,7 @@ def _keep_run(event: str, when: str, first: str = "") -> str:
         f" AND NOT EXISTS (SELECT 1 FROM {table} WHERE name = new.{c});"
         for c, table in _RUN_NAMES.items()
     )
-    run = _run_of("new", _TRIAL.format(row="new"), _STOPPED.format(row="new"))
+    run = _run_of("new", _TRIAL.format(row="new"), _STOPPED.format(row="new"), more)
     changed = ("run_s", "gpus", "nodes", "user", "account", "name", "category", "outcome", "aside", "again", "incident")
     kept = [f"{c} = coalesce(excluded.{c}, {c})" for c in ("gpu_permille", "gpus_unused")]
     updates = ", ".join([*(f"{c} = excluded.{c}" for c in changed), *kept])
@@ -62,6 +66,24 @@ _SET_ASIDE = """UPDATE runs SET aside = {how} WHERE (end_time, job_id, submit_ti
         WHERE a.cluster = new.cluster AND a.job_id = {job} AND a.end_time IS NOT NULL{only})"""
 _A_TRIAL = _SET_ASIDE.format(how=1, job="new.prerun_job_id", only="")
 _A_STOPPED_JOB = _SET_ASIDE.format(how=2, job="new.job_id", only=" AND a.nodes = '[]'")
+
+def _kept(more: str = "") -> tuple[str, str]:
+    """The triggers for new and for changed rows of attempts. `more`: further outcomes."""
+    changed = """UPDATE OF end_time, start_time, gpus, nodes, user, account, name, restarts, measurement, diagnosis_category,
+    incident"""
+    when = "new.end_time IS NOT NULL OR old.end_time IS NOT NULL"
+    first = f"{_FORGET_RUN} AND old.end_time IS NOT new.end_time;\n    "
+    return _keep_run("INSERT", "new.end_time IS NOT NULL", more=more), _keep_run(changed, when, first, more)
+
+
+# Outcome 4: completed, and its output ends with an error.
+WITH_ERROR: tuple[str, ...] = (
+    "DROP TRIGGER runs_insert",
+    "DROP TRIGGER runs_update",
+    *_kept(_WITH_ERROR),
+    """UPDATE runs SET outcome = 4
+    WHERE category = (SELECT id FROM names WHERE name = 'completed_with_error') AND outcome = 2""",
+)
 
 REPORT: tuple[str, ...] = (
     """CREATE TABLE names ( -- users, accounts, clusters and categories, which `runs` has numbers for
@@ -110,13 +132,7 @@ REPORT: tuple[str, ...] = (
     "INSERT INTO runs "
     + _run_of("a", _TRIAL.format(row="a"), _STOPPED.format(row="a"))
     + " FROM attempts a WHERE a.end_time IS NOT NULL",
-    _keep_run("INSERT", "new.end_time IS NOT NULL"),
-    _keep_run(
-        """UPDATE OF end_time, start_time, gpus, nodes, user, account, name, restarts, measurement, diagnosis_category,
-    incident""",
-        "new.end_time IS NOT NULL OR old.end_time IS NOT NULL",
-        f"{_FORGET_RUN} AND old.end_time IS NOT new.end_time;\n    ",
-    ),
+    *_kept(),
     f"CREATE TRIGGER runs_delete AFTER DELETE ON attempts WHEN old.end_time IS NOT NULL BEGIN\n    {_FORGET_RUN};\nEND",
     f"CREATE TRIGGER runs_of_trials AFTER INSERT ON preruns BEGIN\n    {_A_TRIAL};\nEND",
     f"""CREATE TRIGGER runs_of_stopped AFTER INSERT ON preruns

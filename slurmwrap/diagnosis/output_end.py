@@ -1,0 +1,233 @@
+"""Finds an error with which the output of a job ends that Slurm calls COMPLETED. Pure.
+
+A crash behind `echo done`, `| tee log` or `|| true`, and training that goes on with a loss of NaN, end with exit code 0.
+Precision comes first: sound jobs print many errors that they survive. So only what a process writes as it dies counts
+(an uncaught Python exception, argparse's refusal, the shell's word on a killed process), and only where hardly
+anything follows it; a NaN loss counts when it is on each of the last lines that show the training loss.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from slurmwrap.diagnosis.lines import Log, Traceback, strip_prefix, tracebacks
+from slurmwrap.diagnosis.progress import has_finished, is_progress
+from slurmwrap.records import dataclass
+
+NAN_LINES = 3  # lines with the training loss at the end, all of them NaN
+_OTHER_LINES = 5  # that may follow the error without a meaning that is known here
+_PROGRESS_LINES = 1  # a progress bar is drawn once more when its process dies
+_LOOKED = 400  # rows at the end
+_LONG = 200  # characters of a row that a script's own `echo` hardly writes
+_USAGE_ROWS = 40
+# The outermost frame of an uncaught exception. What print_exc() and logging.exception() write begins where the
+# exception was caught, and a worker's or a thread's begins in multiprocessing or threading.
+_OUTERMOST = re.compile(
+    r'\s*(?:│ )?(?:File "(?!<string>)[^"\n]{1,400}", line \d+, in <module>'
+    r'|File "<frozen runpy>", line \d+, in _run_module_as_main|File "[^"\n]{1,400}runpy\.py", line \d+, in _run_module'
+    r"|/?\S{1,300}:\d+ in <module>)"
+)
+_LOGGED = re.compile(r"\b(?:ERROR|WARN(?:ING)?|CRITICAL|EXCEPTION|INFO|DEBUG)\b|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? back")
+# Exceptions by which a program is ended from outside, or at its own end.
+_STOPPED = frozenset(
+    ("KeyboardInterrupt", "SystemExit", "SignalException", "BrokenPipeError", "CancelledError", "GeneratorExit")
+)
+_AT_THE_END = re.compile(r"[Dd]estroy|[Pp]rocess group|NCCL|TCPStore|[Cc]onnection (?:reset|refused|closed|aborted)|EOFError|wandb")
+_MISSING_MODULE = ("ImportError", "ModuleNotFoundError")
+_KILLED = re.compile(
+    r"\S{1,300}: line \d+: +\d+ (?:Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception|Killed)\b"
+)
+_NO_PROGRAM = re.compile(
+    r"\S{1,300}: line \d+: (?:\S{0,200}/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun): (?:command not found"
+    r"|No such file or directory)|\S{0,200}python[\d.]*: can't open file "
+)
+_SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
+_REFUSED = re.compile(r"\S{1,200}\.py: error: ")
+_NOISE = re.compile(
+    r"srun: |slurmstepd: |wandb: |\[?[WEI]\d{4} |\[[WEI]|\[rank ?\d+\]:? ?\[[WEI]|Exception ignored|warnings\.warn\("
+    r"|.{0,300}(?:Warning: |resource_tracker|torch/distributed/elastic|HYDRA_FULL_ERROR|TORCH_USE_CUDA_DSA"
+    r"|CUDA_LAUNCH_BLOCKING|kernel errors might be|process group has NOT been destroyed|(?:-{8}|={8}|\*{8}))"
+    r"|[\w./-]{1,200} FAILED$|Failures:$|Root Cause \(first|<NO_OTHER_FAILURES>|\[\d+\]:$|During handling of|The above exception"
+    r"|(?:real|user|sys)\s+\d+m|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) .{10,40}$|\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,20}$|\W*$"
+)
+_OVER = re.compile(r"\b(?:done|finish(?:ed)?|complete[d]?|end(?:ed|s)?|exit(?:ed|ing)?)\b", re.IGNORECASE)
+_OF_TRAINING = re.compile(
+    r"train|eval|test|valid|epoch|step|fit|tun(?:ed|ing)|sav|model|checkpoint|result|accura|loss|metric|predict|generat"
+    r"|export|success|trial|sampl",
+    re.IGNORECASE,
+)
+_VALUE = r"(?:tensor\()?\[?(?P<value>[-+]?(?:nan|inf(?:inity)?|\d[\d.,]{0,20}(?:e[-+]?\d{1,4})?))\b"
+_LOSS = re.compile(
+    rf"(?<![\w/-])(?P<key>(?:(?:total|avg|mean|running|lm|smoothed|batch|step|train(?:ing)?)[_ /.-]{{0,2}})?loss)\b"
+    rf"['\"]?\)?\s{{0,4}}[=:| ]?\s{{0,4}}\(?{_VALUE}",
+    re.IGNORECASE,
+)
+_NOT_OF_TRAINING = re.compile(r"\b(?:val(?:id\w{0,6})?|eval\w{0,6}|test\w{0,3}|dev|best|min|lowest)\b", re.IGNORECASE)
+_BROKEN = ("nan", "inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputEnd:
+    """The error with which a log ends: what died is told from row `start` on, and `row` is its last word.
+
+    `nan`: it is a loss of NaN, at `start` for the first time since it was finite.
+    """
+
+    log: int  # index of the log
+    start: int
+    row: int
+    nan: bool = False
+
+
+def find_error_at_end(logs: Sequence[Log]) -> OutputEnd | None:
+    """The error with which the output ends; None where it ends well, or where that is in doubt."""
+    for index, log in enumerate(logs):
+        start = max(0, len(log.rows) - _LOOKED)
+        died = _death(log, start)
+        others = [other for other in logs if other is not log]
+        if died is not None and not _is_contradicted(log, died, others):
+            return OutputEnd(log=index, start=died[0], row=died[1])
+    for index, log in enumerate(logs):
+        rows = _nan_rows(log)
+        if rows:
+            return OutputEnd(log=index, start=rows[0], row=rows[-1], nan=True)
+    return None
+
+
+# --- a process that died ---------------------------------------------------------------------------------------------
+
+
+def _death(log: Log, start: int) -> tuple[int, int] | None:
+    """(first row, last row) of what the last process to die wrote; None when none did, or the output went on well."""
+    blocks = tracebacks(log)
+    fatal = [block for block in blocks if block.start >= start and _is_uncaught(log, block)]
+    died = [(block.start, block.end) for block in fatal]
+    died += [(row, row) for row in range(start, len(log.rows)) if _is_last_word(log, row)]
+    if not died:
+        return None
+    last = max(died, key=lambda one: one[1])
+    if not _is_the_end(log, last[1], blocks):
+        return None
+    block = next((one for one in fatal if one.end == last[1]), None)
+    if block is not None and _AT_THE_END.search(log.rows[block.end]) and _finished_before(log, block.start):
+        return None
+    return _first_of(log, last[0], blocks), last[1]
+
+
+def _is_uncaught(log: Log, block: Traceback) -> bool:
+    first = next((frame for frame in block.frames.split("\n") if frame.strip("│╭╮─ \t")), "")
+    if block.ignored or block.exception in _STOPPED or not _OUTERMOST.match(first):
+        return False
+    before = next((row for row in reversed(log.rows[max(0, block.start - 2) : block.start]) if row.strip()), "")
+    return "exitcode" in before or not _LOGGED.search(before) or "Warning: " in before
+
+
+def _is_last_word(log: Log, row: int) -> bool:
+    """Whether the row is what the shell, the interpreter or argparse writes about a process that ends of it."""
+    text = strip_prefix(log.rows[row])
+    if _SYNTAX.match(text):
+        return any(one.lstrip().startswith('File "') for one in log.rows[max(0, row - 6) : row])
+    if _REFUSED.match(text):
+        return any(strip_prefix(one).startswith("usage: ") for one in log.rows[max(0, row - _USAGE_ROWS) : row])
+    return bool(_KILLED.match(text) or _NO_PROGRAM.match(text))
+
+
+def _is_the_end(log: Log, row: int, blocks: Sequence[Traceback]) -> bool:
+    """Whether hardly anything follows `row`: other ranks' errors, what launchers say of them, a script's `echo done`."""
+    other, progress = 0, set()
+    for text in _rows_between(log, row, len(log.rows), blocks):
+        if is_progress(text):
+            progress.add(text)
+        elif has_finished(text) and not _is_echo(text):
+            return False
+        elif not _is_echo(text):
+            other += 1 if len(text) <= _LONG else _OTHER_LINES
+    return other <= _OTHER_LINES and len(progress) <= _PROGRESS_LINES
+
+
+def _rows_between(log: Log, row: int, end: int, blocks: Sequence[Traceback]) -> Iterator[str]:
+    """The rows that say something of their own: no part of a traceback or of a long message, nor a launcher's words."""
+    inside = {at for block in blocks for at in range(block.start, block.end + 1)}
+    for at in range(row + 1, end):
+        text = strip_prefix(log.rows[at])
+        if at not in inside and text.strip() and not text.startswith((" ", "\t")) and not _NOISE.match(text):
+            yield text
+
+
+def _is_echo(text: str) -> bool:
+    """Whether a batch script may have written it behind a program, whatever became of that: "job 81 finished"."""
+    return len(text) <= _LONG and bool(_OVER.search(text)) and not _OF_TRAINING.search(text)
+
+
+def _finished_before(log: Log, row: int) -> bool:
+    return any(has_finished(text) and not _is_echo(text) for text in log.rows[max(0, row - _LOOKED) : row])
+
+
+def _first_of(log: Log, start: int, blocks: Sequence[Traceback]) -> int:
+    """Where the first traceback begins of those that belong together: ranks die one after another."""
+    first = start
+    for block in sorted((one for one in blocks if one.end < start), key=lambda one: -one.end):
+        between = list(_rows_between(log, block.end, first, blocks))
+        if len(between) > _OTHER_LINES or any(map(is_progress, between)):
+            break
+        first = block.start
+    return first
+
+
+def _is_contradicted(log: Log, died: tuple[int, int], others: Sequence[Log]) -> bool:
+    """Whether another file of the job says that it went well: lines of two files have no order."""
+    missing = any(name in log.rows[died[1]] for name in _MISSING_MODULE)
+    for other in others:
+        rows = other.rows[-_LOOKED:]
+        if any(has_finished(text) and not _is_echo(text) for text in rows) or (missing and any(map(is_progress, rows))):
+            return True
+        if any(_reached_its_end(text) for text in rows[-20:]):
+            return True
+    return False
+
+
+_PART = re.compile(r"\b(\d{1,9}) ?/ ?(\d{1,9})\b")
+
+
+def _reached_its_end(text: str) -> bool:
+    return is_progress(text) and any(int(found[1]) == int(found[2]) > 1 for found in _PART.finditer(text))
+
+
+# --- a loss of NaN ---------------------------------------------------------------------------------------------------
+
+
+def _nan_rows(log: Log) -> tuple[int, ...]:
+    """Rows with the training loss from the first of those at the end that are NaN, at least NAN_LINES; else ()."""
+    if not any(word in log.text.lower() for word in _BROKEN):
+        return ()
+    found: list[int] = []
+    seen: set[str] = set()
+    for row in range(len(log.rows) - 1, -1, -1):
+        broken = _is_broken(log.rows[row])
+        if broken is False:
+            break
+        if broken:
+            found.append(row)
+            seen.add(log.rows[row])
+    return tuple(reversed(found)) if len(seen) >= NAN_LINES and _grows(log, found) else ()
+
+
+def _is_broken(row: str) -> bool | None:
+    """Whether the training loss of the row is NaN or infinite; None where the row shows none."""
+    text = row[:600]
+    if "loss" not in text and "Loss" not in text and "LOSS" not in text:
+        return None
+    values = [
+        one["value"].lower().lstrip("+-")
+        for one in _LOSS.finditer(text)
+        if not _NOT_OF_TRAINING.search(text[max(0, one.start() - 12) : one.start()])
+    ]
+    return all(value.startswith(_BROKEN) for value in values) if values else None
+
+
+def _grows(log: Log, rows: Sequence[int]) -> bool:
+    """Whether the rows count something up: steps, epochs, time. A table of settings does not."""
+    counts = [re.findall(r"\d+", log.rows[row]) for row in reversed(rows)]
+    return any(before != after for before, after in pairwise(counts))
