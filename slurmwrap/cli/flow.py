@@ -92,19 +92,21 @@ def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
     for warning in prepared.warnings:
         voice.say(f"warning: {submit.describe(warning)}")
     if prepared.prerun != "off":
-        from slurmwrap.cli.trial_job import largest
+        from slurmwrap.cli.trial_job import largest, many_steps
         from slurmwrap.prerun.trial import trial_gpus
 
+        if request.own.prerun_steps and (told := many_steps(prepared, desk.config.prerun)):
+            voice.say(told)
         trial_gpus(request, largest(prepared))  # a --prerun-gpus that no node has is said before anything is submitted
     return prepared
 
 
 _MODES = {  # what each is, for who reads its name for the first time (docs/prerun.md)
-    "auto": ", a job of its own on a GPU, for which the job waits some minutes at most",
-    "gate": ", a job of its own on a GPU, for which the job waits however long it takes",
+    "auto": ", a separate 1-GPU job; your job waits for it, 10 minutes at most",
+    "gate": ", a separate 1-GPU job; your job waits for it without a limit",
     "wait": ", watched here before the job is submitted",
     "only": ", and no job after it",
-    "profile": ", a job of its own on a GPU, which measures what the job needs",
+    "profile": ", a separate 1-GPU job, which measures what your job needs",
     "off": "",
 }
 
@@ -188,7 +190,7 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     if result.job_id is None or _tells_little(prepared.request):
         return result.exit_code
     if prepared.held_out:
-        voice.say(f"job {result.job_id} goes without its pre-run, by lot: the site measures what pre-runs save")
+        voice.say(f"job {result.job_id} has no pre-run, chosen at random: the site measures what pre-runs save")
     if sent.attached_to is not None:
         which = f"job {sent.attached_to}" if sent.attached_to else "just submitted"
         voice.say(f"job {result.job_id} waits for the pre-run of an earlier one with the same script and code, {which}")

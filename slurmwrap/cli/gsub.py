@@ -21,6 +21,7 @@ from slurmwrap.errors import (
     PrerunFailed,
     RefusedError,
     ScriptError,
+    SlurmUnreachable,
     SlurmwrapError,
     StaticFailed,
     UnknownOption,
@@ -45,7 +46,7 @@ retried, if you wish).
 
   gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
 
-  gsub train.sbatch                     submit; a pre-run on one GPU goes first and lets the job go when it passes
+  gsub train.sbatch                     submit; a pre-run on one GPU goes first and releases the job when it passes
   gsub --dry-run -G 16 train.sbatch     print the whole rewritten script with a reason for each change; submit nothing
   gsub --explain train.sbatch           show old → new with the reasons, then submit
   gsub --explain --dry-run train.sbatch show that, and where the job would best run now; submit nothing
@@ -60,6 +61,7 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
                            wait: the pre-run goes first, live; gate: the job waits without bound; off: no pre-run
                            only: the pre-run and nothing else; ends with 0 (pass), 3 (fail) or 4 (inconclusive)
   --prerun-gpus N          GPUs of the pre-run, for a job that cannot shrink to one
+  --prerun-steps N         training steps that the pre-run must reach, 3 by default: to find what fails later
   --prerun-command COMMAND what the pre-run runs in the script's place
   --resource-profile NAME  keep what is learnt of this job under NAME, and use it
   --count-steps            count the real job's training steps: progress for retries, speed for its profile
@@ -214,10 +216,14 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
 
 def _after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Voice, stdin: _Stdin) -> int:
     """Something of ours failed before sbatch was called: the user gets a plain submission, or `nothing` as asked."""
+    silent = isinstance(error, SlurmUnreachable)
+    if silent and not nothing:
+        voice.say(f"Slurm did not answer ({error}); the job is handed to sbatch unchanged")
+        return _unchanged(words, stdin)
     voice.fault(error)
     if nothing:
         raise SlurmwrapError("nothing was submitted") from error
-    voice.say("the job is submitted unchanged")
+    voice.say("the job is handed to sbatch unchanged")
     return _unchanged(words, stdin)
 
 

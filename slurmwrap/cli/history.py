@@ -1,4 +1,4 @@
-"""`slurmwrap history`: runs and what they ended of, alike ones on one line. Flags in, one table out."""
+"""`slurmwrap history`: runs and how they ended, alike ones on one line. Flags in, one table out."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from slurmwrap.cli.found import Found, finding_runs, only_stopped
 from slurmwrap.cli.known import place_of
 from slurmwrap.cli.why import say_notes
 from slurmwrap.config import load
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, title_of
 from slurmwrap.report import words
 from slurmwrap.report.rows import alike, label
 from slurmwrap.report.story import failed
@@ -44,7 +45,7 @@ def history(
     everything: listing.Everything = False,
     as_json: listing.AsJson = False,
 ) -> None:
-    """List runs and what they ended of, newest first.
+    """List runs and how they ended, newest first.
 
     Yours, or everyone's for root and SlurmUser. Tasks of an array that ended alike share a line, and so do failures of
     one name and cause.
@@ -167,7 +168,7 @@ def _of_run(run: AttemptRecord) -> Line:
 
 def _of_stopped(record: PrerunRecord, found: Found) -> Line:
     name, user = found.names.get((record.cluster, record.job_id or 0), ("", ""))
-    result = record.verdict.category or "failed"
+    result = title_of(record.verdict.category) if record.verdict.category else "failed"
     return Line(
         at=record.at,
         address=str(record.job_id or record.prerun_job_id),
@@ -187,7 +188,7 @@ def _hours(seconds: float) -> str:
 
 
 def _result(run: AttemptRecord) -> str:
-    """The category of a failure; Slurm's state of anything else."""
-    if failed(run) and run.diagnosis:
-        return run.diagnosis.category
+    """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
+    if run.diagnosis and (failed(run) or run.diagnosis.category == COMPLETED_WITH_ERROR):
+        return title_of(run.diagnosis.category)
     return state_of(run).lower().replace("_", " ")

@@ -151,7 +151,7 @@ def _free(blocked: BlockedInput, place: Place) -> None:
 @app.command()
 def block(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that no job shall read as it is now.")],
-    reason: Annotated[str, typer.Option(help="What is wrong with it; gsub tells it to whoever names the file.")],
+    reason: Annotated[str, typer.Option(help="What is wrong with it; gsub shows it to users who name the file.")],
 ) -> None:
     """Refuse jobs that name this file, until it changes.
 

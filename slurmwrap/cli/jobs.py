@@ -43,7 +43,7 @@ app = typer.Typer(
       slurmwrap jobs list --user ada --category nccl_error --since 30d
       slurmwrap jobs list --to-do             decisions that are not all done yet
       slurmwrap jobs show 81                    all of it, with the retry ledger
-      slurmwrap jobs clear 81 --note "driver mended"
+      slurmwrap jobs clear 81 --note "driver fixed"
     """,
 )
 Job = Annotated[str, typer.Argument(metavar="JOBID", help="81, or 77_2 for an array task.")]

@@ -303,6 +303,7 @@ def _waiting(trial: Trial) -> Waiting:
         profile_key=spec.profile_key,
         fingerprint=spec.fingerprint,
         cluster=spec.cluster,
+        output=spec.output,
     )
 
 

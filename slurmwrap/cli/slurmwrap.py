@@ -82,7 +82,7 @@ app.command()(why)
 app.command(short_help="A job, live: why it waits, when it may start, how fast it goes.")(watch)
 app.command()(history)
 app.command()(report)
-app.command(short_help="Does everything hold, and how to mend it.")(doctor)
+app.command(short_help="Does everything work, and how to fix what does not.")(doctor)
 app.command()(simulate)
 app.command()(whatif)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from slurmwrap.config import Config
+from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.edges import Published, Publisher
 from slurmwrap.errors import StoreError
 from slurmwrap.host.mail import Mailer
@@ -55,7 +56,7 @@ class MailingPublisher:
         began = time.monotonic()
         try:
             to = self._mail.to.replace("{user}", pwd.getpwuid(record.uid).pw_name)
-            category = record.diagnosis.category if record.diagnosis else "unknown"
+            category = title_of(record.diagnosis.category) if record.diagnosis else "unknown"
             subject = f"Slurm job {record.address} {record.name} failed: {category}"
             Mailer(server=self._mail.server, sender=self._mail.sender).send(to, subject, why_text(record, actions))
         except (StoreError, KeyError) as error:

@@ -54,6 +54,7 @@ _NEVER = re.compile(
 
 
 _LAST_ACT_S = 60  # the supervisor's own limit comes first, so that a verdict is written
+_LONG_S = 3600.0  # for --prerun-steps, where the job itself has no time limit
 _STEPS_S = 120.0  # what is left for the steps where a partition's limit is short
 
 
@@ -72,8 +73,32 @@ def trial_times(prepared: Prepared, settings: Prerun) -> Times:
     limits = [p.max_time_s for p in prepared.snapshot.partitions if p.name in named.split(",") and p.max_time_s]
     most = max(_LAST_ACT_S, min(limits, default=86400 * 365) - _LAST_ACT_S)
     profile_s = min(prepared.profile_s, max(0.0, most - min(_STEPS_S, settings.time_limit_s)))
-    trial_s = min(float(settings.time_limit_s), most - profile_s)
+    trial_s = min(_wanted_s(prepared, settings), most - profile_s)
     return Times(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _LAST_ACT_S)
+
+
+def _wanted_s(prepared: Prepared, settings: Prerun) -> float:
+    """Seconds for the steps. Of --prerun-steps the job's own time limit is a bound that fits, where nothing waits for
+    the pre-run for a bounded time."""
+    asked = prepared.request.own.prerun_steps or 0
+    if asked <= settings.steps or prepared.prerun not in ("only", "wait", "gate"):
+        return float(settings.time_limit_s)
+    return float(max(settings.time_limit_s, prepared.request.shape.time_limit_s or _LONG_S))
+
+
+def many_steps(prepared: Prepared, settings: Prerun) -> str:
+    """What --prerun-steps means for the time that the pre-run may take, in a sentence; "" where nothing is new."""
+    asked = prepared.request.own.prerun_steps or 0
+    if asked <= settings.steps or prepared.prerun == "off":
+        return ""
+    minutes = math.ceil(trial_times(prepared, settings).trial_s / 60)
+    if prepared.prerun in ("only", "wait", "gate"):
+        return f"the pre-run goes on until step {asked}, for {minutes} min at most"
+    waits = math.ceil((settings.grace_s + prepared.profile_s) / 60)
+    return (
+        f"the pre-run goes on until step {asked}; the job waits {waits} min for it at most, and starts then all the same "
+        "(--prerun=gate waits as long as the steps take)"
+    )
 
 
 def largest(prepared: Prepared) -> Node | None:
@@ -96,7 +121,7 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
         script_name=request.script.path or request.script.name,
         args=request.args,
         chdir=request.chdir,
-        steps=settings.steps,
+        steps=request.own.prerun_steps or settings.steps,
         time_limit_s=times.trial_s,
         environment=trial_environment(request, gpus),
         real_job=None if job_id is None else str(job_id),
@@ -192,8 +217,8 @@ def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice, live: Voice | No
         return follow(Path(job.directory), result.job_id, desk, live)
     except KeyboardInterrupt:
         voice.say(f"the pre-run, job {result.job_id}, goes on, and nothing else was submitted")
-        voice.say(f"look on: slurmwrap prerun show {result.job_id} --follow")
-        voice.say(f"end it: scancel {result.job_id}")
+        voice.say(f"Follow it: slurmwrap prerun show {result.job_id} --follow")
+        voice.say(f"Cancel it: scancel {result.job_id}")
         raise
 
 

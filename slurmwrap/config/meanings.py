@@ -119,7 +119,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "assumed_run_s": (
             _G,
             "seconds",
-            "How long a job is taken to run where nobody knows: for more CPUs half is waited.",
+            "The run time assumed for a job whose run time is not known: it waits at most half of that for more CPUs.",
         ),
     },
     "retry": {

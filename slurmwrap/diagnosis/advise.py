@@ -114,12 +114,12 @@ _SENTENCES = (
     (
         ("traceback_from_crash",),
         re.compile(r"^(?:\[rank\d+\]: )?KeyError: '(?P<name>[^']+)'"),
-        "The program looked for the key '{name}' and it was not there: see the innermost frame of the traceback.",
+        "The key '{name}' does not exist: the traceback names the line that looked for it.",
     ),
     (
         ("traceback_from_crash",),
         re.compile(r"^(?:\[rank\d+\]: )?(?P<name>[A-Z]\w*(?:Error|Exception))\b"),
-        "Fix the line of the traceback's innermost frame of your own code that raised {name}.",
+        "The program raised {name}: the traceback names the line.",
     ),
     (
         ("semantic_error",),

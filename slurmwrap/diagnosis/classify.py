@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from slurmwrap.diagnosis import slurm_word
-from slurmwrap.diagnosis.advise import specific
-from slurmwrap.diagnosis.context import in_context
+from slurmwrap.diagnosis.advise import printable, specific
+from slurmwrap.diagnosis.context import in_context, own_place
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence
 from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
-from slurmwrap.diagnosis.lines import Log, cut_rows, read_log
+from slurmwrap.diagnosis.lines import Log, cut_rows, read_log, strip_prefix
 from slurmwrap.diagnosis.marks import DECISIVE, ORDINARY, STRONG, Mark, find_marks
 from slurmwrap.diagnosis.node_words import UNREAD
 from slurmwrap.diagnosis.output_end import find_error_at_end
 from slurmwrap.diagnosis.progress import Progress, find_progress
+from slurmwrap.diagnosis.remaining import find_remaining
 from slurmwrap.diagnosis.roots import SPEAKS_OF_PEERS, View, find_root
 from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures, signatures_with
 from slurmwrap.diagnosis.steps import last_progress
@@ -44,6 +45,8 @@ _GPU_SIDE = frozenset(
         "cuda_init_failed",
     )
 )
+_OF_TRACEBACK = "traceback_from_crash"
+_RAISED = re.compile(r"((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80})(?:: ('[^'\n]{1,80}')$|:|$)")
 _HOOK_LINES = 2  # cited at most
 _HOOK_TELLS = re.compile(r"refused|let the job start|GPUs could not be read|failed|timed out")
 _HOOK_FAILED = re.compile(r"^(?:prolog|launch)\b.{0,80}\b(?:refused|failed|timed out)")
@@ -65,7 +68,11 @@ def classify(evidence: Evidence, *, signatures: SignatureSet | None = None) -> D
     views = tuple(_view(read_log(tail), index, known) for index, tail in enumerate(evidence.logs))
     kernel = kernel_word(evidence.kernel, known, evidence.nvml)
     diagnosis = _with_node(_judge(evidence, views, kernel), evidence, kernel)
-    return _with_steps(_in_context(_with_hooks(diagnosis, evidence), views), views)
+    diagnosis = _with_steps(_in_context(_with_hooks(diagnosis, evidence), views), views)
+    if diagnosis.category != "time_limit":
+        return diagnosis
+    logs = [view.log for view in views]
+    return replace(diagnosis, remaining_s=find_remaining(logs, evidence.run_s, resumed=diagnosis.resumed))
 
 
 def _of_completed(evidence: Evidence, known: SignatureSet) -> Diagnosis:
@@ -109,7 +116,13 @@ def _with_hooks(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
 
 def _in_context(diagnosis: Diagnosis, views: tuple[View, ...]) -> Diagnosis:
     logs = [view.log for view in views]
-    return replace(diagnosis, evidence=tuple(in_context(cited, logs) for cited in diagnosis.evidence))
+    diagnosis = replace(diagnosis, evidence=tuple(in_context(cited, logs) for cited in diagnosis.evidence))
+    place = own_place(diagnosis.evidence) if _OF_TRACEBACK in (diagnosis.category, diagnosis.error) else None
+    raised = _RAISED.match(strip_prefix(diagnosis.evidence[0].text)) if place else None
+    if place is None or raised is None:
+        return diagnosis
+    what = f"the key {raised[2]} does not exist" if raised[1] == "KeyError" and raised[2] else raised[1]
+    return replace(diagnosis, advice=f"Line {place[1]} of {printable(place[0].rpartition('/')[2])}: {printable(what)}.")
 
 
 def _with_steps(diagnosis: Diagnosis, views: tuple[View, ...]) -> Diagnosis:

@@ -17,6 +17,7 @@ from slurmwrap.records import replace
 BEFORE, AFTER = 3, 2  # lines
 CAP = 200  # characters of each
 _FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
+_PLACE = re.compile(r'File "([^"\n]{1,400})", line (\d{1,9})')
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
 _ANOTHER = re.compile(r"Traceback \(most recent|^During handling of|^The above exception|^[*=-]{8}")
 _LOOKED = 200  # rows of a traceback
@@ -32,6 +33,16 @@ def in_context(citation: Citation, logs: Sequence[Log]) -> Citation:
         if row is not None:
             return replace(citation, before=_before(log, row), after=_after(log, row))
     return citation
+
+
+def own_place(citations: Sequence[Citation]) -> tuple[str, int] | None:
+    """(file, line) of the user's own code that raised the exception, by the lines around the root's citation."""
+    root = next((one for one in citations if one.role == "root"), None)
+    for text in reversed(root.before if root is not None else ()):
+        frame = _PLACE.search(text)
+        if frame and not _LIBRARY.search(frame[1]):
+            return frame[1], int(frame[2])
+    return None
 
 
 def _row_of(citation: Citation, log: Log) -> int | None:

@@ -92,4 +92,5 @@ class Diagnosis:
     step: int | None = None  # furthest training step seen (the user's word)
     resumed: bool = False  # it was seen to go on from a checkpoint (the user's word)
     checkpoint_step: int | None = None  # step of the newest checkpoint it wrote (the user's word)
+    remaining_s: float | None = None  # of a run that its time limit ended: seconds to go, by its log (the user's word)
     error: str = ""  # of a job that Slurm calls COMPLETED: the category of the error in its output

@@ -29,12 +29,16 @@ _OUTERMOST = re.compile(
     r'|File "<frozen runpy>", line \d+, in _run_module_as_main|File "[^"\n]{1,400}runpy\.py", line \d+, in _run_module'
     r"|/?\S{1,300}:\d+ in <module>)"
 )
-_LOGGED = re.compile(r"\b(?:ERROR|WARN(?:ING)?|CRITICAL|EXCEPTION|INFO|DEBUG)\b|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? back")
+_LOGGED = re.compile(
+    r"\b(?:ERROR|WARN(?:ING)?|CRITICAL|EXCEPTION|INFO|DEBUG)\b|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? back"
+)
 # Exceptions by which a program is ended from outside, or at its own end.
 _STOPPED = frozenset(
     ("KeyboardInterrupt", "SystemExit", "SignalException", "BrokenPipeError", "CancelledError", "GeneratorExit")
 )
-_AT_THE_END = re.compile(r"[Dd]estroy|[Pp]rocess group|NCCL|TCPStore|[Cc]onnection (?:reset|refused|closed|aborted)|EOFError|wandb")
+_AT_THE_END = re.compile(
+    r"[Dd]estroy|[Pp]rocess group|NCCL|TCPStore|[Cc]onnection (?:reset|refused|closed|aborted)|EOFError|wandb"
+)
 _MISSING_MODULE = ("ImportError", "ModuleNotFoundError")
 _KILLED = re.compile(
     r"\S{1,300}: line \d+: +\d+ (?:Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception|Killed)\b"

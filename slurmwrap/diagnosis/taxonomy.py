@@ -16,7 +16,46 @@ NO_SIGNATURE = "no_signature"
 COMPLETED_WITH_ERROR = "completed_with_error"
 
 DECISIONS = ("stop", "blacklist_input", "retry", "retry_elsewhere", "resize", "none")
-DOMAINS = MappingProxyType({"U": "user program", "AE": "AI engine", "IF": "infrastructure", "RS": "resource scheduler"})
+DOMAINS = MappingProxyType(
+    {"U": "user program", "AE": "MPI / framework", "IF": "infrastructure", "RS": "resource scheduler"}
+)
+# What people read; the ids are for programs.
+TITLES = MappingProxyType(
+    {
+        "syntax_error": "syntax error or unknown command",
+        "import_error": "missing Python module",
+        "cannot_load_libs": "missing shared library",
+        "semantic_error": "wrong use of a library",
+        "incorrect_inputs": "input file missing or damaged",
+        "permission_error": "access denied",
+        "traceback_from_crash": "error in the program",
+        "gpu_oom": "out of GPU memory",
+        "cpu_oom": "out of host memory",
+        "model_diverged": "training diverged (NaN)",
+        "checkpoint_error": "checkpoint not written or read",
+        "storage_full": "no space left",
+        "core_dump": "program aborted",
+        "invalid_memory_access": "invalid memory access",
+        "cuda_failure": "CUDA error",
+        "cuda_init_failed": "GPU not initialized",
+        "cuda_version_mismatch": "CUDA version mismatch",
+        "mpi_error": "MPI error",
+        "mpi_runtime_failure": "MPI process lost",
+        "nccl_error": "NCCL communication error",
+        "address_in_use": "network port in use",
+        "gpu_ecc_error": "GPU memory fault (ECC)",
+        "gpu_hardware": "GPU hardware fault",
+        "node_failure": "node failure",
+        "storage_io": "file system error",
+        "network_error": "network error",
+        "job_preempted": "preempted",
+        "time_limit": "time limit reached",
+        "cancelled": "cancelled",
+        NO_SIGNATURE: "unknown cause",
+        SUCCESS: "completed",
+        COMPLETED_WITH_ERROR: "completed, error in output",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +297,11 @@ _ALL = (
 
 CATEGORIES = MappingProxyType({category.id: category for category in _ALL})
 FAILURES = tuple(category.id for category in _ALL if category.id not in (SUCCESS, COMPLETED_WITH_ERROR))
+
+
+def title_of(category: str) -> str:
+    """The category in plain words; an id that is not known (of a newer version) as it is."""
+    return TITLES.get(category, category)
 
 
 def decisions_of(category: str) -> tuple[str, ...]:

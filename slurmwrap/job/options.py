@@ -246,11 +246,13 @@ class OwnOption:
     flag: bool = True
     choices: tuple[str, ...] = ()
     number: bool = False  # a whole number, at least 1
+    most: int = (1 << 31) - 1  # of a number
 
 
 OWN: tuple[OwnOption, ...] = (
     OwnOption("prerun", "prerun", "GSUB_PRERUN", REQUIRED, choices=("auto", "wait", "gate", "off", "only", "profile")),
     OwnOption("prerun-gpus", "prerun_gpus", "GSUB_PRERUN_GPUS", REQUIRED, number=True),
+    OwnOption("prerun-steps", "prerun_steps", "GSUB_PRERUN_STEPS", REQUIRED, number=True, most=1_000_000),
     OwnOption("prerun-command", "prerun_command", "GSUB_PRERUN_COMMAND", REQUIRED),
     OwnOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
     OwnOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),

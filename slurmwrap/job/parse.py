@@ -319,8 +319,10 @@ def _own_value(option: OwnOption, value: str | None, place: str) -> _OwnValue:
         raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=f"It takes {allowed}.")
     if not option.number:
         return option.field, value
-    if not (value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31):
-        raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint="It takes a number from 1.")
+    if not (value.isascii() and value.isdigit() and 0 < int(value) <= option.most):
+        until = f" to {option.most}" if option.most < 1 << 30 else ""
+        hint = f"It takes a number from 1{until}."
+        raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=hint)
     return option.field, int(value)
 
 

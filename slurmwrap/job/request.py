@@ -47,6 +47,7 @@ class Own:
 
     prerun: str | None = None  # auto | wait | gate | off | only | profile; None: not said, the configuration decides
     prerun_gpus: int | None = None  # GPUs of the pre-run, for jobs that cannot shrink to one
+    prerun_steps: int | None = None  # optimizer steps that count as a pass; None: as configured (prerun.steps)
     prerun_command: str = ""  # shell command that the pre-run runs in the script's place
     count_steps: bool = False  # the step counter also runs in the real job
     resource_profile: str | None = None

@@ -68,7 +68,7 @@ def which(case: Case, others: Asked) -> Asked:
     chosen = fold(names)
     if why := _why_not(case, others):
         return Asked(remarks=(f"not tied to {chosen}: {why}",))
-    reason = f"free now and best; the reconciler lets it go elsewhere after {seconds} s"
+    reason = f"free now and best; if {chosen} is taken, it may start on other nodes after {seconds} s"
     step = Step(
         name="these nodes", wait_s=seconds, updates=(("ReqNodeList", ""),), reason=f"{chosen} did not come free in time"
     )
@@ -80,7 +80,7 @@ def _why_not(case: Case, others: Asked) -> str:
     planned = [n.name for n in case.field.able if "PLANNED" in n.flags and n.name in case.choice.nodes]
     waits = {wish.option for wish in others.wishes} & {"switches", "constraint"} or case.request.setting("switches")
     reasons = (
-        (not case.outlook.relaxing, "no reconciler here would let it go elsewhere"),
+        (not case.outlook.relaxing, "no reconciler here would release it to other nodes"),
         (case.config.placement.pin_s <= 0, "placement.pin_s is 0"),
         (case.request.setting("array") is not None, "tasks of an array would all want the same nodes"),
         (not case.outlook.starts_now, "it may not start at once"),

@@ -58,7 +58,7 @@ def keenness(skew: float | None, limit: float) -> float:
 
 def _told(skew: float | None, limit: float) -> str:
     if skew is None:
-        return "its skew (largest tensor over model size) is not known: it waits a moderate time for closeness"
+        return "how much it loses on distant nodes is not known"
     if skew > limit:
-        return f"its skew {skew:.2f} is above {limit:g}: spreading it would slow it down"
-    return f"its skew {skew:.2f} is not above {limit:g}: spreading costs it little, so it waits for no place"
+        return f"its largest tensor is {100 * skew:.0f} % of the model (above {100 * limit:g} %): distant nodes would slow it down"
+    return f"its largest tensor is {100 * skew:.0f} % of the model (not above {100 * limit:g} %): distant nodes cost it little"

@@ -140,7 +140,8 @@ def sweep_group(request: JobRequest, code: Mapping[str, bytes], environ: Mapping
         for name, value in environ.items()
         if name not in _OF_THE_LOGIN and not name.startswith(_OF_THE_LOGINS)
     )
-    return _digest([fingerprint(replace(request, args=()), code, environ), whole])
+    steps = [] if request.own.prerun_steps is None else [request.own.prerun_steps]
+    return _digest([fingerprint(replace(request, args=()), code, environ), whole, *steps])
 
 
 def profile_key_of(uid: int, key: str) -> str:

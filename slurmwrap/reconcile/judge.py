@@ -25,6 +25,7 @@ from slurmwrap.retry.ledger import ledger_of
 from slurmwrap.retry.pace import HOUR_S
 from slurmwrap.retry.policy import decide
 from slurmwrap.retry.record import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
+from slurmwrap.retry.resize import time_cap_s
 from slurmwrap.retry.strikes import Fleet, fleet_of, lost_node
 from slurmwrap.retry.submission import Submission
 
@@ -82,6 +83,8 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     case = replace(case, also_failed=_also_failed(blamed.digest, record, run))
     decision = decide(case, run.edges.config)
     record = _decided(case.record, case, decision)
+    if diagnosis.category == "time_limit":
+        record = replace(record, longest_s=time_cap_s(case.limits or _limits(record.partition, run)))
     with store.transaction():
         store.save_judged(record, decision, run.now)
         _learn(record, submission, run)

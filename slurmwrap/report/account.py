@@ -86,7 +86,7 @@ def _why_not(run: AttemptRecord, progressed: int | None, since: float | None) ->
     if forgiven(run, since):
         return "before the ledger was cleared"
     if run.incident:
-        return "of an incident"
+        return "part of an incident"
     if progressed is not None and run.attempt.submit_time < progressed:
-        return "before it got further than ever"
+        return "not counted: the job made progress since"
     return ""

@@ -29,7 +29,9 @@ from slurmwrap.retry.submission import Submission
 WEEK_S = 7 * 86400.0
 WELL = 3  # jobs that run well on a node speak for it
 _HARDWARE = frozenset({"gpu_hardware", "gpu_ecc_error", "node_failure", "cuda_init_failed"})
-_SAID_NOTHING = frozenset({"cancelled", "job_preempted", "completed_with_error"})  # such an end neither confirms nor refutes
+_SAID_NOTHING = frozenset(
+    {"cancelled", "job_preempted", "completed_with_error"}
+)  # such an end neither confirms nor refutes
 
 AGREE, DISAGREE, OPEN = "agree", "disagree", "open"
 _Key = tuple[object, ...]

@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from slurmwrap.diagnosis.context import own_place
 from slurmwrap.diagnosis.evidence import Citation
+from slurmwrap.diagnosis.lines import strip_prefix
+from slurmwrap.records import replace
 from slurmwrap.report.look import Look
 from slurmwrap.report.words import count, fit, width
 
 MAX_LINES = 8  # cited lines of one run
+_SHORT = 60  # columns
+_RAISED = re.compile(r"((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Warning|Exit))(?::|$)")
 MAX_TEXT = 300  # characters of one cited line
 _FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
 
 
-def cited(citations: Sequence[Citation], look: Look) -> Iterator[str]:
-    """Root causes first, with the lines around them; at most MAX_LINES unless all are wanted."""
+def cited(citations: Sequence[Citation], look: Look, output: str = "") -> Iterator[str]:
+    """Root causes first, with the lines around them; at most MAX_LINES unless all are wanted. `output`: the file of a
+    pre-run's output, which its citations call "output"."""
+    if output:
+        citations = [replace(one, source=output) if one.source == "output" else one for one in citations]
     ordered = sorted(citations, key=lambda citation: citation.role != "root")
     shown = ordered if look.verbose else ordered[:MAX_LINES]
     texts = frozenset(citation.text.strip() for citation in shown)
@@ -52,6 +60,17 @@ def _shortened(line: str, columns: int) -> str:
         parts = parts[1:]
         line = line[: frame.start(1)] + "…/" + "/".join(parts) + frame.string[frame.end(1) :]
     return line
+
+
+def in_short(citations: Sequence[Citation]) -> str:
+    """ "AttributeError (model.py:7)" of the line that decided, or as much of that line as is short."""
+    root = next((one for one in citations if one.role == "root"), None)
+    if root is None:
+        return ""
+    place = own_place(citations)
+    raised = _RAISED.match(strip_prefix(root.text))
+    what = raised[1].rpartition(".")[2] if raised else fit(root.text.strip(), _SHORT)
+    return f"{what} ({place[0].rpartition('/')[2]}:{place[1]})" if place else f"{what} ({place_of(root)})"
 
 
 def place_of(citation: Citation) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from math import fsum
 
+from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.report import words
 from slurmwrap.report.glossary import glossary
 from slurmwrap.report.interval import Interval, put_together
@@ -97,7 +98,7 @@ def _mostly(report: NightReport) -> str:
     top = max(report.categories, key=lambda row: row.gpu_hours, default=None)
     if top is None or top.gpu_hours <= 0:
         return ""
-    return f", the largest part by {top.category}"
+    return f", the largest part by {title_of(top.category)}"
 
 
 def _what_is_left(report: NightReport) -> str:

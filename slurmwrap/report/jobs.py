@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 
+from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.report import words
 from slurmwrap.report.rows import alike, fold_names, label, without_empty
 from slurmwrap.report.story import Story
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.retry.submission import Submission
-from slurmwrap.retry.wanted import failed, moment_of, state_of
+from slurmwrap.retry.wanted import NO_FAILURES, failed, moment_of, state_of
 
 HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision", "~to do")
 
@@ -104,7 +105,7 @@ def table(
 
 def _same(row: JobRow) -> tuple[object, ...]:
     head = row.job.partition("_")[0] if "_" in row.job else ""
-    if not head and row.category in ("", "success", "cancelled"):
+    if not head and row.category in ("", *NO_FAILURES):
         return (row.job, row.cluster, row.at)
     return (head, row.name, row.user, row.gpus, row.runs, _result(row), row.decision, _to_do(row))
 
@@ -126,7 +127,7 @@ def _line(group: Sequence[JobRow], zone: tzinfo | None) -> list[str]:
 
 def _result(row: JobRow) -> str:
     if row.category and row.category not in ("success", "cancelled"):
-        return row.category
+        return title_of(row.category)
     return row.state.lower().replace("_", " ") or "not ended"
 
 
@@ -139,10 +140,10 @@ def kept_of(story: Story, actions: Iterable[ActionRecord]) -> dict[str, str]:
     asked, last = story.submission, story.attempts[-1] if story.attempts else None
     kept: dict[str, str] = {}
     if asked is not None:
-        kept["retries"] = "its user agreed (--retry)" if asked.retry else "its user did not agree (no --retry)"
+        kept["retries"] = "on (--retry)" if asked.retry else "off (no --retry)"
         kept["pre-run"] = asked.prerun_mode + (f", job {asked.prerun_job_id}" if asked.prerun_job_id else "")
         if asked.held_out:
-            kept["held out"] = "by lot: it had no pre-run (prerun.holdout)"
+            kept["held out"] = "at random: it had no pre-run (prerun.holdout)"
         kept["fingerprint"] = asked.fingerprint[:16]
         kept["profile"] = asked.profile_key
         kept["inputs"] = ", ".join(fold_names(asked.inputs))

@@ -12,15 +12,22 @@ from dataclasses import dataclass, replace
 
 from slurmwrap.cluster.action import Verb
 from slurmwrap.cluster.job import FINAL_STATES
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.actions import REQUEUES, scontrol_line
 from slurmwrap.report.story import Story, failed, stopped_by_prerun, tasks_of
+from slurmwrap.report.words import duration
 from slurmwrap.retry.attempt import WAITING_RULES, AttemptRecord
 from slurmwrap.retry.policy import REQUEUED_ALREADY
+from slurmwrap.retry.resize import time_needed_s
 
 _GIB = 1024
 _MORE = 1.5  # of the memory or time that did not do
 _MARGIN = 1.2  # over the most that was measured
+_FEW = 3  # steps that a pre-run makes anyway (prerun.steps)
+_SOME = 100  # steps, where nothing says how far the failure is
+_MOST_STEPS = 1_000_000
+_LONG_S = 4 * 3600.0  # a pre-run of so many seconds is no quick test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ def next_step(story: Story) -> Next:
     """The one thing to try next."""
     last = last_of(story)
     if stopped_by_prerun(story):
-        return _submit(story, "Mend what the pre-run found, try it on one GPU, then submit again.", "--prerun=only")
+        return _submit(story, "Fix what the pre-run found, test it on one GPU, then submit again.", "--prerun=only")
     if (tried := _of_trial(story)) is not None:
         return tried
     if last is not None and last.diagnosis is not None:
@@ -49,7 +56,7 @@ def next_step(story: Story) -> Next:
     if last is not None and last.state:
         return Next(sentence="It ended and is not judged yet; the reconciler does that within a minute.")
     if story.slurm_says.partition(" ")[0] in FINAL_STATES:
-        return Next(sentence="It ended, and how is not found out yet: the reconciler does that (slurmwrap reconcile).")
+        return Next(sentence="It ended, and is not judged yet: `slurmwrap reconcile` does that.")
     return Next(sentence="It has not ended.", command=f"slurmwrap watch {shlex.quote(story.address)}")
 
 
@@ -78,7 +85,7 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     assert last.diagnosis is not None
     mine = [action for action in story.actions if action.attempt == last.attempt]
     if not failed(last):
-        return Next(sentence="Nothing: it was cancelled." if last.diagnosis.category == "cancelled" else "Nothing.")
+        return _of_no_failure(story, last)
     again = any(a.verb in _LETS_GO and a.mode == "act" and not a.error for a in mine)
     if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         watch = f"slurmwrap watch {shlex.quote(last.address)}"
@@ -113,10 +120,12 @@ def _of_input(story: Story, last: AttemptRecord) -> Next | None:
         return None
     path = last.diagnosis.input_path if last.diagnosis is not None else ""
     if last.decision_reason.endswith(": does not exist"):
-        return _submit(story, "Put the file there, or mend its path; then submit again.")
+        return _submit(story, "Put the file there, or correct its path; then submit again.")
     if not path:
-        return _submit(story, "Find the file that it could not read, mend or replace it, then submit again.")
-    sentence = "Mend or replace the file: a changed file is free again (--force runs the job with it as it is)."
+        return _submit(story, "Find the file that it could not read, fix or replace it, then submit again.")
+    sentence = (
+        "Fix or replace the file: a changed file is no longer blocked (--force submits the job with it unchanged)."
+    )
     return replace(_submit(story, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
 
 
@@ -125,18 +134,30 @@ def _of_size(story: Story, last: AttemptRecord) -> Next | None:
     category = last.diagnosis.category if last.diagnosis is not None else ""
     if category == "cpu_oom" and (option := more_memory(last)):
         return _submit(story, "Submit it again with more memory, or lower what it needs.", option)
-    if category == "time_limit" and last.time_limit_s:
-        option = f"--time={_slurm_time(last.time_limit_s * _MORE)}"
-        sentence = "Submit it again with more time; it repeats nothing only if it resumes from a checkpoint."
-        return _submit(story, sentence, option)
-    return None
+    return _of_time(story, last, last.time_limit_s) if category == "time_limit" and last.time_limit_s else None
+
+
+def _of_time(story: Story, last: AttemptRecord, limit_s: int) -> Next:
+    """As long as its progress says that the whole job takes, with a margin; else half as much again as it had."""
+    left = last.diagnosis.remaining_s if last.diagnosis is not None else None
+    wanted = float(time_needed_s(last.run_s or limit_s, left)) if left is not None else limit_s * _MORE
+    why = f"Its output says that {duration(left)} were left" if left is not None else ""
+    cap = last.longest_s
+    if cap is not None and wanted > cap:
+        need = f"{why}: it needs about {duration(wanted)} in all, and" if why else "It needs more time, and"
+        sentence = f"{need} its partition allows {duration(cap)}: write checkpoints, and continue in a chain of jobs."
+        option = f"--dependency=singleton --time={_slurm_time(cap)}"
+        return _submit(story, f"{sentence} Submit this several times:", option)
+    again = "it starts from its checkpoint only if the program resumes" if wanted > limit_s else ""
+    sentence = f"{why}: submit it again with more time" if why else "Submit it again with more time"
+    return _submit(story, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_slurm_time(wanted)}")
 
 
 def _of_decision(story: Story, last: AttemptRecord) -> Next:
     assert last.diagnosis is not None
     found = last.diagnosis
     if found.category == "no_signature":
-        tried = _submit(story, "Read the end of its output; then mend it, and try it on one GPU.", "--prerun=only")
+        tried = _submit(story, "Read the end of its output; then fix it, and test it on one GPU.", "--prerun=only")
         output = last.std_err or last.std_out
         return replace(tried, command=f"tail -n 60 {shlex.quote(output)}" if output else "", also=(tried.command,))
     if last.decision == "stop" and found.decision in _RETRIED and found.domain != "U":
@@ -149,11 +170,59 @@ def _of_decision(story: Story, last: AttemptRecord) -> Next:
     if last.decision == "stop" and found.category == "storage_full":
         return _submit(story, "Make room where it writes, then submit again.")
     if last.decision == "stop" and (shows := _SHOWS.get(found.category)):
-        sentence = "Let it show on one GPU where it fails, mend that, then submit again."
-        return _submit(story, sentence, "--prerun=only", shows)
+        return _test(story, last, "Let it show on one GPU where it fails, fix that, then submit again.", shows)
     if last.decision == "stop":
-        return _submit(story, "Mend it, try it on one GPU, then submit again.", "--prerun=only")
+        return _test(story, last, "Fix it, test it on one GPU, then submit again.")
     return _submit(story, found.advice or "Submit it again.")
+
+
+def _of_no_failure(story: Story, last: AttemptRecord) -> Next:
+    found = last.diagnosis
+    if found is None or found.category != COMPLETED_WITH_ERROR:
+        cancelled = found is not None and found.category == "cancelled"
+        return Next(sentence="Nothing: it was cancelled." if cancelled else "Nothing: it completed.")
+    hides = "The script hid the program's exit code: begin it with `set -eo pipefail`, and end it without `|| true`."
+    if found.error == "model_diverged":
+        return _submit(story, "Change what diverges, and let the program stop at a loss of NaN; then submit again.")
+    return _test(story, last, f"Fix the error, test it on one GPU, then submit again. {hides}")
+
+
+def _test(story: Story, last: AttemptRecord, sentence: str, variable: str = "") -> Next:
+    """A pre-run that goes beyond where the run failed: one of a few steps would pass again."""
+    steps, at = _beyond(story, last)
+    if not steps:
+        return _submit(story, sentence, "--prerun=only", variable)
+    if last.run_s > _LONG_S:
+        far = f"It failed {at}: a pre-run that far takes as long; start one from a checkpoint near it."
+        return _submit(story, f"{sentence} {far}", f"--prerun=only --prerun-steps {steps}", variable)
+    sentence = f"{sentence} It failed {at}: this pre-run goes that far."
+    return _submit(story, sentence, f"--prerun=only --prerun-steps {steps}", variable)
+
+
+def _beyond(story: Story, last: AttemptRecord) -> tuple[int, str]:
+    """(steps of a pre-run that would meet the failure, where it was, in words); (0, "") where a plain one may do.
+
+    By the step that the run reached, else by its time and the speed that its pre-run measured; where a pre-run passed
+    and nothing is known, _SOME.
+    """
+    found, measured = last.diagnosis, last.measurement
+    step = measured.steps if measured is not None and measured.steps else found.step if found is not None else None
+    if step is not None and step > _FEW:
+        return _rounded(step * _MORE), f"after step {step:,}"
+    passed = [p.verdict for p in story.preruns if p.verdict.outcome is Outcome.PASS]
+    if not passed or step is not None or last.run_s <= passed[-1].seconds:
+        return 0, ""
+    speed = passed[-1].measurement.steps_per_s if passed[-1].measurement is not None else None
+    steps = _rounded(last.run_s * speed * _MORE) if speed else _SOME
+    return max(
+        steps, _SOME
+    ), f"after {duration(last.run_s)}, and the pre-run ended after {duration(passed[-1].seconds)}"
+
+
+def _rounded(steps: float) -> int:
+    """Up to two digits: 150, 1200."""
+    unit = 10 ** max(0, len(str(math.ceil(steps))) - 2)
+    return min(_MOST_STEPS, math.ceil(steps / unit) * unit)
 
 
 def more_memory(record: AttemptRecord) -> str:

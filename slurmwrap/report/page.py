@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from slurmwrap.cluster.hostlist import fold
+from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.report import words
 
 
@@ -20,6 +21,7 @@ class Kind(Enum):
     """What a column holds, and how its values are written."""
 
     TEXT = "text"  # our own words
+    CATEGORY = "category"  # of taxonomy.py: its title, in CSV its id
     USER = "user"  # somebody's words
     NAMES = "names"  # a tuple of somebody's words
     NODES = "nodes"  # a tuple of node names, folded
@@ -200,6 +202,7 @@ def number(value: float) -> str:
 
 _WRITTEN: Mapping[Kind, Callable[[Any], str]] = {
     Kind.TEXT: str,
+    Kind.CATEGORY: title_of,
     Kind.USER: words.visible,
     Kind.NAMES: _names,
     Kind.NODES: lambda nodes: words.visible(fold(nodes)),

@@ -58,9 +58,9 @@ def _categories(report: NightReport) -> Table:
     return Table(
         key="categories",
         title="What failed",
-        lead="By category, the dearest first, as in table 7 of Jeon et al. (2019).",
+        lead="By category, most GPU-hours first.",
         columns=(
-            Column(key="category", head="category"),
+            Column(key="category", head="category", kind=Kind.CATEGORY),
             Column(key="domain", head="domain", data=True),
             Column(key="runs", head="runs", kind=Kind.COUNT),
             Column(key="runs_before", head="before", kind=Kind.COUNT, data=True),
@@ -133,7 +133,7 @@ def _incidents(report: NightReport) -> Table:
         title="Incidents",
         lead="One cause, several jobs; no node is blamed, and these runs are counted in no other row.",
         columns=(
-            Column(key="category", head="category"),
+            Column(key="category", head="category", kind=Kind.CATEGORY),
             Column(key="scope", head="scope", kind=Kind.USER),
             Column(key="began", head="from", kind=Kind.MOMENT),
             Column(key="over", head="to", kind=Kind.MOMENT, none="still open"),
@@ -156,7 +156,7 @@ def _repeated(report: NightReport) -> Table:
         columns=(
             Column(key="user", head="user", kind=Kind.USER),
             Column(key="name", head="job name", kind=Kind.USER),
-            Column(key="category", head="category"),
+            Column(key="category", head="category", kind=Kind.CATEGORY),
             Column(key="runs", head="runs", kind=Kind.COUNT),
             Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
             Column(key="jobs", head="jobs", kind=Kind.NAMES, narrow=False),
@@ -175,7 +175,7 @@ def _repeated_users(report: NightReport) -> Table:
         lead="Of one category twice or more, whatever the job's name.",
         columns=(
             Column(key="user", head="user", kind=Kind.USER),
-            Column(key="category", head="category"),
+            Column(key="category", head="category", kind=Kind.CATEGORY),
             Column(key="runs", head="runs", kind=Kind.COUNT),
             Column(key="jobs", head="jobs", kind=Kind.COUNT),
             Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),

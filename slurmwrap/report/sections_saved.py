@@ -64,7 +64,7 @@ def _holdout(report: NightReport) -> str:
     held = report.holdout
     if not held.share and not held.held_out:
         return ""
-    groups = f"{words.count(held.held_out, 'job')} skipped the pre-run by lot, {held.control:,} had one"
+    groups = f"{words.count(held.held_out, 'job')} skipped the pre-run at random, {held.control:,} had one"
     if held.difference is None or held.low is None or held.high is None:
         return f"By experiment: not estimated yet; {groups} ({held.needed} of each are needed)."
     return (
@@ -115,7 +115,7 @@ def _caught(report: NightReport) -> Table:
         title="Caught on one GPU",
         lead="What the pre-runs found; below each, what the newest said.",
         columns=(
-            Column(key="category", head="category"),
+            Column(key="category", head="category", kind=Kind.CATEGORY),
             Column(key="preruns", head="pre-runs", kind=Kind.COUNT),
             Column(key="stopped_jobs", head="jobs stopped", kind=Kind.COUNT),
             Column(key="users", head="users", kind=Kind.COUNT),

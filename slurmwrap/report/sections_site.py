@@ -139,7 +139,7 @@ def _waited(report: NightReport) -> str:
     wait = report.queueing
     if not wait.runs:
         return ""
-    blind = f"; for {brief(wait.unknown_s)} of it nobody looked" if wait.unknown_s >= 60 else ""
+    blind = f"; for {brief(wait.unknown_s)} of it the reason is not known" if wait.unknown_s >= 60 else ""
     together = f"{words.hours(wait.gpu_hours)} GPU-hours together{blind}"
     return f"{words.count(wait.runs, 'run').capitalize()} of gsub's jobs waited, {together}."
 
@@ -281,7 +281,7 @@ def _shares(key: str, title: str, noun: str, rows: Sequence[ShareRow]) -> Sectio
                     Column(key="cancelled", head="cancelled", kind=Kind.COUNT, narrow=False),
                     Column(key="preruns", head="pre-runs", kind=Kind.COUNT, narrow=False),
                     Column(key="stopped_jobs", head="stopped", kind=Kind.COUNT, narrow=False),
-                    Column(key="top_category", head="mostly"),
+                    Column(key="top_category", head="mostly", kind=Kind.CATEGORY),
                 ),
                 rows=tuple(_share(one) for one in rows),
             ),

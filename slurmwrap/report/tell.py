@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
 
+from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.prerun.finding import Finding
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.account import Account
@@ -37,26 +38,39 @@ def tell(
 ) -> str:
     """The whole answer; times are shown in `zone`. `verbose`: nothing is folded, cut or left out."""
     look = Look(zone=zone, paint=paint, columns=columns, verbose=verbose)
-    sections = [_head(story, look), *_before(story, look), *_runs(story, look)]
+    trials = [_prerun(prerun, story, look) for prerun in story.preruns]
+    stopped = stopped_by_prerun(story)
+    sections = [_head(story, look), *(trials if stopped else ()), *_runs(story, look)]
     if account is not None and (verbose or len(_started(story)) > 1):
         sections.append(ledger(account, look))
     told = {attempt.attempt for attempt in story.attempts}
     waits = [waited_line(delay) for delay in story.delays if delay.attempt not in told]
     sections.append(look.wrapped(line, "  ", "    ") for line in waits)
     sections.append(_next(next_step(story), look))
+    sections += [*(() if stopped else trials), *_planned(story, look)]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
-def _before(story: Story, look: Look) -> Iterator[Iterable[str]]:
-    """What gsub and the pre-run did."""
-    if story.submission is not None:
-        yield _changes("ASKED AND CHANGED", story.submission.changes, story.submission.plan, look)
+def _planned(story: Story, look: Look) -> Iterator[Iterable[str]]:
+    """What gsub and the pre-run changed: in full for a job that has not ended, else with -v alone."""
     if story.submission is not None and story.submission.held_out:
-        yield (look.paint("PRE-RUN", "bold") + " left out by lot (prerun.holdout), to see what pre-runs save",)
-    for prerun in story.preruns:
-        yield _prerun(prerun, story, look)
-        if prerun.verdict.outcome is not Outcome.FAIL:
-            yield _changes("PLANNED AGAIN ON WHAT WAS MEASURED", prerun.changes, prerun.plan, look)
+        yield (look.paint("PRE-RUN", "bold") + " left out at random (prerun.holdout), to measure what pre-runs save",)
+    later = [p for p in story.preruns if p.verdict.outcome is not Outcome.FAIL and any(map(_is_real, p.changes))]
+    changes = story.submission.changes if story.submission is not None else ()
+    if not look.verbose and (stopped_by_prerun(story) or any(run.diagnosis for run in _started(story))):
+        real = sum(map(_is_real, changes)) + sum(sum(map(_is_real, p.changes)) for p in later)
+        if real:
+            yield (look.paint(f"gsub changed {count(real, 'option')} of it (-v shows what and why).", "dim"),)
+        return
+    if story.submission is not None:
+        yield _changes("ASKED AND CHANGED", changes, story.submission.plan, look)
+    for prerun in later:
+        yield _changes("AFTER THE PRE-RUN", prerun.changes, prerun.plan, look)
+
+
+def _is_real(change: Mapping[str, Any]) -> bool:
+    """Whether it changed anything: what stayed as asked is kept too, with the reason."""
+    return bool(change.get("verb")) or change.get("old") != change.get("new")
 
 
 def _started(story: Story) -> Sequence[AttemptRecord]:
@@ -87,22 +101,25 @@ def _of_task(run: AttemptRecord) -> str:
 
 def _head(story: Story, look: Look) -> Iterator[str]:
     asked, last = story.submission, story.attempts[-1] if story.attempts else None
-    name = asked.name if asked else last.name if last else ""
-    user = asked.user if asked else last.user if last else ""
-    gpus = (asked.gpus if asked else 0) or (last.gpus if last else 0)
+    trial = story.preruns[-1] if story.preruns else None  # of --prerun=only there is nothing else
+    name = asked.name if asked else last.name if last else trial.name if trial else ""
+    user = asked.user if asked else last.user if last else trial.user if trial else ""
+    gpus = (asked.gpus if asked else 0) or (last.gpus if last else trial.gpus if trial else 0)
     yield look.paint(look.wrapped(f"Job {story.address} {name}".rstrip(), "", "  "), "bold")
     facts = [f"of {user}"] if user else []
     facts += [count(gpus, "GPU")] if gpus else []
     facts += [f"submitted {look.moment(asked.at)}"] if asked else []
+    alone = trial if trial is not None and not asked and not last else None
+    facts += [f"pre-run ended {look.moment(alone.at)}"] if alone else []
     if facts:
         yield look.wrapped(", ".join(facts))
-    if asked and asked.script_path:
-        yield look.wrapped(_script(asked))
+    if (of := asked or alone) and of.script_path:
+        yield look.wrapped(_script(of))
     if story.slurm_says:
         yield look.wrapped(f"Slurm says: {story.slurm_says}.", "  ", "    ")
 
 
-def _script(asked: Submission) -> str:
+def _script(asked: Submission | PrerunRecord) -> str:
     return asked.script_path if asked.script_path.startswith("/") else f"{asked.script_path} in {asked.work_dir}"
 
 
@@ -140,11 +157,15 @@ def _update(change: Mapping[str, Any]) -> str:
 
 def _plan(plan: Mapping[str, Any]) -> str:
     nodes, per_node = plan.get("node_count"), plan.get("gpus_per_node")
-    parts = [f"{nodes} nodes" if nodes != 1 else "1 node"] if nodes else []
-    parts += [f"{count(per_node, 'GPU')} on each"] if per_node else []
-    parts += [str(plan["locality"])] if plan.get("locality") not in (None, "", "any") else []
-    parts += [f"room now in {plan['switch']}"] if plan.get("switch") else []
-    return f"Plan: {', '.join(parts)}." if parts else ""
+    size = f"{nodes} nodes" if nodes != 1 else "1 node"
+    if nodes and per_node:
+        size += f" with {count(per_node, 'GPU')}{' each' if nodes != 1 else ''}"
+    parts = [size if nodes else f"{count(per_node, 'GPU')} per node"] if nodes or per_node else []
+    parts += ["on several switches"] if plan.get("locality") == "spread" else []
+    told = ", ".join(parts)
+    if plan.get("switch"):
+        told += f"{'; ' if told else ''}there is room on switch {plan['switch']} now"
+    return f"Plan: {told}." if told else ""
 
 
 # --- the pre-run ---------------------------------------------------------------------------------------------------
@@ -159,11 +180,11 @@ def _prerun(record: PrerunRecord, story: Story, look: Look) -> Iterator[str]:
     what = f"{word} after {duration(verdict.seconds)}"
     steps = f", {count(verdict.steps, 'step')}" if verdict.steps else ""
     yield look.paint(where, "bold") + look.paint(what + steps, style)
-    kind = f"{verdict.category}: " if verdict.category else ""
+    kind = f"{title_of(verdict.category)}: " if verdict.category else ""
     yield look.wrapped(f"{kind}{verdict.reason}")
     for finding in verdict.findings:
         yield from _finding(finding, story.lines.get((finding.file, finding.line), ""), look)
-    yield from cited(verdict.evidence, look)
+    yield from cited(verdict.evidence, look, record.output or f"output of pre-run {record.prerun_job_id}")
     if verdict.input_path:
         fault = f": {verdict.input_fault}" if verdict.input_fault else ""
         yield look.wrapped(f"Input {verdict.input_path}{fault}", "  ", "    ")

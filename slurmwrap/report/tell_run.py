@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from posixpath import basename
 
 from slurmwrap.cluster.action import Verb
 from slurmwrap.cluster.hostlist import fold
-from slurmwrap.diagnosis.taxonomy import CATEGORIES, DOMAINS, SUCCESS
+from slurmwrap.diagnosis.context import own_place
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, COMPLETED_WITH_ERROR, DOMAINS, SUCCESS, title_of
+from slurmwrap.prerun.finding import Finding
 from slurmwrap.report.actions import scontrol_line
-from slurmwrap.report.cited import cited
+from slurmwrap.report.cited import cited, in_short
 from slurmwrap.report.look import Look
 from slurmwrap.report.story import Story, failed
 from slurmwrap.report.waiting import waited_line
@@ -16,38 +20,91 @@ from slurmwrap.report.words import count, duration, visible
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident
 
 CANCELLED = "cancelled"
+_QUOTED = re.compile(r"['\"`]([^'\"`\n]{2,200})['\"`]")
 _INCIDENT = (
-    "Part of an incident: the same cause struck several jobs within minutes. It is held against neither the job nor "
-    "its nodes."
+    "Part of an incident: the same cause struck several jobs within minutes. It counts against neither the job "
+    "nor its nodes."
 )
 
 
 def told_run(title: str, record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
-    style = "red" if failed(record) else "green" if record.diagnosis else "yellow"
+    with_error = record.diagnosis is not None and record.diagnosis.category == COMPLETED_WITH_ERROR
+    style = "red" if failed(record) or with_error else "green" if record.diagnosis else "yellow"
     yield look.paint(visible(title), "bold") + look.paint(visible(ending(record) + _exit(record)), style)
+    if with_error and record.diagnosis is not None:
+        short = in_short(record.diagnosis.evidence)
+        yield look.wrapped(f"Completed, but its output ends with {short or 'an error'}.", "  ", "    ")
     yield look.wrapped(_when_and_where(record, look) + _counted(record), "  ", "    ")
     waited = record.waited or next((d for d in story.delays if d.attempt == record.attempt), None)
     if waited is not None:
         yield look.wrapped(waited_line(waited), "  ", "    ")
+    if record.state == "COMPLETED" and (used := asked_and_used(record)):
+        yield look.wrapped(used, "  ", "    ")
     if record.diagnosis is not None and record.diagnosis.category != SUCCESS:
         yield from judged(record, story, look)
+
+
+def asked_and_used(record: AttemptRecord) -> str:
+    """ "Asked / used: time 1 h / 12 min; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB." as far as it is known, per node."""
+    found, parts = record.measurement, []
+    if record.time_limit_s and record.start_time is not None and record.end_time is not None:
+        parts.append(f"time {duration(record.time_limit_s)} / {duration(record.run_s)}")
+    cpus = record.cpus // max(1, len(record.nodes))
+    if cpus and found is not None and found.cpus_used is not None:
+        parts.append(f"CPUs {cpus} / {found.cpus_used:.1f}")
+    asked = record.mem_mib_per_node or (record.mem_mib_per_cpu or 0) * cpus
+    if asked and found is not None and found.mem_peak_mib:
+        parts.append(f"memory {asked / 1024:.1f} GiB / {found.mem_peak_mib / 1024:.1f} GiB")
+    each = " on a node" if len(record.nodes) > 1 and len(parts) > 1 else ""
+    return f"Asked / used{each}: {'; '.join(parts)}." if parts else ""
+
+
+_WARNINGS = 3  # of the submission that are shown with a failure
+
+
+def warned_of(record: AttemptRecord, story: Story) -> Sequence[str]:
+    """What gsub had said at the submission of what the run then failed of: the same line, or the same name."""
+    found = record.diagnosis
+    if story.submission is None or found is None or found.category in (SUCCESS, CANCELLED):
+        return ()
+    place = own_place(found.evidence)
+    texts = " ".join(one.text for one in found.evidence if one.role == "root")
+    category = found.error or found.category
+    said = [one for one in story.submission.warnings if _is_about(one, place, texts, category)]
+    return [_in_one_line(one) for one in said[:_WARNINGS]]
+
+
+def _is_about(warning: Finding, place: tuple[str, int] | None, texts: str, category: str) -> bool:
+    if place is not None and warning.line == place[1] and basename(warning.file) == basename(place[0]):
+        return True
+    names = set(_QUOTED.findall(warning.message))
+    return bool(names & set(_QUOTED.findall(texts))) or (bool(warning.category) and warning.category == category)
+
+
+def _in_one_line(warning: Finding) -> str:
+    where = f"{warning.file}:{warning.line}: " if warning.file and warning.line else ""
+    return f"{where}{warning.message}"
 
 
 def judged(record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
     """Category, evidence, decision, advice, and what was asked of Slurm."""
     diagnosis = record.diagnosis
     assert diagnosis is not None
+    category = diagnosis.error or diagnosis.category
     domain = DOMAINS.get(diagnosis.domain, "")
     sure = f"{round(100 * diagnosis.confidence)} % sure"
     detail = ", ".join(part for part in (domain, f"node {diagnosis.node}" if diagnosis.node else "", sure) if part)
-    yield look.wrapped(f"{diagnosis.category} ({detail})", "  ", "    ")
-    if diagnosis.category in CATEGORIES and diagnosis.category != CANCELLED:
-        meaning = CATEGORIES[diagnosis.category].meaning
+    named = f" ({category})" if category != CANCELLED else ""
+    yield look.wrapped(f"{title_of(category)}{named}: {detail}", "  ", "    ")
+    if look.verbose and category in CATEGORIES and category != CANCELLED:
+        meaning = CATEGORIES[category].meaning
         yield look.wrapped(f"{meaning[:1].upper()}{meaning[1:]}.")
     yield from cited(diagnosis.evidence, look)
     if record.incident:
         yield from _incident(next((i for i in story.incidents if i.incident_id == record.incident), None), look)
-    if record.decision:
+    for warning in warned_of(record, story):
+        yield look.wrapped(f"gsub had warned at submission: {warning}", "  ", "    ")
+    if record.decision and (record.decision != "none" or look.verbose):
         why = f": {record.decision_reason}" if record.decision_reason else ""
         yield look.wrapped(f"Decision: {record.decision}{why}", "  ", "    ")
     if diagnosis.advice and diagnosis.advice not in record.decision_reason:
@@ -68,6 +125,12 @@ def _incident(incident: Incident | None, look: Look) -> Iterator[str]:
 
 def ending(record: AttemptRecord) -> str:
     return record.state or "not ended"
+
+
+def result_of(record: AttemptRecord) -> str:
+    """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
+    found = record.diagnosis
+    return title_of(found.category) if found and (failed(record) or found.error) else ending(record)
 
 
 def _exit(record: AttemptRecord) -> str:

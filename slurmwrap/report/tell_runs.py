@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from slurmwrap.cluster.hostlist import fold
+from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.report.account import Account
 from slurmwrap.report.look import Look
 from slurmwrap.report.rows import alike, fold_jobs
 from slurmwrap.report.story import Story, failed, tasks_of
-from slurmwrap.report.tell_run import ending, judged, told_run
+from slurmwrap.report.tell_run import judged, result_of, told_run
 from slurmwrap.report.words import count, duration, hours, in_order, table, visible
 from slurmwrap.retry.attempt import AttemptRecord
 
@@ -25,7 +26,7 @@ def told_tasks(story: Story, look: Look) -> Iterator[Iterable[str]]:
             yield _alike(title, group, first, story, look)
         else:
             style = "green" if first.diagnosis else "yellow"
-            yield [look.paint(visible(title), "bold") + look.paint(visible(ending(first)), style)]
+            yield [look.paint(visible(title), "bold") + look.paint(visible(result_of(first)), style)]
 
 
 def groups_of_tasks(story: Story) -> tuple[tuple[AttemptRecord, ...], ...]:
@@ -37,7 +38,7 @@ def groups_of_tasks(story: Story) -> tuple[tuple[AttemptRecord, ...], ...]:
 def _how_it_ended(run: AttemptRecord) -> tuple[object, ...]:
     found = run.diagnosis
     if not failed(run) or found is None:
-        return (ending(run),)
+        return (result_of(run),)
     return (found.category, found.signature, run.decision, run.state, found.input_path)
 
 
@@ -51,7 +52,7 @@ def _alike(title: str, group: Sequence[AttemptRecord], first: AttemptRecord, sto
         longest = max(run.run_s for run in group)
         where = f", on {fold(in_order(nodes))}" if nodes else ""
         yield look.wrapped(f"They ended {at}, after {duration(longest)} at most{where}.", "  ", "    ")
-    yield look.wrapped(f"Told of {first.address}, the first one (slurmwrap why {first.address}):", "  ")
+    yield look.wrapped(f"The first one is {first.address} (slurmwrap why {first.address}):", "  ")
     yield from judged(first, story, look)
 
 
@@ -64,7 +65,7 @@ def run_table(runs: Sequence[AttemptRecord], look: Look) -> Iterator[str]:
             look.moment(run.end_time)[5:] if run.end_time else "",
             duration(run.run_s) if run.start_time else "",
             fold(run.nodes),
-            run.diagnosis.category if run.diagnosis and failed(run) else ending(run),
+            result_of(run),
             f"{run.decision}{' (incident)' if run.incident else ''}",
         ]
         for number, run in enumerate(runs, start=1)
@@ -79,7 +80,14 @@ def ledger(account: Account, look: Look) -> Iterator[str]:
         return
     yield look.paint("RETRIES", "bold")
     rows = [
-        [one.category, str(one.failures), str(one.used), str(one.limit), str(one.left), ", ".join(one.not_counted)]
+        [
+            title_of(one.category),
+            str(one.failures),
+            str(one.used),
+            str(one.limit),
+            str(one.left),
+            ", ".join(one.not_counted),
+        ]
         for one in account.budgets
     ]
     head = ["root cause", ">failed", ">used", ">of", ">left", "~not counted"]

@@ -34,7 +34,7 @@ def waited_line(delay: QueueDelay) -> str:
     parts = (
         (delay.fair_share_s, "for its turn (fair share)"),
         (delay.fragmentation_s, "for GPUs that were scattered (fragmentation)"),
-        (delay.unknown_s, "while nobody looked"),
+        (delay.unknown_s, "not known"),
     )
     shown = ", ".join(f"{duration(seconds)} {name}" for seconds, name in parts if seconds >= 0.5)
     going_on = "" if delay.over else " so far"

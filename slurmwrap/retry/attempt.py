@@ -51,6 +51,7 @@ class AttemptRecord:
     decision_reason: str = ""
     planned: tuple[Ruled, ...] = ()  # what was decided with the diagnosis and is not all written as intended yet
     retry_at: float | None = None  # Unix seconds when the next run may start, for a retry of ours
+    longest_s: int | None = None  # of a run that its time limit ended: the longest that its partition allows
     incident: str = ""  # Incident.incident_id of the incident that this failure belongs to
     resize_refused: bool = False  # Slurm refused what the next run should have had more of
     waited: QueueDelay | None = None  # before it started, for a job of gsub's
@@ -90,6 +91,11 @@ class PrerunRecord:
     plan: Mapping[str, Any] = field(default_factory=dict)  # the second plan, on what was measured
     changes: tuple[Mapping[str, Any], ...] = ()  # what was applied to the waiting job
     released: bool = False  # StartTime=now was accepted
+    user: str = ""
+    name: str = ""  # of the real job
+    script_path: str = ""
+    work_dir: str = ""
+    output: str = ""  # the file that the script wrote to in the pre-run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

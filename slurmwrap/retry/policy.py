@@ -97,7 +97,8 @@ def _more_time(case: Case, config: Config) -> RetryDecision:
     """
     if not case.diagnosis.resumed or case.diagnosis.checkpoint_step is None:
         return _stop(case, config)
-    minutes = resize.more_time(case.record.time_limit_s, case.limits, factor=config.retry.resize_time_factor)
+    factor, remaining_s = config.retry.resize_time_factor, case.diagnosis.remaining_s
+    minutes = resize.more_time(case.record.time_limit_s, case.limits, factor=factor, remaining_s=remaining_s)
     if minutes is None:
         return _retry(case, config)
     return _larger(case, config, Again(rule="resize", time_min=minutes))

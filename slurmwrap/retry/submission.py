@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slurmwrap.job.request import ResourceShape
+from slurmwrap.prerun.finding import Finding
 from slurmwrap.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -39,6 +40,7 @@ class Submission:
     plan: Mapping[str, Any] = field(default_factory=dict)  # PlacementPlan as JSON
     changes: tuple[Mapping[str, Any], ...] = ()  # Change as JSON
     forced: tuple[str, ...] = ()  # refusals that --force overrode
+    warnings: tuple[Finding, ...] = ()  # what the checks at submission remarked on
     shape: ResourceShape | None = None  # as its user asked; None: of an older version, then nothing is changed
     own: Mapping[str, Any] = field(default_factory=dict)  # what its user set of the options that placement may change
     tune: bool = False  # CPUs and memory of the waiting job may be changed

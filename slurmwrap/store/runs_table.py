@@ -67,6 +67,7 @@ _SET_ASIDE = """UPDATE runs SET aside = {how} WHERE (end_time, job_id, submit_ti
 _A_TRIAL = _SET_ASIDE.format(how=1, job="new.prerun_job_id", only="")
 _A_STOPPED_JOB = _SET_ASIDE.format(how=2, job="new.job_id", only=" AND a.nodes = '[]'")
 
+
 def _kept(more: str = "") -> tuple[str, str]:
     """The triggers for new and for changed rows of attempts. `more`: further outcomes."""
     changed = """UPDATE OF end_time, start_time, gpus, nodes, user, account, name, restarts, measurement, diagnosis_category,

@@ -186,7 +186,7 @@ def _start(guest: Guest, desk: Desk, because: str) -> bool:
         address = record.waiting_address or str(guest.job_id)  # a task of an array may have begun: of the rest
         desk.slurm.apply(start_action(address, guest.release_at, because))
     except SlurmError as error:
-        desk.say(f"job {guest.job_id} could not be let go ({error}); it starts by itself after its grace time")
+        desk.say(f"job {guest.job_id} could not be released ({error}); it starts by itself after its grace time")
         return False
-    desk.say(f"job {guest.job_id} was let go: {because}")
+    desk.say(f"job {guest.job_id} was released: {because}")
     return True

@@ -54,6 +54,7 @@ class Waiting:
     cluster: str = ""  # "": ask Slurm
     given: tuple[float, ...] = ()  # the begin times that gsub may have given it (submit/moved.py)
     job: Submitted | None = None  # by which it is told from another one of its id; None: not known
+    output: str = ""  # the file that the script wrote to in the pre-run
     borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments
 
 
@@ -90,6 +91,11 @@ def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunReco
         profile_variant=derive_variant(waiting.request),
         gpus=waiting.request.shape.gpus,
         plan=asdict(waiting.plan),
+        user=desk.user,
+        name=waiting.request.job_name,
+        script_path=waiting.request.script.path or "",
+        work_dir=waiting.request.chdir,
+        output=waiting.output,
     )
 
 

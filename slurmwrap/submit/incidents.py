@@ -78,6 +78,4 @@ def _told(one: OpenIncident, now: float) -> str:
     clock = "%H:%M" if now - one.since < 12 * 3600 else "%Y-%m-%d %H:%M"
     struck = f"{one.jobs} job{'s' * (one.jobs != 1)} of {one.users} user{'s' * (one.users != 1)}"
     since = strftime(clock, localtime(one.since))
-    return (
-        f"{one.category}{where} since {since} ({struck}): the job may fail the same way; it is submitted all the same"
-    )
+    return f"{one.category}{where} since {since} ({struck}): the job may fail the same way; it is submitted anyway"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WEEK_S = 7 * 86400
 _MONDAY_S = 4 * 86400  # the first one of Unix time: 5 January 1970
 _DIGITS = 16  # of the digest, 64 bits
-WHY = "left out by lot: prerun.holdout measures what pre-runs save"
+WHY = "left out at random: prerun.holdout measures what pre-runs save"
 
 
 def draw(mode: str, asked: str | None, group: str, desk: Desk) -> tuple[str, bool]:

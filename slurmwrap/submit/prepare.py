@@ -122,7 +122,7 @@ def _profile_s(mode: str, profile: ResourceProfile | None, allowed_s: int) -> fl
 
 
 def _overridden(text: str) -> Finding:
-    return Finding(severity=Severity.WARNING, message=f"submitted all the same (--force): {text}")
+    return Finding(severity=Severity.WARNING, message=f"submitted in spite of this (--force): {text}")
 
 
 def _checked(
@@ -145,7 +145,7 @@ def _checked(
     errors = [describe(f) for f in findings if f.severity is Severity.ERROR]
     if errors and not request.own.force:
         verdict = static_verdict(findings, errors[0], desk.clock.now() - began)
-        raise StaticFailed("\n".join(errors), hint="mend it, or submit as it is with --force", verdict=verdict)
+        raise StaticFailed("\n".join(errors), hint="Fix it, or submit it unchanged with --force.", verdict=verdict)
     return findings, (*forced, *errors)
 
 
@@ -199,7 +199,7 @@ def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str
         return "off", f"slurmwrap need not be in the container of --{option}; --prerun=auto tries it there"
     if request.shape.gpus < settings.min_gpus:
         return "off", f"fewer than {settings.min_gpus} GPUs"
-    if desk.memory.passed(mark):
+    if request.own.prerun_steps is None and desk.memory.passed(mark):
         return "off", "this script, its code and its arguments passed a pre-run before"
     if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
         return "off", "a 1-GPU job that can start now is its own pre-run"

@@ -51,7 +51,7 @@ def _blocked(path: str, block: BlockedInput, desk: Desk) -> RefusedError:
     job = f"slurmwrap why {block.job_id} shows the line; " if block.uid == desk.uid and block.job_id else ""
     return RefusedError(
         f"input {path} is blocked: {_evidence(block, desk)}",
-        hint=f"{job}replace or mend the file (a changed file is free again), or submit anyway with --force",
+        hint=f"{job}fix or replace the file (a changed file is no longer blocked), or submit anyway with --force",
     )
 
 
@@ -61,8 +61,8 @@ def _evidence(block: BlockedInput, desk: Desk) -> str:
     if block.uid != _EVERYBODY:
         who = f"your job {block.job_id} failed of it on {when}" if block.job_id else f"by yourself on {when}"
     elif block.job_id:
-        who = f"for everybody, since job {block.job_id} on {when}"
+        who = f"for all users, since job {block.job_id} on {when}"
     else:
-        who = f"for everybody, by an administrator on {when}"
+        who = f"for all users, by an administrator on {when}"
     generic = not block.reason or block.reason == f"it made job {block.job_id} fail"
     return who if generic else f"{block.reason} ({who})"

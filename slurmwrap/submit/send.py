@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _Accepted = Callable[[BatchScript, SbatchResult], None]
 
+WARNINGS = 20  # that are kept with a submission, for `slurmwrap why`
 _LOUD = ("sbatch: error", "sbatch: fatal")
 
 
@@ -189,6 +190,7 @@ def _submission(prepared: Prepared, sent: Sent, job_id: int, desk: Desk, now: fl
         plan=asdict(_went(prepared.plan, sent.batch)),
         changes=tuple(asdict(change) for change in sent.batch.changes),
         forced=prepared.forced,
+        warnings=prepared.warnings[:WARNINGS],
         shape=request.shape,
         own={option: value for option in PLACING if (value := request.value(option)) is not None},
         # in a reservation it does not compete for what the reconciler divides

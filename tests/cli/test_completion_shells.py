@@ -139,7 +139,7 @@ def test_sbatch_is_completed_where_it_is_gsub_by_another_name(
 ) -> None:
     if shell == "fish":
         assert set(Fish(completion_script(shell, tmp_path, True), desk.env, desk.work).complete("sbatch --prer")) == {
-            "--prerun", "--prerun-gpus", "--prerun-command",
+            "--prerun", "--prerun-gpus", "--prerun-steps", "--prerun-command",
         }  # fmt: skip
     else:
         assert open_shell(shell, sbatch=True).complete("sbatch --explai").line == "sbatch --explain "

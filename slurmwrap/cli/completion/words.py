@@ -171,6 +171,7 @@ SBATCH_WORDS: dict[str, Word] = {
 OWN_WORDS: dict[str, Word] = {
     "prerun": _("what the pre-run does", "choice"),  # its choices stand in the option table
     "prerun-gpus": _("GPUs of the pre-run"),
+    "prerun-steps": _("training steps that the pre-run must reach"),
     "prerun-command": _("what the pre-run runs in place of the script"),
     "count-steps": _("count the steps of the real job"),
     "resource-profile": _("keep what is learnt under this name"),

@@ -30,7 +30,7 @@ def not_compiling(source: Source, python: str | None, desk: Desk, *, may_err: bo
         message=f"{type(error).__name__}: {error.msg}{shown}",
         file=source.path,
         line=line,
-        fix=f"mend line {line}",
+        fix=f"fix line {line}",
         category="syntax_error",
     )
 

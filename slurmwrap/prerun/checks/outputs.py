@@ -56,10 +56,10 @@ def _slurm_output(setting: Setting, option: str, folder: str, desk: Desk) -> Ite
     except OSError:
         return
     if not there:
-        message = f"--{option} {setting.value}: there is no directory {folder}; the job would fail without a word"
+        message = f"--{option} {setting.value}: there is no directory {folder}; the job would fail and write no output"
         yield _at(setting, message, f"mkdir -p {folder}", desk, folder)
     elif not os.access(folder, os.W_OK | os.X_OK):
-        message = f"--{option} {setting.value}: you may not write in {folder}; the job would fail without a word"
+        message = f"--{option} {setting.value}: you may not write in {folder}; the job would fail and write no output"
         yield _at(setting, message, "choose another directory", desk, folder, category="permission_error")
 
 
