@@ -96,7 +96,7 @@ def many_steps(prepared: Prepared, settings: Prerun) -> str:
         return f"the pre-run goes on until step {asked}, for {minutes} min at most"
     waits = math.ceil((settings.grace_s + prepared.profile_s) / 60)
     return (
-        f"the pre-run goes on until step {asked}; the job waits {waits} min for it at most, and starts then all the same "
+        f"the pre-run goes on until step {asked}; the job waits {waits} min for it at most, and starts then anyway "
         "(--prerun=gate waits as long as the steps take)"
     )
 

@@ -1,16 +1,16 @@
 """Finds an error with which the output of a job ends that Slurm calls COMPLETED. Pure.
 
-A crash behind `echo done`, `| tee log` or `|| true`, and training that goes on with a loss of NaN, end with exit code 0.
-Precision comes first: sound jobs print many errors that they survive. So only what a process writes as it dies counts
-(an uncaught Python exception, argparse's refusal, the shell's word on a killed process), and only where hardly
-anything follows it; a NaN loss counts when it is on each of the last lines that show the training loss.
+A crash behind `echo done`, `| tee log` or `|| true`, and training with a loss of NaN, end with exit code 0. Precision
+comes first: sound jobs print many errors that they survive. So only what a process writes as it dies counts (an
+uncaught Python exception, argparse's refusal, the shell's word on a killed process), and only where hardly anything
+follows it; a NaN loss counts when it is on each of the last lines that show the training loss.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from slurmwrap.diagnosis.lines import Log, Traceback, strip_prefix, tracebacks
 from slurmwrap.diagnosis.progress import has_finished, is_progress
@@ -41,11 +41,12 @@ _AT_THE_END = re.compile(
 )
 _MISSING_MODULE = ("ImportError", "ModuleNotFoundError")
 _KILLED = re.compile(
-    r"\S{1,300}: line \d+: +\d+ (?:Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception|Killed)\b"
+    r"\S{1,300}: line \d+: +\d+ (?:Segmentation fault|Aborted|Bus error|Illegal instruction|Killed"
+    r"|Floating point exception)\b"
 )
 _NO_PROGRAM = re.compile(
-    r"\S{1,300}: line \d+: (?:\S{0,200}/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun): (?:command not found"
-    r"|No such file or directory)|\S{0,200}python[\d.]*: can't open file "
+    r"\S{1,300}: line \d+: (?:\S{0,200}/)?(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun): "
+    r"(?:command not found|No such file or directory)|\S{0,200}python[\d.]*: can't open file "
 )
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
 _REFUSED = re.compile(r"\S{1,200}\.py: error: ")
@@ -53,7 +54,8 @@ _NOISE = re.compile(
     r"srun: |slurmstepd: |wandb: |\[?[WEI]\d{4} |\[[WEI]|\[rank ?\d+\]:? ?\[[WEI]|Exception ignored|warnings\.warn\("
     r"|.{0,300}(?:Warning: |resource_tracker|torch/distributed/elastic|HYDRA_FULL_ERROR|TORCH_USE_CUDA_DSA"
     r"|CUDA_LAUNCH_BLOCKING|kernel errors might be|process group has NOT been destroyed|(?:-{8}|={8}|\*{8}))"
-    r"|[\w./-]{1,200} FAILED$|Failures:$|Root Cause \(first|<NO_OTHER_FAILURES>|\[\d+\]:$|During handling of|The above exception"
+    r"|[\w./-]{1,200} FAILED$|Failures:$|Root Cause \(first|<NO_OTHER_FAILURES>|\[\d+\]:$|During handling of"
+    r"|The above exception"
     r"|(?:real|user|sys)\s+\d+m|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) .{10,40}$|\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,20}$|\W*$"
 )
 _OVER = re.compile(r"\b(?:done|finish(?:ed)?|complete[d]?|end(?:ed|s)?|exit(?:ed|ing)?)\b", re.IGNORECASE)
@@ -112,12 +114,13 @@ def _death(log: Log, start: int) -> tuple[int, int] | None:
     if not died:
         return None
     last = max(died, key=lambda one: one[1])
-    if not _is_the_end(log, last[1], blocks):
+    inside = frozenset(at for block in blocks for at in range(block.start, block.end + 1))
+    if not _is_the_end(log, last[1], inside):
         return None
     block = next((one for one in fatal if one.end == last[1]), None)
     if block is not None and _AT_THE_END.search(log.rows[block.end]) and _finished_before(log, block.start):
         return None
-    return _first_of(log, last[0], blocks), last[1]
+    return _first_of(log, last[0], blocks, inside), last[1]
 
 
 def _is_uncaught(log: Log, block: Traceback) -> bool:
@@ -138,10 +141,10 @@ def _is_last_word(log: Log, row: int) -> bool:
     return bool(_KILLED.match(text) or _NO_PROGRAM.match(text))
 
 
-def _is_the_end(log: Log, row: int, blocks: Sequence[Traceback]) -> bool:
-    """Whether hardly anything follows `row`: other ranks' errors, what launchers say of them, a script's `echo done`."""
+def _is_the_end(log: Log, row: int, inside: frozenset[int]) -> bool:
+    """Whether hardly anything follows `row`: other ranks' errors, launchers' words on them, a script's `echo done`."""
     other, progress = 0, set()
-    for text in _rows_between(log, row, len(log.rows), blocks):
+    for text in _rows_between(log, row, len(log.rows), inside):
         if is_progress(text):
             progress.add(text)
         elif has_finished(text) and not _is_echo(text):
@@ -151,9 +154,8 @@ def _is_the_end(log: Log, row: int, blocks: Sequence[Traceback]) -> bool:
     return other <= _OTHER_LINES and len(progress) <= _PROGRESS_LINES
 
 
-def _rows_between(log: Log, row: int, end: int, blocks: Sequence[Traceback]) -> Iterator[str]:
-    """The rows that say something of their own: no part of a traceback or of a long message, nor a launcher's words."""
-    inside = {at for block in blocks for at in range(block.start, block.end + 1)}
+def _rows_between(log: Log, row: int, end: int, inside: frozenset[int]) -> Iterator[str]:
+    """The rows that say something of their own: no part of a traceback (`inside`), of a long message, of a launcher."""
     for at in range(row + 1, end):
         text = strip_prefix(log.rows[at])
         if at not in inside and text.strip() and not text.startswith((" ", "\t")) and not _NOISE.match(text):
@@ -169,12 +171,12 @@ def _finished_before(log: Log, row: int) -> bool:
     return any(has_finished(text) and not _is_echo(text) for text in log.rows[max(0, row - _LOOKED) : row])
 
 
-def _first_of(log: Log, start: int, blocks: Sequence[Traceback]) -> int:
+def _first_of(log: Log, start: int, blocks: Sequence[Traceback], inside: frozenset[int]) -> int:
     """Where the first traceback begins of those that belong together: ranks die one after another."""
     first = start
     for block in sorted((one for one in blocks if one.end < start), key=lambda one: -one.end):
-        between = list(_rows_between(log, block.end, first, blocks))
-        if len(between) > _OTHER_LINES or any(map(is_progress, between)):
+        between = list(islice(_rows_between(log, block.end, first, inside), _OTHER_LINES + 1))
+        if first - block.end > _LOOKED or len(between) > _OTHER_LINES or any(map(is_progress, between)):
             break
         first = block.start
     return first

@@ -21,8 +21,8 @@ _BAR = re.compile(
 )
 _ETA = re.compile(rf"\b(?:eta|time[ _]left|remaining)\b['\"]?\s?[:=]?\s?['\"]?{_CLOCK}", re.IGNORECASE)
 _STEP = re.compile(
-    r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update)s?['\"]?\s{0,3}[:=#\[(]{0,2}\s{0,12}(\d{1,12})\s{0,12}(?:/|of)"
-    r"\s{0,12}(\d{1,12})\b",
+    r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update)s?['\"]?\s{0,3}[:=#\[(]{0,2}\s{0,12}(\d{1,12})"
+    r"\s{0,12}(?:/|of)\s{0,12}(\d{1,12})\b",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(

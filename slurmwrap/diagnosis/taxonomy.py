@@ -299,6 +299,18 @@ CATEGORIES = MappingProxyType({category.id: category for category in _ALL})
 FAILURES = tuple(category.id for category in _ALL if category.id not in (SUCCESS, COMPLETED_WITH_ERROR))
 
 
+DECISION_TITLES = MappingProxyType(
+    {
+        "stop": "not run again",
+        "blacklist_input": "the input file is blocked",
+        "retry": "run again",
+        "retry_elsewhere": "run again on other nodes",
+        "resize": "run again with more",
+        "none": "nothing to do",
+    }
+)
+
+
 def title_of(category: str) -> str:
     """The category in plain words; an id that is not known (of a newer version) as it is."""
     return TITLES.get(category, category)

@@ -60,5 +60,13 @@ def _told(skew: float | None, limit: float) -> str:
     if skew is None:
         return "how much it loses on distant nodes is not known"
     if skew > limit:
-        return f"its largest tensor is {100 * skew:.0f} % of the model (above {100 * limit:g} %): distant nodes would slow it down"
-    return f"its largest tensor is {100 * skew:.0f} % of the model (not above {100 * limit:g} %): distant nodes cost it little"
+        return (
+            f"its largest tensor is {_percent(skew)} of the model, above {_percent(limit)}: distant nodes slow it down"
+        )
+    return (
+        f"its largest tensor is {_percent(skew)} of the model, not above {_percent(limit)}: distant nodes cost little"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

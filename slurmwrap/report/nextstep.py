@@ -123,9 +123,7 @@ def _of_input(story: Story, last: AttemptRecord) -> Next | None:
         return _submit(story, "Put the file there, or correct its path; then submit again.")
     if not path:
         return _submit(story, "Find the file that it could not read, fix or replace it, then submit again.")
-    sentence = (
-        "Fix or replace the file: a changed file is no longer blocked (--force submits the job with it unchanged)."
-    )
+    sentence = "Fix or replace the file: a changed file is no longer blocked (--force submits it unchanged)."
     return replace(_submit(story, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
 
 
@@ -221,7 +219,7 @@ def _beyond(story: Story, last: AttemptRecord) -> tuple[int, str]:
 
 def _rounded(steps: float) -> int:
     """Up to two digits: 150, 1200."""
-    unit = 10 ** max(0, len(str(math.ceil(steps))) - 2)
+    unit = int(10 ** max(0, len(str(math.ceil(steps))) - 2))
     return min(_MOST_STEPS, math.ceil(steps / unit) * unit)
 
 

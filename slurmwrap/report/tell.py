@@ -160,7 +160,7 @@ def _plan(plan: Mapping[str, Any]) -> str:
     size = f"{nodes} nodes" if nodes != 1 else "1 node"
     if nodes and per_node:
         size += f" with {count(per_node, 'GPU')}{' each' if nodes != 1 else ''}"
-    parts = [size if nodes else f"{count(per_node, 'GPU')} per node"] if nodes or per_node else []
+    parts = [size if nodes else f"{count(per_node or 0, 'GPU')} per node"] if nodes or per_node else []
     parts += ["on several switches"] if plan.get("locality") == "spread" else []
     told = ", ".join(parts)
     if plan.get("switch"):

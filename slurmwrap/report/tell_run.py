@@ -9,7 +9,14 @@ from posixpath import basename
 from slurmwrap.cluster.action import Verb
 from slurmwrap.cluster.hostlist import fold
 from slurmwrap.diagnosis.context import own_place
-from slurmwrap.diagnosis.taxonomy import CATEGORIES, COMPLETED_WITH_ERROR, DOMAINS, SUCCESS, title_of
+from slurmwrap.diagnosis.taxonomy import (
+    CATEGORIES,
+    COMPLETED_WITH_ERROR,
+    DECISION_TITLES,
+    DOMAINS,
+    SUCCESS,
+    title_of,
+)
 from slurmwrap.prerun.finding import Finding
 from slurmwrap.report.actions import scontrol_line
 from slurmwrap.report.cited import cited, in_short
@@ -104,11 +111,13 @@ def judged(record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
         yield from _incident(next((i for i in story.incidents if i.incident_id == record.incident), None), look)
     for warning in warned_of(record, story):
         yield look.wrapped(f"gsub had warned at submission: {warning}", "  ", "    ")
-    if record.decision and (record.decision != "none" or look.verbose):
-        why = f": {record.decision_reason}" if record.decision_reason else ""
-        yield look.wrapped(f"Decision: {record.decision}{why}", "  ", "    ")
-    if diagnosis.advice and diagnosis.advice not in record.decision_reason:
+    if diagnosis.advice:
         yield look.wrapped(diagnosis.advice)
+    repeated = record.decision == "stop" and record.decision_reason == diagnosis.advice
+    if record.decision and (look.verbose or not (repeated or record.decision == "none")):
+        why = f": {record.decision_reason}" if record.decision_reason and not repeated else ""
+        title = DECISION_TITLES.get(record.decision, record.decision)
+        yield look.wrapped(f"Decision: {title} ({record.decision}){why}", "  ", "    ")
     for action in story.actions:
         if action.attempt == record.attempt:
             yield from _action(action, look)

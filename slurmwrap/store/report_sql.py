@@ -114,7 +114,8 @@ SELECT coalesce(sum(gpus * run_s) FILTER (WHERE outcome IN (1, 4)), 0),
 FROM runs r WHERE {_REAL}
 """
 SPILLS = f"""
-SELECT end_time - run_s AS start, gpus, iif(outcome = 4, 1, outcome) FROM runs r WHERE {_REAL} AND end_time - run_s < :since AND outcome > 0
+SELECT end_time - run_s AS start, gpus, iif(outcome = 4, 1, outcome) FROM runs r
+WHERE {_REAL} AND end_time - run_s < :since AND outcome > 0
 AND gpus > 0
 """
 

@@ -70,8 +70,10 @@ _A_STOPPED_JOB = _SET_ASIDE.format(how=2, job="new.job_id", only=" AND a.nodes =
 
 def _kept(more: str = "") -> tuple[str, str]:
     """The triggers for new and for changed rows of attempts. `more`: further outcomes."""
-    changed = """UPDATE OF end_time, start_time, gpus, nodes, user, account, name, restarts, measurement, diagnosis_category,
-    incident"""
+    changed = (
+        "UPDATE OF end_time, start_time, gpus, nodes, user, account, name, restarts, measurement, diagnosis_category,\n"
+        "    incident"
+    )
     when = "new.end_time IS NOT NULL OR old.end_time IS NOT NULL"
     first = f"{_FORGET_RUN} AND old.end_time IS NOT new.end_time;\n    "
     return _keep_run("INSERT", "new.end_time IS NOT NULL", more=more), _keep_run(changed, when, first, more)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS, DOMAINS, FAILURES, decisions_of
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS, DOMAINS, FAILURES, TITLES, decisions_of
 
 CONTRACT = {
     "syntax_error": ("U", "stop"),
@@ -39,9 +39,11 @@ CONTRACT = {
 
 
 def test_categories_are_the_contracts_with_domain_and_default_decision() -> None:
-    found = {name: (known.domain, known.decision) for name, known in CATEGORIES.items() if name != "success"}
+    found = {name: (known.domain, known.decision) for name, known in CATEGORIES.items() if name in FAILURES}
     assert found == CONTRACT
     assert len(FAILURES) == 30
+    assert set(CATEGORIES) - set(FAILURES) == {"success", "completed_with_error"}
+    assert {TITLES[name] for name in FAILURES if name != "cancelled"}.isdisjoint(CATEGORIES)
 
 
 def test_every_category_uses_known_domains_and_decisions_and_says_what_to_do() -> None:

@@ -33,8 +33,8 @@ def placed(asked: JobRequest, snapshot: Snapshot = IDLE, health: tuple[Any, ...]
 SWITCH = Wish(
     option="switches",
     value="1@1:15",
-    reason="2 nodes fit under one switch; its skew (largest tensor over model size) is not known: "
-    "it waits a moderate time for closeness; Slurm waits up to 75 s for that",
+    reason="2 nodes fit under one switch; how much it loses on distant nodes is not known; "
+    "Slurm waits up to 75 s for that",
 )
 
 
@@ -52,7 +52,7 @@ def test_job_of_two_nodes_waits_softly_for_one_switch() -> None:
         ),
         remarks=(
             "best now: n[0-1] in ib0, the fewest nodes that hold it",
-            "not tied to n[0-1]: no reconciler here would let it go elsewhere",
+            "not tied to n[0-1]: no reconciler here would release it to other nodes",
         ),
     )
 
@@ -67,7 +67,7 @@ def test_job_of_one_gpu_is_left_alone() -> None:
         levels=(Level(name="any", wait_s=0),),
         remarks=(
             "best now: n0 in ib0, an idle node: none in use has room for it",
-            "not tied to n0: no reconciler here would let it go elsewhere",
+            "not tied to n0: no reconciler here would release it to other nodes",
         ),
     )
 

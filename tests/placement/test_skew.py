@@ -34,7 +34,7 @@ def test_wait_by_skew_size_room_and_time_limit(found: Patience, wait_s: int, fir
 
 
 def test_reason_names_skew_and_limit() -> None:
-    assert waits(skew=0.72).reason == "its skew 0.72 is above 0.3: spreading it would slow it down"
+    assert waits(skew=0.72).reason == "its largest tensor is 72 % of the model, above 30 %: distant nodes slow it down"
 
 
 @given(

@@ -42,7 +42,7 @@ def calm(**changes: object) -> NightReport:
             Verdict(
                 word="act",
                 sentence="15.1 % of 11,840 GPU-hours went into failed runs, up from 9.8 %, the largest part by "
-                "gpu_hardware. 2 things to do.",
+                "GPU hardware fault. 2 things to do.",
             ),
         ),
     ],

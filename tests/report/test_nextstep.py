@@ -80,7 +80,7 @@ def test_the_command_fits_the_failure(record: AttemptRecord, commands: tuple[str
 def test_a_job_without_a_script_file_is_told_to_repeat_its_call() -> None:
     no_file = "It had no script file (--template, --wrap, a pipe): repeat that call,"
     for record, command, said in (
-        (run("gpu_oom"), "", f"Mend it, try it on one GPU, then submit again. {no_file} gsub --prerun=only …"),
+        (run("gpu_oom"), "", f"Fix it, test it on one GPU, then submit again. {no_file} gsub --prerun=only …"),
         (run("no_signature", std_out="/o"), "tail -n 60 /o", f"{no_file} gsub --prerun=only …"),
         (run("nccl_error"), "", f"{no_file} NCCL_DEBUG=INFO gsub --retry …"),
     ):
@@ -88,7 +88,7 @@ def test_a_job_without_a_script_file_is_told_to_repeat_its_call() -> None:
         assert (step.command, step.sentence[-len(said) :]) == (command, said)
         assert step.commands == ((command,) if command else ())
     unknown = next_step(Story(address="81", attempts=(run("gpu_oom"),)))
-    assert unknown == Next(sentence="Mend it, try it on one GPU, then submit again.")
+    assert unknown == Next(sentence="Fix it, test it on one GPU, then submit again.")
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -147,5 +147,5 @@ def test_asked_by_the_id_of_a_pre_run_its_verdict_and_its_job_are_told(
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED (None assigned)"])
 def test_a_job_that_has_ended_is_not_said_to_go_on(state: str) -> None:
-    sentence = "It ended, and how is not found out yet: the reconciler does that (slurmwrap reconcile)."
+    sentence = "It ended, and is not judged yet: `slurmwrap reconcile` does that."
     assert next_step(Story(address="81", submission=ASKED, slurm_says=state)) == Next(sentence=sentence)

@@ -149,7 +149,7 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
         (
             Story(address="81", submission=ASKED, preruns=(FAILED,)),
             Next(
-                sentence="Mend what the pre-run found, try it on one GPU, then submit again.",
+                sentence="Fix what the pre-run found, test it on one GPU, then submit again.",
                 command=f"gsub --prerun=only {SCRIPT}",
             ),
         ),
@@ -161,7 +161,7 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
                 attempts=(replace(run(category="cancelled", decision="none"), state="CANCELLED"),),
             ),
             Next(
-                sentence="Mend what the pre-run found, try it on one GPU, then submit again.",
+                sentence="Fix what the pre-run found, test it on one GPU, then submit again.",
                 command=f"gsub --prerun=only {SCRIPT}",
             ),
         ),
@@ -172,18 +172,18 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
         (
             Story(address="81", submission=ASKED, attempts=(run(),)),
             Next(
-                sentence="Mend it, try it on one GPU, then submit again.",
+                sentence="Fix it, test it on one GPU, then submit again.",
                 command=f"gsub --prerun=only {SCRIPT}",
             ),
         ),
         (
             Story(address="81", attempts=(run(),)),
-            Next(sentence="Mend it, try it on one GPU, then submit again."),
+            Next(sentence="Fix it, test it on one GPU, then submit again."),
         ),
         (
             Story(address="81", submission=ASKED, attempts=(BLOCKED,)),
             Next(
-                sentence="Find the file that it could not read, mend or replace it, then submit again.",
+                sentence="Find the file that it could not read, fix or replace it, then submit again.",
                 command=f"gsub {SCRIPT}",
             ),
         ),
@@ -193,7 +193,7 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
                 submission=ASKED,
                 attempts=(replace(BLOCKED, decision_reason="/data/a.npz: does not exist"),),
             ),
-            Next(sentence="Put the file there, or mend its path; then submit again.", command=f"gsub {SCRIPT}"),
+            Next(sentence="Put the file there, or correct its path; then submit again.", command=f"gsub {SCRIPT}"),
         ),
         (
             Story(
@@ -233,7 +233,10 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
             Story(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, error="no"),)),
             Next(sentence="Use less."),
         ),
-        (Story(address="81", attempts=(run(category="success", decision="none"),)), Next(sentence="Nothing.")),
+        (
+            Story(address="81", attempts=(run(category="success", decision="none"),)),
+            Next(sentence="Nothing: it completed."),
+        ),
         (
             Story(address="81", attempts=(run(category="cancelled", decision="none"),)),
             Next(sentence="Nothing: it was cancelled."),

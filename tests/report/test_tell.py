@@ -166,5 +166,5 @@ def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
     plain = replace(retried(day), preruns=())
     assert plain.submission is not None
     held = replace(plain, submission=replace(plain.submission, lot="0" * 16, held_out=True))
-    sentence = "PRE-RUN left out by lot (prerun.holdout), to see what pre-runs save"
+    sentence = "PRE-RUN left out at random (prerun.holdout), to measure what pre-runs save"
     assert [sentence in tell(story).splitlines() for story in (plain, held)] == [False, True]

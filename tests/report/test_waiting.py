@@ -31,7 +31,7 @@ def test_why_says_in_one_line_what_a_job_waited_for() -> None:
         == "Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were scattered (fragmentation)."
     )
     assert waited_line(replace(DELAY, fair_share_s=0, unknown_s=60, over=False)) == (
-        "Waited 9 min so far: 8 min for GPUs that were scattered (fragmentation), 60 s while nobody looked."
+        "Waited 9 min so far: 8 min for GPUs that were scattered (fragmentation), 60 s not known."
     )
     assert waited_line(replace(DELAY, fair_share_s=0, fragmentation_s=0)) == "Waited 0 s."
 

@@ -1,0 +1,46 @@
+"""How much was left when the time was up, by the end of the output."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.evidence import Evidence, LogTail
+from slurmwrap.diagnosis.lines import read_log
+from slurmwrap.diagnosis.remaining import find_remaining
+
+OUTER = "Epochs:  30%|###| 3/10 [1:00:00<2:20:00, 1200s/it]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "run_s", "left"),
+    [
+        ("  6%|# | 308/5000 [01:03<16:18,  4.80it/s]\n", 60, 978),
+        ("Epoch 3/10:  45%|#| 450/1000 [00:10<00:12, 44it/s]\n", 100, 12 + 7 * 22),
+        (OUTER + "  45%|###| 450/1000 [00:10<00:12, 44it/s]\n", 3610, 8400),
+        ("step 100/1000 loss 1\n", 60, 540),
+        ("Epoch 3/10 loss 1\n", 60, 240),
+        ("eta: 14:44:45  loss: 0.4\n", 60, 53085),
+        ("eta: 1 day, 4:00:00\n", 60, 100800),
+        ("step 5 loss 0.1\n", 60, None),
+        ("Downloading: 10%|#| 1/10 [00:10<01:30, 1it/s]\n", 60, None),
+        ("  6%|# | 308/5000 [01:03<?, ?it/s]\n", 60, None),
+        ("step 100/1000 loss 1\n", None, None),
+        ("", 60, None),
+    ],
+)
+def test_what_was_left(text: str, run_s: float | None, left: float | None) -> None:
+    assert find_remaining([read_log(LogTail(name="out", text=text))], run_s) == left
+
+
+def test_a_share_of_a_run_that_resumed_says_nothing() -> None:
+    log = read_log(LogTail(name="out", text="step 100/1000 loss 1\n"))
+    assert find_remaining([log], 60, resumed=True) is None
+
+
+def test_only_a_run_that_its_time_limit_ended_is_given_it() -> None:
+    log = LogTail(name="out", text="  6%|# | 308/5000 [01:03<16:18,  4.80it/s]\n")
+    found = {
+        state: classify(Evidence(state=state, run_s=66, logs=(log,))).remaining_s for state in ("TIMEOUT", "FAILED")
+    }
+    assert found == {"TIMEOUT": 978.0, "FAILED": None}
