@@ -169,6 +169,7 @@ def _of_python(request: JobRequest, desk: Desk, text: str) -> Iterator[Finding]:
 
 def _of_commands(request: JobRequest, commands: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
     from slurmwrap.prerun.checks.commands import command_findings
+    from slurmwrap.prerun.checks.exit_codes import exit_code_findings
     from slurmwrap.prerun.checks.launcher_options import launcher_option_findings
     from slurmwrap.prerun.checks.launches import launch_findings
     from slurmwrap.prerun.checks.surroundings import surrounding_findings
@@ -177,6 +178,7 @@ def _of_commands(request: JobRequest, commands: Sequence[Started], text: str, de
     yield from surrounding_findings(commands, text, desk)
     yield from launcher_option_findings(commands, desk)
     yield from launch_findings(request, commands, desk)
+    yield from exit_code_findings(text, commands, desk)
 
 
 def _of_request(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ STEPS = "".join(f"step {number}/900 loss {3 - number / 1000:.3f}\n" for number i
 NAN = "".join(f"step {number}/900 loss nan\n" for number in range(30, 40))
 MAIN = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 40, in <module>\n    main()\n'
 CRASH = MAIN + "  File \"/home/ada/model.py\", line 7, in forward\n    x.shpae\nAttributeError: no attribute 'shpae'\n"
-CAUGHT = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 31, in fetch\n    get()\nOSError: stale handle\n'
+CAUGHT = 'Traceback (most recent call last):\n  File "/home/ada/train.py", line 31, in fetch\n    get()\nOSError: no\n'
 RANKS = "".join(
     f"[rank{rank}]: {line}\n" for rank in (0, 1) for line in [*CRASH.splitlines()[:3], *CRASH.splitlines()[3:]]
 )
