@@ -25,10 +25,11 @@ _USAGE_ROWS = 40
 # The outermost frame of an uncaught exception. What print_exc() and logging.exception() write begins where the
 # exception was caught, and a worker's or a thread's begins in multiprocessing or threading.
 _OUTERMOST = re.compile(
-    r'\s*(?:│ )?(?:File "(?!<string>)[^"\n]{1,400}", line \d+, in <module>'
+    r'\s*(?:│ )?(?:File "[^"\n]{1,400}", line \d+, in <module>'
     r'|File "<frozen runpy>", line \d+, in _run_module_as_main|File "[^"\n]{1,400}runpy\.py", line \d+, in _run_module'
     r"|/?\S{1,300}:\d+ in <module>)"
 )
+_WORKER = re.compile(r"multiprocessing/(?:spawn|forkserver|process)\.py")
 _LOGGED = re.compile(
     r"\b(?:ERROR|WARN(?:ING)?|CRITICAL|EXCEPTION|INFO|DEBUG)\b|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? back"
 )
@@ -125,7 +126,7 @@ def _death(log: Log, start: int) -> tuple[int, int] | None:
 
 def _is_uncaught(log: Log, block: Traceback) -> bool:
     first = next((frame for frame in block.frames.split("\n") if frame.strip("│╭╮─ \t")), "")
-    if block.ignored or block.exception in _STOPPED or not _OUTERMOST.match(first):
+    if block.ignored or block.exception in _STOPPED or not _OUTERMOST.match(first) or _WORKER.search(block.frames):
         return False
     before = next((row for row in reversed(log.rows[max(0, block.start - 2) : block.start]) if row.strip()), "")
     return "exitcode" in before or not _LOGGED.search(before) or "Warning: " in before

@@ -77,7 +77,7 @@ def _budget(group: Sequence[AttemptRecord], progressed: int | None, since: float
         used=min(counted, limit),
         limit=limit,
         left=max(0, limit - counted),
-        not_counted=tuple(f"{len(same)}: {same[0]}" for same in alike([r for r in reasons if r], str)),
+        not_counted=tuple(f"{len(same)} {same[0]}" for same in alike([r for r in reasons if r], str)),
     )
 
 
@@ -88,5 +88,5 @@ def _why_not(run: AttemptRecord, progressed: int | None, since: float | None) ->
     if run.incident:
         return "part of an incident"
     if progressed is not None and run.attempt.submit_time < progressed:
-        return "the job made progress since"
+        return "before the job made progress"
     return ""

@@ -78,7 +78,7 @@ def warned_of(record: AttemptRecord, story: Story) -> Sequence[str]:
     texts = " ".join(one.text for one in found.evidence if one.role == "root")
     category = found.error or found.category
     said = [one for one in story.submission.warnings if _is_about(one, place, texts, category)]
-    return [_in_one_line(one) for one in said[:_WARNINGS]]
+    return [_in_one_line(one, story.submission.work_dir) for one in said[:_WARNINGS]]
 
 
 def _is_about(warning: Finding, place: tuple[str, int] | None, texts: str, category: str) -> bool:
@@ -88,8 +88,9 @@ def _is_about(warning: Finding, place: tuple[str, int] | None, texts: str, categ
     return bool(names & set(_QUOTED.findall(texts))) or (bool(warning.category) and warning.category == category)
 
 
-def _in_one_line(warning: Finding) -> str:
-    where = f"{warning.file}:{warning.line}: " if warning.file and warning.line else ""
+def _in_one_line(warning: Finding, work_dir: str) -> str:
+    file = warning.file.removeprefix(f"{work_dir}/")
+    where = f"{file}:{warning.line}: " if file and warning.line else ""
     return f"{where}{warning.message}"
 
 

@@ -54,11 +54,11 @@ def test_a_node_that_only_the_log_names_has_one_confirmation() -> None:
 def test_what_does_not_count_says_why_and_the_ledger_agrees() -> None:
     runs = [run(0, step=10), replace(run(1, step=10), incident="i1"), run(2, step=50), run(3, step=50), run(4, step=50)]
     (budget,) = account_of(runs, Retry(), ()).budgets
-    assert budget.not_counted == ("1: the job made progress since", "1: part of an incident")
+    assert budget.not_counted == ("1 before the job made progress", "1 part of an incident")
     assert budget.used == ledger_of(runs, run(5, step=50)).spent("nccl_error") == 3
     reset = LedgerReset(cluster="lab", job_id=81, at=3950.0, who="root")
     (cleared,) = account_of(runs, Retry(), (reset,)).budgets
-    assert (cleared.not_counted, cleared.used) == (("4: before the ledger was cleared",), 1)
+    assert (cleared.not_counted, cleared.used) == (("4 before the ledger was cleared",), 1)
     assert ledger_of(runs, run(5, step=50), (reset,)).spent("nccl_error") == 1
 
 
