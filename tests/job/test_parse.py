@@ -182,6 +182,30 @@ def test_own_options_rank_script_environment_flags() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "lines", "environ", "steps"),
+    [
+        ((), b"", {}, None),
+        ((), b"#GSUB --prerun-steps=60\n", {}, 60),
+        ((), b"#GSUB --prerun-steps 60\n", {"GSUB_PRERUN_STEPS": "50"}, 50),
+        (("--prerun-steps", "70"), b"#GSUB --prerun-steps=60\n", {"GSUB_PRERUN_STEPS": "50"}, 70),
+    ],
+)
+def test_the_steps_of_a_pre_run_rank_as_all_own_options_do(
+    words: tuple[str, ...], lines: bytes, environ: dict[str, str], steps: int | None
+) -> None:
+    found = call(*words, "train.sbatch", script=b"#!/bin/sh\n" + lines, environ=environ)
+    assert found.own.prerun_steps == steps
+
+
+def test_more_steps_than_a_pre_run_counts_are_refused() -> None:
+    found = refused("--prerun-steps=1000001", "train.sbatch")
+    assert (str(found), found.hint) == (
+        "Invalid --prerun-steps specification: '1000001'",
+        "It takes a number from 1 to 1000000.",
+    )
+
+
 # --- what bad input gets
 
 

@@ -149,3 +149,74 @@ def test_asked_by_the_id_of_a_pre_run_its_verdict_and_its_job_are_told(
 def test_a_job_that_has_ended_is_not_said_to_go_on(state: str) -> None:
     sentence = "It ended, and is not judged yet: `slurmwrap reconcile` does that."
     assert next_step(Story(address="81", submission=ASKED, slurm_says=state)) == Next(sentence=sentence)
+
+
+def late(step: int | None, run_s: int = 60, **changes: Any) -> AttemptRecord:
+    record = run("traceback_from_crash", start_time=1000, end_time=1000 + run_s, **changes)
+    assert record.diagnosis is not None
+    return replace(record, diagnosis=replace(record.diagnosis, step=step))
+
+
+def passed(speed: float | None = None) -> PrerunRecord:
+    measured = Measurement(steps_per_s=speed) if speed else None
+    verdict = Verdict(outcome=Outcome.PASS, layer="steps", reason="", seconds=12, measurement=measured)
+    return PrerunRecord(cluster="lab", job_id=81, prerun_job_id=82, uid=1, at=1.0, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("record", "preruns", "steps", "at"),
+    [
+        (late(100), (), "150", "after step 100"),
+        (late(101), (passed(),), "160", "after step 101"),
+        (late(5, measurement=Measurement(steps=800)), (), "1200", "after step 800"),
+        (late(None), (passed(5.0),), "450", "after 60 s, and the pre-run ended after 12 s"),
+        (late(None), (passed(),), "100", "after 60 s, and the pre-run ended after 12 s"),
+        (late(None, 10), (passed(),), "", ""),
+        (late(None), (), "", ""),
+        (late(3), (passed(),), "", ""),
+    ],
+)
+def test_a_pre_run_is_advised_that_goes_beyond_the_failure(
+    record: AttemptRecord, preruns: tuple[PrerunRecord, ...], steps: str, at: str
+) -> None:
+    step = next_step(Story(address="81", submission=ASKED, attempts=(record,), preruns=preruns))
+    further = f" --prerun-steps {steps}" if steps else ""
+    said = f" It failed {at}: this pre-run goes that far." if at else ""
+    assert step == Next(
+        sentence=f"Fix it, test it on one GPU, then submit again.{said}",
+        command=f"gsub --prerun=only{further} {SCRIPT}",
+    )
+
+
+def timed_out(left: float | None, cap: int | None = None) -> AttemptRecord:
+    record = run("time_limit", time_limit_s=60, start_time=1000, end_time=1063, longest_s=cap, state="TIMEOUT")
+    assert record.diagnosis is not None
+    return replace(record, diagnosis=replace(record.diagnosis, remaining_s=left))
+
+
+@pytest.mark.parametrize(
+    ("record", "option", "said"),
+    [
+        (timed_out(978), "--time=00:25:00", "Its output says that 16 min were left: submit it again with more time; "),
+        (timed_out(None), "--time=00:02:00", "Submit it again with more time; "),
+        (
+            timed_out(978, cap=1200),
+            "--dependency=singleton --time=00:20:00",
+            "Its output says that 16 min were left: it needs about 25 min in all, and its partition allows 20 min: "
+            "write checkpoints, and continue in a chain of jobs.",
+        ),
+    ],
+)
+def test_after_a_time_limit_the_progress_decides(record: AttemptRecord, option: str, said: str) -> None:
+    step = next_step(Story(address="81", submission=ASKED, attempts=(record,)))
+    assert (step.command, step.sentence[: len(said)]) == (f"gsub {option} {SCRIPT}", said)
+
+
+def test_after_an_error_in_the_output_the_script_is_to_keep_the_exit_code() -> None:
+    record = late(100)
+    assert record.diagnosis is not None
+    flawed = replace(record.diagnosis, category="completed_with_error", error="traceback_from_crash", decision="none")
+    story = Story(address="81", submission=ASKED, attempts=(replace(record, state="COMPLETED", diagnosis=flawed),))
+    step = next_step(story)
+    assert step.command == f"gsub --prerun=only --prerun-steps 150 {SCRIPT}"
+    assert "The script hid the program's exit code: begin it with `set -eo pipefail`" in step.sentence

@@ -168,3 +168,76 @@ def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
     held = replace(plain, submission=replace(plain.submission, lot="0" * 16, held_out=True))
     sentence = "PRE-RUN left out at random (prerun.holdout), to measure what pre-runs save"
     assert [sentence in tell(story).splitlines() for story in (plain, held)] == [False, True]
+
+
+NAME_ERROR = Finding(
+    severity=Severity.WARNING, message="NameError: name 'args' is not defined", file="/home/ada/train.py", line=9
+)
+OTHER = Finding(severity=Severity.WARNING, message="the file 'data.bin' does not exist", file="train.sbatch", line=3)
+
+
+def late(day: dict[str, Any]) -> Story:
+    """Ada's job 101, which failed of what gsub had warned of."""
+    story = retried(day)
+    assert story.submission is not None
+    first = story.attempts[0]
+    assert first.diagnosis is not None
+    crash = Citation(
+        source="slurm-101.out",
+        line=40,
+        text="NameError: name 'args' is not defined",
+        before=('  File "/home/ada/train.py", line 9, in save',),
+    )
+    diagnosis = replace(first.diagnosis, category="traceback_from_crash", domain="U", node="", evidence=(crash,))
+    asked = replace(story.submission, warnings=(OTHER, NAME_ERROR))
+    return replace(story, submission=asked, attempts=(replace(first, diagnosis=diagnosis),), actions=())
+
+
+def test_what_gsub_had_warned_of_is_told_with_the_failure(day: dict[str, Any]) -> None:
+    told = tell(late(day), columns=200)
+    assert "  gsub had warned at submission: train.py:9: NameError: name 'args' is not defined" in told.splitlines()
+    assert "data.bin" not in told
+
+
+def test_the_failure_and_what_to_do_stand_before_what_was_changed(day: dict[str, Any]) -> None:
+    short, whole = tell(late(day)), tell(late(day), verbose=True)
+    assert [whole.index(title) for title in ("RUN 1", "NEXT", "PRE-RUN", "ASKED AND CHANGED")] == sorted(
+        whole.index(title) for title in ("RUN 1", "NEXT", "PRE-RUN", "ASKED AND CHANGED")
+    )
+    assert ("ASKED AND CHANGED" in short, "gsub changed 4 options of it" in short) == (False, True)
+    assert "AFTER THE PRE-RUN" in whole
+    kept = replace(late(day).preruns[0], changes=(CHANGES[2],))
+    assert "AFTER THE PRE-RUN" not in tell(replace(late(day), preruns=(kept,)), verbose=True)
+
+
+def test_a_completed_run_says_what_it_asked_for_and_used(day: dict[str, Any]) -> None:
+    story = retried(day)
+    used = Measurement(cpus_used=2.1, mem_peak_mib=5222)
+    run = replace(story.attempts[1], time_limit_s=86400, cpus=16, mem_mib_per_node=32768, measurement=used)
+    line = "  Asked / used on a node: time 24 h / 12 h; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB."
+    assert line in tell(replace(story, attempts=(run,)), columns=120).splitlines()
+
+
+def test_completed_with_an_error_in_the_output(day: dict[str, Any]) -> None:
+    story = late(day)
+    first = story.attempts[0]
+    assert first.diagnosis is not None
+    flawed = replace(first.diagnosis, category="completed_with_error", error="traceback_from_crash", decision="none")
+    told = tell(replace(story, attempts=(replace(first, state="COMPLETED", diagnosis=flawed, decision="none"),)))
+    assert "  Completed, but its output ends with NameError (train.py:9).\n" in told
+    assert "  error in the program (traceback_from_crash): user program, " in told
+    assert "Decision" not in told
+
+
+def test_a_pre_run_alone_says_whose_it_is_and_names_its_output(day: dict[str, Any]) -> None:
+    trial = stopped(day).preruns[0]
+    cite = Citation(source="output", line=13, text="ValueError: no")
+    about = {"job_id": None, "user": "fay", "name": "bert", "script_path": "t.sbatch", "work_dir": "/home/fay"}
+    alone = replace(
+        trial, **about, output="/home/fay/.local/x/output", verdict=replace(trial.verdict, evidence=(cite,))
+    )
+    page = tell(Story(address="171", preruns=(alone,))).splitlines()
+    assert page[0] == "Job 171 bert"
+    assert page[1].startswith("  of fay, 32 GPUs, pre-run ended 2026-")
+    assert page[2] == "  t.sbatch in /home/fay"
+    assert "  | /home/fay/.local/x/output:13: ValueError: no" in page

@@ -6,7 +6,7 @@ import pytest
 from fakes import job
 
 from slurmwrap.cluster.node import Partition
-from slurmwrap.retry.resize import memory_cap, more_memory, more_time
+from slurmwrap.retry.resize import memory_cap, more_memory, more_time, time_needed_s
 
 PER_CPU: dict[str, object] = {"mem_mib_per_node": None, "mem_mib_per_cpu": 500, "cpus": 8}
 
@@ -66,3 +66,16 @@ def test_the_cap_is_the_nodes_and_the_partitions(limits: tuple[Partition, ...], 
 )
 def test_time_grows_up_to_the_partitions(limit_s: int | None, max_time_s: int | None, expected: int | None) -> None:
     assert more_time(limit_s, (Partition(name="gpu", max_time_s=max_time_s),), factor=1.5) == expected
+
+
+@pytest.mark.parametrize(("left", "minutes"), [(None, 90), (600, 90), (3 * 3600, 216), (9 * 3600, 480)])
+def test_what_progress_says_counts_where_it_is_more(left: float | None, minutes: int) -> None:
+    limits = (Partition(name="gpu", max_time_s=8 * 3600),)
+    assert more_time(3600, limits, factor=1.5, remaining_s=left) == minutes
+
+
+@pytest.mark.parametrize(
+    ("run_s", "left", "wanted"), [(63, 978, 25 * 60), (60, 60, 180), (3600, 8400, 4 * 3600), (86400, 86400, 58 * 3600)]
+)
+def test_a_whole_run_is_given_a_margin_and_a_round_time(run_s: float, left: float, wanted: int) -> None:
+    assert time_needed_s(run_s, left) == wanted

@@ -80,8 +80,8 @@ def test_a_run_that_completed_with_an_error_is_told_apart_and_a_late_one_can_be_
         "traceback_from_crash",
         "none",
     )
-    failed = [line.split()[0] for line in lab.slurmwrap("history", "--failed", user=ALICE).stdout.splitlines() if line]
-    assert (jobs["late"] in failed, jobs["crash"] in failed) == (True, False)
+    failed = json.loads(lab.slurmwrap("history", "--failed", "--json", user=ALICE).stdout)
+    assert [run["address"] for run in failed["runs"] if run["address"] in jobs.values()] == [jobs["late"]]
     mine = lab.slurmwrap("reconcile", "--once", "--user", user=ALICE).stderr  # reads the files as their owner
     assert f"job {jobs['crash']} of {ALICE}: completed_with_error, none" in mine
     assert f"job {jobs['sound']} of {ALICE}: success, none" in mine
