@@ -79,6 +79,8 @@ def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostnam
     found = {**_one_node(spec), "SLURM_JOB_NODELIST": node, "SLURM_NODELIST": node, "SLURM_SUBMIT_DIR": spec.chdir}
     found |= environ
     found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
+    if "SLURM_ARRAY_TASK_ID" in spec.environment:
+        found["SLURM_ARRAY_JOB_ID"] = spec.real_job or environ.get("SLURM_JOB_ID", "")
     found |= {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(spec.trial_gpus)}  # torchrun's own options by environment
     found |= {f"SLURMWRAP_{name}": environ[name] for name in _VISIBLE if name in environ}
     found |= {
