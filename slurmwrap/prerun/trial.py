@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slurmwrap.errors import UsageError
-from slurmwrap.job.array_indices import parse_indices
 from slurmwrap.job.options import HOSTFILE
 from slurmwrap.job.render import spell
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit
+from slurmwrap.prerun.job_variables import option_variables
 from slurmwrap.records import asdict, dataclass, field, fields
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def gpus_per_node(request: JobRequest) -> int:
 
 
 def trial_environment(request: JobRequest, gpus: int = 1) -> dict[str, str]:
-    """What Slurm would put into the job's environment and the trial's allocation does not: name, array, GPU counts.
+    """What Slurm would tell the job and does not tell its trial: name, options, array, GPU counts.
 
     A script that says `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable to be there (sbatch(1), "OUTPUT
     ENVIRONMENT VARIABLES": the option's own text).
@@ -208,13 +208,11 @@ def trial_environment(request: JobRequest, gpus: int = 1) -> dict[str, str]:
         GpuUnit.PER_TASK: ("gpus-per-task", "SLURM_GPUS_PER_TASK"),
         GpuUnit.PER_SOCKET: ("gpus-per-socket", "SLURM_GPUS_PER_SOCKET"),
     }
-    found = {"SLURM_JOB_NAME": request.job_name}
+    found = {"SLURM_JOB_NAME": request.job_name, **option_variables(request)}
     if request.shape.gpu_unit in names:
         option, variable = names[request.shape.gpu_unit]
         count = gpus // trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
         found[variable] = re.sub(r"\d+$", str(count), request.value(option) or "1")
-    if array := parse_indices(request.value("array") or ""):
-        found |= array.environment()
     return found
 
 
