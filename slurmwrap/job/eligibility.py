@@ -34,7 +34,10 @@ def find_delay(request: JobRequest, now: float, reservations: Mapping[str, int])
         at = begin_time(begin, now)
         if at is None or at > now:
             return "the job begins later (--begin)"
-    return "its reservation begins later (--reservation)" if reserved_later(request, now, reservations) else ""
+    named = set((request.value("reservation") or "").split(",")) - {""}
+    unknown = not named <= reservations.keys()  # made since they were read
+    later = unknown or reserved_later(request, now, reservations)
+    return "its reservation may begin later (--reservation)" if named and later else ""
 
 
 def reserved_later(request: JobRequest, now: float, reservations: Mapping[str, int]) -> bool:

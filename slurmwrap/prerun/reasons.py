@@ -171,7 +171,7 @@ def _of_delay(ending: Ending) -> str | None:
     """A job that starts later may find files that are not there now, or others: only its own code can be wrong."""
     if not ending.spec.delay or _is_of_the_code(ending):
         return None
-    return f"{ending.spec.delay}, and may then find what its pre-run did not"
+    return f"{ending.spec.delay}, and what is missing now may be there when it starts"
 
 
 def _is_of_the_code(ending: Ending) -> bool:

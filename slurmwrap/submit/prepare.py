@@ -172,7 +172,7 @@ _MISSING = re.compile(
 def excuse_missing(findings: Sequence[Finding], delay: str) -> tuple[Finding, ...]:
     """Errors of what is missing become warnings: it may be there when the job starts."""
     return tuple(
-        replace(f, severity=Severity.WARNING, message=f"{f.message}; {delay}, so it may be there in time")
+        replace(f, severity=Severity.WARNING, message=f"{f.message}; {delay}, and it may be there when it starts")
         if f.severity is Severity.ERROR and (f.category in _OF_FILES or _MISSING.search(f.message))
         else f
         for f in findings
