@@ -522,6 +522,48 @@ def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_n
     assert prepare(request(), at).warnings == (warning,)
 
 
+@pytest.mark.parametrize(
+    ("message", "category", "refused"),
+    [
+        ("there is no directory /w/logs", "incorrect_inputs", False),
+        ("/w/eval.py: no such file (started by python)", "incorrect_inputs", False),
+        ("/w/eval.py cannot be read by you", "permission_error", False),
+        ("No module named 'mine'", "import_error", False),
+        ("cannot import name 'Net': /w/net.py does not define it", "import_error", True),
+        ("SyntaxError: invalid syntax", "syntax_error", True),
+    ],
+)
+def test_what_is_missing_is_no_error_of_a_job_that_waits_for_others(message: str, category: str, refused: bool) -> None:
+    error = Finding(severity=Severity.ERROR, message=message, category=category)
+    at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (error,)})
+    with pytest.raises(StaticFailed):
+        prepare(request(), at)
+    if refused:
+        with pytest.raises(StaticFailed):
+            prepare(request("--dependency=afterok:7"), at)
+        return
+    (warning,) = prepare(request("--dependency=afterok:7"), at).warnings
+    assert warning.message.startswith(message) and warning.severity is Severity.WARNING
+
+
+def test_a_job_that_waits_for_others_is_not_refused_for_what_they_may_write_anew() -> None:
+    blocked = BlockedInput(digest="d", path="/a", uid=1001, reason="truncated", at=NOW)
+    trials = {"named_files": lambda request: ("/a",), "digest": lambda path: "d"}
+    at = desk(FakeSlurm(), FakeMemory(blocked=(blocked,), past_failures=("KeyError 'lr'", "x")), trials=trials)
+    for word in ("--dependency=afterok:7", "--hold", "--begin=now+60"):
+        assert prepare(request(word), at).forced == ()
+
+
+def test_only_jobs_that_wait_for_the_same_share_a_pre_run_and_a_singleton_has_none() -> None:
+    at = desk(FakeSlurm(), FakeMemory())
+    words = ((), ("--dependency=afterok:7",), ("--dependency=afterok:8",), ("--hold",), ("--begin=now+60",))
+    groups = [prepare(request(*one), at).group for one in words]
+    assert len(set(groups)) == len(words)
+    assert prepare(request("--begin=now+90"), at).group == groups[-1]
+    single = prepare(request("--dependency=singleton"), at)
+    assert (single.prerun, single.prerun_reason) == ("off", "its pre-run cannot wait for --dependency=singleton")
+
+
 def test_the_sites_profile_is_found_by_its_owner_alone() -> None:
     request_ = request("--resource-profile=vit")
     site = ResourceProfile(key=published_key_of(profile_key_of(1001, "vit")), cpus_per_gpu=2.0, runs=3)

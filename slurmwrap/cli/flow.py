@@ -122,6 +122,10 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         sys.stdout.buffer.write(equivalent_script(prepared.request, prepared.batch))
         voice.say("nothing submitted")
         voice.say(f"its pre-run would be: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
+        if prepared.delay and prepared.prerun != "off":
+            voice.say(f"{prepared.delay}: no pre-run cancels it for a file that is missing now")
+        if _waits_too(prepared):
+            voice.say("its pre-run waits for the same jobs")
         return 0
     if prepared.prerun in ("wait", "only"):
         from slurmwrap.cli.trial_job import pre_run_first
@@ -198,10 +202,17 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         from slurmwrap.cli.trial_job import on_gpus
 
         voice.say(f"job {result.job_id} waits for its pre-run on {on_gpus(prepared)}, job {sent.trial.job_id}")
+        if _waits_too(prepared):
+            voice.say("both wait for the jobs of --dependency first")
         voice.say(f"watch it: slurmwrap watch {result.job_id}")
     if prepared.prerun == "gate":
         voice.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
     return result.exit_code
+
+
+def _waits_too(prepared: Prepared) -> bool:
+    """The pre-run has the job's dependency."""
+    return prepared.prerun in ("auto", "gate") and bool(prepared.request.value("dependency"))
 
 
 def _tells_little(request: JobRequest) -> bool:

@@ -62,7 +62,8 @@ def follow(directory: Path, job_id: int, desk: Desk, voice: Voice) -> Verdict:
 def seen(state: str, reason: str, waited_s: float, progress: dict[str, Any], wanted: int) -> Seen:
     """What to show, from Slurm's word and what the supervisor left in progress.json."""
     if state in ("PENDING", "CONFIGURING"):
-        stage = "waiting for one GPU" if state == "PENDING" else "starting"
+        waits = "waiting for other jobs" if reason.startswith("Dependency") else "waiting for one GPU"
+        stage = waits if state == "PENDING" else "starting"
         return Seen(stage=stage, seconds=waited_s, steps_wanted=wanted, reason="" if reason == "None" else reason)
     if state in ("SUSPENDED", "STOPPED"):
         return Seen(stage="stopped", seconds=waited_s, steps_wanted=wanted)

@@ -23,12 +23,14 @@ from slurmwrap.cli.flow import open_desk, tidy
 from slurmwrap.cli.voice import Voice
 from slurmwrap.diagnosis.classify import classifier
 from slurmwrap.edges import Slurm
-from slurmwrap.errors import SlurmError
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.job.eligibility import DELAYED_NOW
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.plan import PlacementPlan
 from slurmwrap.prerun.judge import judge
 from slurmwrap.prerun.result import Progress
 from slurmwrap.prerun.supervisor import run_trial
+from slurmwrap.prerun.sweep import choose_next, has_time
 from slurmwrap.prerun.trial import TrialSpec, spec_from_json
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.slurm.commands import SlurmCommands
@@ -37,7 +39,8 @@ from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.inflight import Guest
 from slurmwrap.submit import Desk
 from slurmwrap.submit.attach import GROUP
-from slurmwrap.submit.conclude import Waiting, conclude
+from slurmwrap.submit.conclude import PAUSES_S, Waiting, conclude
+from slurmwrap.submit.grace import renew_grace
 from slurmwrap.submit.release import start_action
 from slurmwrap.submit.same_job import Submitted, submitted_from
 
@@ -68,6 +71,7 @@ class Trial:
     release_at: str
     given: tuple[float, ...]  # the begin times that gsub may have given the job that waits
     job: Submitted | None  # that job
+    grace_s: float  # how long it may be delayed
 
     @classmethod
     def read(cls, directory: Path) -> Trial:
@@ -81,7 +85,23 @@ class Trial:
             waiting["release_at"],
             tuple(waiting.get("given", ())),  # none in what an earlier version left
             submitted_from(waiting.get("job")),
+            float(waiting.get("grace_s", 0)),
         )
+
+    def note_given(self, at: float) -> None:
+        """Remembers another begin time as ours. OSError when it cannot be written."""
+        path = self.directory / "waiting.json"
+        plain = json.loads(path.read_bytes())
+        _publish(path, {**plain, "given": [*plain.get("given", ()), at]})
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict of one trial. `if_delayed`: what a failure proves for a job that cannot start yet."""
+
+    verdict: Verdict
+    if_delayed: Verdict | None = None
+    stopped: bool = False  # we were told to end
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -101,17 +121,51 @@ def _main(directory: Path, voice: Voice) -> int:
     desk = open_desk(configuration.load(), os.environ, voice)
     with suppress(OSError, ValueError):  # gsub writes it too, but it may have been killed before
         inflight.submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
-    verdict, stopped = _verdict(trial)
-    _conclude(_waiting(trial), trial.directory, verdict, desk, voice)
-    _guests(_Crowd(trial, desk, voice, _end_at(trial.spec, began)), verdict, stopped)
+    _renew(trial, desk, voice)
+    trial = Trial.read(directory)  # with what that gave
+    judged = _judged(trial)
+    _conclude(_waiting(trial), trial.directory, judged, desk, voice)
+    _guests(_Crowd(trial, desk, voice, began, _end_at(trial.spec, began)), judged)
     tidy(desk)
     return 0
 
 
-def _conclude(waiting: Waiting, directory: Path, verdict: Verdict, desk: Desk, voice: Voice) -> None:
+def _renew(trial: Trial, desk: Desk, voice: Voice) -> None:
+    """Where the dependency was met late, the job and those that attached wait for this pre-run from now on."""
+    if trial.spec.mode == "gate" or not trial.request.value("dependency"):
+        return
+    others = (Path(guest.trial_dir) for guest in inflight.guests(trial.directory))
+    for directory in (trial.directory, *others):
+        try:
+            one = Trial.read(directory)
+            if until := renew_grace(_waiting(one), one.grace_s, desk, one.note_given):
+                voice.say(f"job {one.spec.real_job} waits until {time.ctime(until)} at most: its dependency is met")
+        except (SlurmError, OSError, ValueError, TypeError, KeyError) as error:
+            voice.say(f"job of {directory} is not asked to wait: {error}")
+
+
+def _cannot_start(job: str) -> bool:
+    """Whether Slurm holds this job, or it waits for others: its user may have said so after its submission. True also
+    where Slurm does not answer for minutes: then nothing is cancelled."""
+    for pause in (*PAUSES_S, 0.0):
+        try:
+            rows = SlurmCommands(timeout_s=30, environ=os.environ).watched(job)
+            return any(row.dependency or row.record.reason.startswith("JobHeld") for row in rows if row.record.pending)
+        except SlurmUnreachable:
+            time.sleep(pause)
+        except SlurmError:
+            return False
+    return True
+
+
+def _conclude(waiting: Waiting, directory: Path, judged: Judged, desk: Desk, voice: Voice) -> None:
     """The verdict is acted upon and left for who follows. A signal does not interrupt it: it takes milliseconds."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
+        verdict = judged.verdict
+        harmless = judged.if_delayed is not None and judged.if_delayed.outcome is not Outcome.FAIL
+        if harmless and judged.if_delayed and waiting.job_id and _cannot_start(str(waiting.job_id)):
+            verdict = judged.if_delayed
         record = conclude(waiting, verdict, desk)
         try:
             _publish(directory / inflight.VERDICT, verdict_to_json(verdict))
@@ -130,11 +184,12 @@ def _conclude(waiting: Waiting, directory: Path, verdict: Verdict, desk: Desk, v
 
 @dataclass(frozen=True, slots=True)
 class _Crowd:
-    """The pre-run that others attached to, and until when (Unix seconds) it may try them."""
+    """The pre-run that others attached to, since when it runs and until when (Unix seconds) it may try them."""
 
     first: Trial
     desk: Desk
     voice: Voice
+    began: float
     until: float
 
 
@@ -146,56 +201,86 @@ def _end_at(spec: TrialSpec, began: float) -> float:
         return began + spec.time_limit_s + spec.profile_s
 
 
-def _guests(crowd: _Crowd, verdict: Verdict, stopped: bool) -> None:
-    """The jobs that wait for this pre-run: a pass and an inconclusive verdict speak for all of them.
+def _guests(crowd: _Crowd, first: Judged) -> None:
+    """The jobs that wait for this pre-run. One whose arguments were tried has its own verdict at once.
 
-    A failure speaks for the same arguments alone. Each of the others gets a trial of its own here, one after the other,
-    until one passes or the time of this Slurm job is up; then those that are left are let go untried.
+    While pre-runs are short the others are tried here, one after the other, and as long as all that were tried fail: a
+    failure speaks for the same arguments alone. Then a pass and an inconclusive verdict speak for those that are left,
+    and they are released untried.
     """
     directory, voice = crowd.first.directory, crowd.voice
-    tried = {crowd.first.spec.fingerprint: verdict}
+    tried = {crowd.first.spec.fingerprint: first}
+    passed = set(crowd.first.spec.args) if first.verdict.outcome is Outcome.PASS else set()
+    last, longest, speaks = first, time.time() - crowd.began, first.verdict
     try:
-        while not stopped and (verdict.outcome is Outcome.FAIL or _nobody_waited(verdict)):
-            guest = next(iter(inflight.guests(directory)), None)
-            if guest is None or crowd.until - time.time() < _WORTH_S:
+        while not last.stopped:
+            waiting = _untried(tried, crowd)
+            if not waiting or not _goes_on(last.verdict, speaks, longest, crowd):
                 break
-            verdict, stopped = _try(guest, tried, crowd)
+            guest = choose_next({one: trial.spec.args for one, trial in waiting.items()}, passed)
+            started = time.time()
+            last = _try(guest, waiting[guest], tried, crowd)
+            longest = max(longest, time.time() - started)
+            if last.verdict.outcome is Outcome.PASS:
+                passed |= set(waiting[guest].spec.args)
+            if speaks.outcome is not Outcome.PASS:
+                speaks = last.verdict
             inflight.take(directory, guest)
-    except (Exception, Stopped) as error:  # who is left is let go
-        stopped = stopped or isinstance(error, Stopped)
+    except (Exception, Stopped) as error:  # who is left is released
+        last = replace(last, stopped=last.stopped or isinstance(error, Stopped))
         voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for guest in inflight.close(directory):
-        if stopped:  # KillWait leaves seconds for all of them
+        if last.stopped:  # KillWait leaves seconds for all of them
             _release(str(guest.job_id), guest.release_at, voice)
         else:
-            _settle(guest, tried, verdict, crowd)
+            _settle(guest, tried, speaks, crowd)
         inflight.take(directory, guest)
     if crowd.desk.flights is not None:
         crowd.desk.flights.drop(_read_text(directory / GROUP), str(directory))
 
 
-def _try(guest: Guest, tried: dict[str, Verdict], crowd: _Crowd) -> tuple[Verdict, bool]:
-    """The fate of one that attached, by a trial of its own unless the same arguments were tried already."""
-    trial = Trial.read(Path(guest.trial_dir))
-    verdict, stopped = tried.get(trial.spec.fingerprint), False
-    if verdict is None or _nobody_waited(verdict):
-        crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
-        left = min(trial.spec.time_limit_s, crowd.until - time.time())
-        verdict, stopped = _verdict(replace(trial, spec=replace(trial.spec, time_limit_s=left)))
-        tried[trial.spec.fingerprint] = verdict
-    _conclude(_waiting(trial), trial.directory, verdict, crowd.desk, crowd.voice)
-    return verdict, stopped
+def _goes_on(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) -> bool:
+    """Whether one more is tried: always after a failure; once one has passed, as long as the site wants it."""
+    now = time.time()
+    if crowd.until - now < _WORTH_S:
+        return False
+    if last.outcome is Outcome.FAIL or _nobody_waited(last):
+        return True
+    return speaks.outcome is Outcome.PASS and has_time(now - crowd.began, longest_s, crowd.desk.config.prerun.sweep_s)
 
 
-def _settle(guest: Guest, tried: Mapping[str, Verdict], speaks: Verdict, crowd: _Crowd) -> None:
-    """What the pre-run says of one that it did not try; whatever of ours fails lets it go."""
+def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[Guest, Trial]:
+    """Who waits with arguments that were not tried yet; of those that were, each has its verdict now."""
+    waiting: dict[Guest, Trial] = {}
+    for guest in inflight.guests(crowd.first.directory):
+        trial = Trial.read(Path(guest.trial_dir))
+        known = tried.get(trial.spec.fingerprint)
+        if known is None or _nobody_waited(known.verdict):
+            waiting[guest] = trial
+        else:
+            _settle(guest, tried, known.verdict, crowd)
+            inflight.take(crowd.first.directory, guest)
+    return waiting
+
+
+def _try(guest: Guest, trial: Trial, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
+    """The fate of one that attached, by a trial of its own."""
+    crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
+    left = min(trial.spec.time_limit_s, crowd.until - time.time())
+    judged = _judged(replace(trial, spec=replace(trial.spec, time_limit_s=left)))
+    tried[trial.spec.fingerprint] = judged
+    _conclude(_waiting(trial), trial.directory, judged, crowd.desk, crowd.voice)
+    return judged
+
+
+def _settle(guest: Guest, tried: Mapping[str, Judged], speaks: Verdict, crowd: _Crowd) -> None:
+    """What the pre-run says of one that it did not try; whatever of ours fails releases it."""
     try:
         trial = Trial.read(Path(guest.trial_dir))
-        own = tried.get(trial.spec.fingerprint)
-        verdict = _borrowed(speaks) if own is None else own
-        borrowed = verdict.outcome is not Outcome.FAIL
-        _conclude(replace(_waiting(trial), borrowed=borrowed), trial.directory, verdict, crowd.desk, crowd.voice)
+        judged = tried.get(trial.spec.fingerprint) or Judged(_borrowed(speaks))
+        borrowed = judged.verdict.outcome is not Outcome.FAIL
+        _conclude(replace(_waiting(trial), borrowed=borrowed), trial.directory, judged, crowd.desk, crowd.voice)
     except Exception as error:
         crowd.voice.fault(error)
         _release(str(guest.job_id), guest.release_at, crowd.voice)
@@ -243,20 +328,25 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped
 
 
-def _verdict(trial: Trial) -> tuple[Verdict, bool]:
-    """(the verdict, whether we were told to stop)."""
-    watch = Watch(trial.spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
+def _judged(trial: Trial) -> Judged:
+    spec = trial.spec
+    watch = Watch(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = classifier(configuration.load(os.environ).diagnosis.signatures)
     try:
         watch.look()
         report = _Reporter(trial.directory, watch)
-        return judge(trial.spec, run_trial(trial.spec, environ=os.environ, on_progress=report), classify), False
+        result = run_trial(spec, environ=os.environ, on_progress=report)
+        verdict = judge(spec, result, classify)
+        if verdict.outcome is not Outcome.FAIL:
+            return Judged(verdict)
+        if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify)
+        return Judged(verdict, replace(if_delayed, measurement=None))
     except Stopped:
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
-        return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), True
+        return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), stopped=True)
     except NobodyWaits as why:
         reason = f"{why} {_GIVEN_UP}"
-        return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), False
+        return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason))
 
 
 @dataclass(slots=True)

@@ -17,6 +17,8 @@ from slurmwrap import shipped, submit
 from slurmwrap.cli.verdicts import nothing_proven
 from slurmwrap.edges import SbatchCall, SbatchResult
 from slurmwrap.errors import SlurmError, StoreError
+from slurmwrap.job.array_indices import parse_indices
+from slurmwrap.job.eligibility import can_share_dependency, corresponding_jobs, prerun_dependency, reserved_later
 from slurmwrap.job.render import render
 from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.trial import (
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from slurmwrap.cli.voice import Voice
     from slurmwrap.cluster.node import Node
     from slurmwrap.config import Prerun
+    from slurmwrap.job.request import JobRequest
 
 # What no wait can mend: Slurm's words for a request that no node, partition or account of the cluster fits.
 _NEVER = re.compile(
@@ -141,14 +144,23 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
         command=request.own.prerun_command,
         profile_s=times.profile_s,
         overlay=settings.overlay,
+        delay=prepared.delay,
     )
     _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)
     _write_json(directory / "spec.json", spec_to_json(spec))
-    given = given_times(request.value("begin"), settings.grace_s + math.ceil(prepared.profile_s), desk.clock.now())
+    grace_s = settings.grace_s + math.ceil(prepared.profile_s)
+    given = given_times(request.value("begin"), grace_s, desk.clock.now())
     meant = asdict(submitted_job(request, desk.clock.now()))
-    plain = {"request": to_plain(request), "plan": to_plain(prepared.plan), "release_at": release_at, "given": given}
-    plain["job"] = meant
+    plain = {
+        "request": to_plain(request),
+        "plan": to_plain(prepared.plan),
+        "release_at": release_at,
+        "given": given,
+        "job": meant,
+        "grace_s": grace_s,
+    }
+    dependency = "" if job_id is None else _dependency(request, desk)
     _write_json(directory / "waiting.json", plain)
     options = trial_options(
         request,
@@ -159,6 +171,10 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
         output=str(directory / "job.out"),
         gpus=gpus,
         tasks=tasks,
+        dependency=dependency,
+        leave_out=("reservation",)
+        if reserved_later(request, desk.clock.now(), prepared.snapshot.reservation_begins)
+        else (),
     )
     environ = {
         **trial_environ(desk.environ),
@@ -173,6 +189,17 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
     wrapper = shipped.shipped("templates") / "prerun" / "wrapper.sh"
     call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
     return TrialJob(call=call, directory=str(directory))
+
+
+def _dependency(request: JobRequest, desk: Desk) -> str:
+    """What the pre-run waits for: what its job waits for, so that it finds what that will find."""
+    value = request.value("dependency") or ""
+    if not value or not can_share_dependency(value):
+        return ""
+    array = parse_indices(request.value("array") or "")
+    jobs = corresponding_jobs(value) if array else ()
+    arrays = [job for job in jobs if (record := desk.slurm.job(job)) and record.array_job_id is not None]
+    return prerun_dependency(value, array.first if array else None, arrays)
 
 
 def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice, live: Voice | None = None) -> Verdict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from slurmwrap.cluster.limits import Quotas
 from slurmwrap.cluster.topology import Topology
 from slurmwrap.records import dataclass, field
@@ -116,6 +118,11 @@ class Snapshot:
     preempts: bool = False  # PreemptType: a job that waits may end others to get what it asks for
     kept: bool = False  # its nodes were read for an earlier call of this user, some seconds ago
     quotas_kept: bool = False  # the same of its quotas: what they leave may be taken or changed since
+
+    @property
+    def reservation_begins(self) -> Mapping[str, int]:
+        """When each reservation begins, in Unix seconds."""
+        return {one.name: one.start for one in self.reservations}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "seconds",
             "How long a trial may go on to measure the CPU curve of an unknown job; 0: only when asked.",
         ),
+        "sweep_s": (
+            _G,
+            "seconds",
+            """As long as this, counted from its start, a pre-run that several jobs of a sweep wait for goes on after a
+            pass, with the jobs whose arguments differ, one after the other; 0: one pass releases all.""",
+        ),
         "holdout": (
             _G,
             "share of jobs",

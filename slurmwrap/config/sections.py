@@ -24,6 +24,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.steps": (1, 1_000_000),
     "prerun.min_gpus": (0, 1_000_000),
     "prerun.profile_s": (0, 86400),
+    "prerun.sweep_s": (0, 86400),
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
     "placement.skew_limit": (0, 1),
@@ -100,6 +101,7 @@ class Prerun:
     steps: int = 3
     min_gpus: int = 1
     profile_s: int = 0
+    sweep_s: int = 120
     holdout: float = 0.0
     overlay: str = "auto"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slurmwrap.prerun.job_variables import REPLACED
 from slurmwrap.prerun.walk import SUBMIT_DIR
 
 TYPE_CHECKING = False
@@ -79,6 +80,11 @@ def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostnam
     found = {**_one_node(spec), "SLURM_JOB_NODELIST": node, "SLURM_NODELIST": node, "SLURM_SUBMIT_DIR": spec.chdir}
     found |= environ
     found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
+    for name, other in REPLACED.items():
+        if name in spec.environment:
+            found.pop(other, None)
+    if "SLURM_ARRAY_TASK_ID" in spec.environment:
+        found["SLURM_ARRAY_JOB_ID"] = spec.real_job or environ.get("SLURM_JOB_ID", "")
     found |= {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(spec.trial_gpus)}  # torchrun's own options by environment
     found |= {f"SLURMWRAP_{name}": environ[name] for name in _VISIBLE if name in environ}
     found |= {

@@ -71,7 +71,7 @@ def _of_failure(
     inspect: Callable[[str], str | None],
     read: Read,
 ) -> Verdict:
-    path, fault = _broken_input(spec, diagnosis, inspect)
+    path, fault = ("", "") if spec.delay else _broken_input(spec, diagnosis, inspect)  # it may be written anew
     category = "incorrect_inputs" if fault and diagnosis.category in _PROVEN_BY_FILE else diagnosis.category
     why_not = not_proven(spec, result, diagnosis, found, read)
     if fault and category == "incorrect_inputs" and not (found and found.kind == "FileNotFoundError"):

@@ -78,6 +78,13 @@ _NOT_SHRUNK = _any(
     r"all nodes which are allocated for this job are already filled|HYDU?_\w+|unable to launch .{0,40}remote",
     r"srun: (?:error|fatal): (?!.*\btasks? \d)",
 )
+# Errors that no file can be the reason of.
+_OF_THE_CODE = (
+    *("AttributeError", "IndentationError", "NameError", "NotImplementedError", "SyntaxError", "TabError"),
+    *("TypeError", "UnboundLocalError"),
+)
+_OF_A_CHECKPOINT = _any(r"state_dict|checkpoint|size mismatch|missing key|unexpected key|pretrained|no such|not found")
+_USAGE = _any(r"error: (?:unrecognized arguments|argument \S+|the following arguments are required)|no such option")
 _LAUNCHER_VARIABLE = re.compile(r"^'?(?:SLURM|PMIX?|OMPI|MV2|I_MPI|HYDRA|PRTE|FLUX|ALPS|LSB|JSM|PALS)_?\w*'?$")
 _UNBOUND = re.compile(r"(?:^|\s)(?:SLURM|PMIX?|OMPI|MV2)_\w+: (?:unbound variable|parameter (?:not set|null))", re.M)
 _NAMED_PATH = re.compile(r"""(?:['"`]|\s|^)(/[^'"`\s:,;]{2,400})""")
@@ -137,7 +144,16 @@ def not_proven(
 ) -> str | None:
     """Why the failure says nothing about the real job; None when it does. `read` gives the text of a source file."""
     ending = Ending(spec=spec, result=result, diagnosis=diagnosis, found=found, read=read)
-    rules = (_our_fault, _of_the_machine, _of_the_cluster, _of_memory, _of_company, _of_the_trial, _of_silence)
+    rules = (
+        _our_fault,
+        _of_delay,
+        _of_the_machine,
+        _of_the_cluster,
+        _of_memory,
+        _of_company,
+        _of_the_trial,
+        _of_silence,
+    )
     return next((why for rule in rules if (why := rule(ending))), None)
 
 
@@ -149,6 +165,24 @@ def _our_fault(ending: Ending) -> str | None:
     if NOWHERE in ending.said or "requested reservation is invalid" in ending.said.lower():
         return "the script submits or cancels jobs, which a pre-run leaves out"
     return None
+
+
+def _of_delay(ending: Ending) -> str | None:
+    """A job that starts later may find files that are not there now, or others: only its own code can be wrong."""
+    if not ending.spec.delay or _is_of_the_code(ending):
+        return None
+    return f"{ending.spec.delay}, and what is missing now may be there when it starts"
+
+
+def _is_of_the_code(ending: Ending) -> bool:
+    """Whether the error is the program's own, whatever its files hold. None may stand for a file that was not read."""
+    found = ending.found
+    if found is None:
+        return _USAGE.search(ending.said) is not None
+    if re.search(r"\bNone(?:Type)?\b", found.message):
+        return False
+    misused = ending.diagnosis.category == "semantic_error" and not _OF_A_CHECKPOINT.search(ending.said)
+    return found.kind in _OF_THE_CODE or (misused and found.kind in ("RuntimeError", "ValueError"))
 
 
 def _of_the_machine(ending: Ending) -> str | None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from slurmwrap.errors import UsageError
 from slurmwrap.job.options import HOSTFILE
 from slurmwrap.job.render import spell
 from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit
+from slurmwrap.prerun.job_variables import option_variables
 from slurmwrap.records import asdict, dataclass, field, fields
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class TrialSpec:
     trial_tasks: int = 1  # tasks that a launcher may start in the trial: those of one node, at most one per GPU
     command: str = ""  # --prerun-command: runs in the script's place
     profile_s: float = 0.0  # after the steps that count as a pass, so long for the CPU curve; 0: none
+    delay: str = ""  # why the job cannot start yet: what its trial misses may be there then (job/eligibility.py)
     overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
 
     @property
@@ -100,10 +102,14 @@ def trial_options(
     output: str,
     gpus: int = 1,
     tasks: int = 1,
+    dependency: str = "",
+    leave_out: Collection[str] = (),
 ) -> tuple[str, ...]:
     """sbatch's options for the trial job, spelled --name=value.
 
-    `partition` None or "": the job's own. `cpus`, `mem_mib` None: Slurm's default. Submit with `trial_environ()`,
+    `partition` None or "": the job's own. `cpus`, `mem_mib` None: Slurm's default. `dependency`: what it waits for; it
+    is cancelled when that can never be met, which the real job need not be. `leave_out`: options that it does not
+    share with the job. Submit with `trial_environ()`,
     since SBATCH_* variables of the user would bring back what is left out here.
     """
     options = [f"--job-name={request.prerun_name}", f"--chdir={request.chdir}"]
@@ -111,9 +117,10 @@ def trial_options(
     options += [f"--cpus-per-task={math.ceil(cpus / tasks)}"] if cpus else []
     options += [f"--mem={mem_mib}M"] if mem_mib else []
     options += [f"--time={_clock(time_limit_s)}", f"--output={output}", "--no-requeue"]
+    options += [f"--dependency={dependency}", "--kill-on-invalid-dep=yes"] if dependency else []
     wanted = partition or request.value("partition")
     options += [f"--partition={wanted}"] if wanted else []
-    return (*options, *_kept(request), *_export(request))
+    return (*options, *_kept(request, leave_out), *_export(request))
 
 
 def trial_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -190,7 +197,7 @@ def gpus_per_node(request: JobRequest) -> int:
 
 
 def trial_environment(request: JobRequest, gpus: int = 1) -> dict[str, str]:
-    """What Slurm would put into the job's environment and the trial's allocation does not: name, array, GPU counts.
+    """What Slurm would tell the job and does not tell its trial: name, options, array, GPU counts.
 
     A script that says `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable to be there (sbatch(1), "OUTPUT
     ENVIRONMENT VARIABLES": the option's own text).
@@ -201,15 +208,11 @@ def trial_environment(request: JobRequest, gpus: int = 1) -> dict[str, str]:
         GpuUnit.PER_TASK: ("gpus-per-task", "SLURM_GPUS_PER_TASK"),
         GpuUnit.PER_SOCKET: ("gpus-per-socket", "SLURM_GPUS_PER_SOCKET"),
     }
-    found = {"SLURM_JOB_NAME": request.job_name}
+    found = {"SLURM_JOB_NAME": request.job_name, **option_variables(request)}
     if request.shape.gpu_unit in names:
         option, variable = names[request.shape.gpu_unit]
         count = gpus // trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
         found[variable] = re.sub(r"\d+$", str(count), request.value(option) or "1")
-    array = request.value("array")
-    if array and (first := re.match(r"\d+", array)):
-        found |= {"SLURM_ARRAY_TASK_ID": first[0], "SLURM_ARRAY_TASK_MIN": first[0], "SLURM_ARRAY_TASK_MAX": first[0]}
-        found |= {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_STEP": "1"}
     return found
 
 
@@ -219,8 +222,8 @@ def _gres(request: JobRequest, gpus: int) -> str:
     return ",".join((kind, *(g for g in others if g.lower() != "none")))
 
 
-def _kept(request: JobRequest) -> list[str]:
-    names = {s.option for s in request.settings} - request.plugin_options.keys()
+def _kept(request: JobRequest, leave_out: Collection[str]) -> list[str]:
+    names = {s.option for s in request.settings} - request.plugin_options.keys() - set(leave_out)
     chosen = [n for n in _KEPT if n in names] + sorted(n for n in names if n.startswith("container"))
     options = []
     for name in chosen:

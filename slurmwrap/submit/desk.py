@@ -77,6 +77,7 @@ class Prepared:
     step_dir: str = ""  # where the real job counts its steps; "" when it does not
     lot: str = ""  # the draw of prerun.holdout that it took part in; "": none
     held_out: bool = False  # that draw left its pre-run out
+    delay: str = ""  # why the job cannot start yet by its own request; "": nothing keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

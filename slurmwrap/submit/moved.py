@@ -23,7 +23,13 @@ def given_times(own_begin: str | None, grace_s: int, now: float) -> tuple[float,
     return tuple(time for time in times if time is not None)
 
 
+def is_as_given(at: float, given: Sequence[float], eligible_since: float) -> bool:
+    """Whether a begin time is one of ours. With a dependency that was met later than it, it is that moment (measured,
+    Slurm 22.05: EligibleTime)."""
+    return any(abs(at - max(time, eligible_since)) <= _SLACK_S for time in given)
+
+
 def moved_by_its_user(record: JobRecord, given: Sequence[float], now: float) -> bool:
     """Somebody set another start that is still to come (`scontrol update StartTime=`): no verdict shortens that."""
     at = record.eligible_time
-    return bool(given) and at is not None and at > now and all(abs(at - time) > _SLACK_S for time in given)
+    return bool(given) and at is not None and at > now and not is_as_given(at, given, 0.0)

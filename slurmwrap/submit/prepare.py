@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from slurmwrap import stages
 from slurmwrap.cluster.limits import Quotas
 from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import StaticFailed
+from slurmwrap.job.eligibility import can_share_dependency, find_delay
 from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest, Wish
 from slurmwrap.placement.field import LATER
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 # Slurm's own options and pyxis' that put the batch script, and so a pre-run's, into a container.
 _BATCH_CONTAINER = ("container", "container-id", "container-image")
+_OF_FILES = ("incorrect_inputs", "permission_error")
 PROFILE_S = 300  # of --prerun=profile: two rounds over a CPU curve of some eight points (facts of the profiler)
 
 
@@ -40,9 +43,11 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     entry_files = desk.trials.entry_files(request)
     mark = fingerprint(request, entry_files, desk.environ)
     inputs = desk.trials.named_files(request)
-    findings, forced = _checked(request, desk, mark, inputs)
+    early = desk.slurm.snapshot() if request.setting("reservation") else None  # when does it begin?
+    delay = find_delay(request, desk.clock.now(), early.reservation_begins if early else {})
+    findings, forced = _checked(request, desk, mark, inputs, delay)
     stages.reached("fingerprint and checks")
-    snapshot = desk.slurm.snapshot()
+    snapshot = early or desk.slurm.snapshot()
     stages.reached("snapshot")
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
@@ -56,6 +61,8 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         snapshot = _with_quotas_of_now(snapshot, desk)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
     group = sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})  # a home may serve several
+    if delay:  # one pre-run speaks for jobs that wait for the same; a failure of one that did not wait proves nothing
+        group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
     prerun, reason = choose_prerun(request, snapshot, desk, mark)
     lot, held_out = "", False
     if desk.config.prerun.holdout > 0:
@@ -93,6 +100,7 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         profile_s=_profile_s(prerun, profile, desk.config.prerun.profile_s),
         lot=lot,
         held_out=held_out,
+        delay=delay,
     )
 
 
@@ -126,15 +134,19 @@ def _overridden(text: str) -> Finding:
 
 
 def _checked(
-    request: JobRequest, desk: Desk, mark: str, inputs: Sequence[str]
+    request: JobRequest, desk: Desk, mark: str, inputs: Sequence[str], delay: str
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
-    unchanged refuse the job."""
+    unchanged refuse the job. With a `delay` only what no other job can change until it starts does."""
     mode = request.own.prerun or desk.config.prerun.mode
-    refused = [
-        *blocked_inputs(inputs, desk),
-        *repeated(desk.memory.failures(sha256_hex(request.script.content), mark)),
-    ]
+    refused = (
+        []
+        if delay
+        else [
+            *blocked_inputs(inputs, desk),
+            *repeated(desk.memory.failures(sha256_hex(request.script.content), mark)),
+        ]
+    )
     if refused and not request.own.force and mode != "only":  # a pre-run alone is how to find out
         raise refused[0]
     forced = tuple(str(refusal) for refusal in refused)
@@ -142,11 +154,29 @@ def _checked(
         return (), forced
     began = desk.clock.now()
     findings = desk.trials.check(request)
+    findings = excuse_missing(findings, delay) if delay else findings
     errors = [describe(f) for f in findings if f.severity is Severity.ERROR]
     if errors and not request.own.force:
         verdict = static_verdict(findings, errors[0], desk.clock.now() - began)
         raise StaticFailed("\n".join(errors), hint="Fix it, or submit it unchanged with --force.", verdict=verdict)
     return findings, (*forced, *errors)
+
+
+# What a finding says of something that is not there, or may not be read; whoever ends first may still make it.
+_MISSING = re.compile(
+    r"no such file|there is no (?:file|directory)|does not exist|No module named|command not found on this machine"
+    r"|cannot be read|you may not write"
+)
+
+
+def excuse_missing(findings: Sequence[Finding], delay: str) -> tuple[Finding, ...]:
+    """Errors of what is missing become warnings: it may be there when the job starts."""
+    return tuple(
+        replace(f, severity=Severity.WARNING, message=f"{f.message}; {delay}, and it may be there when it starts")
+        if f.severity is Severity.ERROR and (f.category in _OF_FILES or _MISSING.search(f.message))
+        else f
+        for f in findings
+    )
 
 
 def static_verdict(findings: Sequence[Finding], reason: str, seconds: float) -> Verdict:
@@ -197,6 +227,8 @@ def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str
         return mode, "as asked"
     if request.own.prerun is None and (option := next((o for o in _BATCH_CONTAINER if request.setting(o)), "")):
         return "off", f"slurmwrap need not be in the container of --{option}; --prerun=auto tries it there"
+    if not can_share_dependency(request.value("dependency") or ""):
+        return "off", f"its pre-run cannot wait for --dependency={request.value('dependency')}"
     if request.shape.gpus < settings.min_gpus:
         return "off", f"fewer than {settings.min_gpus} GPUs"
     if request.own.prerun_steps is None and desk.memory.passed(mark):

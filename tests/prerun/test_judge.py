@@ -270,3 +270,30 @@ def test_a_check_whose_source_cannot_be_read_fails_only_a_job_of_one_gpu() -> No
     of_many = judge(MANY, result, classify, lambda path: None, lambda path: None)
     of_one = judge(ONE, result, classify, lambda path: None, lambda path: None)
     assert (of_many.outcome, of_one.outcome) == (Outcome.INCONCLUSIVE, Outcome.FAIL)
+
+
+# (text, outcome for a job that can start, the same for one that cannot start yet)
+@pytest.mark.parametrize(
+    ("text", "now", "later"),
+    [
+        (crash("FileNotFoundError: [Errno 2] No such file or directory: 'd.txt'", "open(p)"), "fail", "inconclusive"),
+        (crash("ModuleNotFoundError: No module named 'mine'", "import mine"), "fail", "inconclusive"),
+        (crash("ValueError: num_samples should be a positive integer value", "load(p)"), "fail", "inconclusive"),
+        (crash("AttributeError: 'NoneType' object has no attribute 'shape'", "img.shape"), "fail", "inconclusive"),
+        (crash("RuntimeError: size mismatch for fc.weight", "m.load_state_dict(s)"), "fail", "inconclusive"),
+        ("/w/job: line 3: python: command not found\n", "fail", "inconclusive"),
+        ("cat: data.txt: No such file or directory\n", "fail", "inconclusive"),
+        (crash("NameError: name 'modle' is not defined"), "fail", "fail"),
+        (crash("AttributeError: 'Net' object has no attribute 'foward'", "net.foward(x)"), "fail", "fail"),
+        (crash("RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), "fail", "fail"),
+        ("usage: t.py [-h]\nt.py: error: unrecognized arguments: --lrr 3\n", "fail", "fail"),
+    ],
+)
+def test_what_is_missing_now_proves_nothing_about_a_job_that_starts_later(text: str, now: str, later: str) -> None:
+    broken = lambda path: "is empty"  # noqa: E731 - whatever our own read says of it
+    delayed = replace(ONE, delay="the job is held (--hold)", inputs=("/w/d.txt",))
+    found = [verdict(exited(text), ONE), verdict(exited(text), delayed, broken)]
+    assert [one.outcome.value for one in found] == [now, later]
+    assert found[1].input_path == ""
+    if later == "inconclusive":
+        assert found[1].reason.startswith("the job is held (--hold), and what is missing now may be there when it ")

@@ -185,7 +185,7 @@ def test_variables_that_the_real_allocation_would_set_are_there() -> None:
     found = trial.trial_environment(asked)
     assert found["SLURM_JOB_NAME"] == "bert"
     assert found["SLURM_GPUS_PER_NODE"] == "a100:1"
-    assert (found["SLURM_ARRAY_TASK_ID"], found["SLURM_ARRAY_TASK_COUNT"]) == ("3", "1")
+    assert (found["SLURM_ARRAY_TASK_ID"], found["SLURM_ARRAY_TASK_COUNT"]) == ("3", "7")
 
 
 def asks(gpus: int | None, shape: ResourceShape = SHAPE) -> JobRequest:

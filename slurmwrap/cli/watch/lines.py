@@ -223,6 +223,8 @@ def _trial(facts: Facts, trial: Trial) -> str:
     """The pre-run in one line, and how long the job waits for it at most."""
     eligible = facts.record.eligible_time or 0
     left = f"; the job starts without it in {span(eligible - facts.at)}" if eligible > facts.at else ""
+    if facts.waiting is not None and facts.waiting.record.reason.startswith("Dependency"):
+        left = "; it waits for the same jobs"
     if trial.verdict is not None:
         return f"{trial.verdict.outcome.value}: {flat(trial.verdict.reason)}"
     if trial.seen is not None:

@@ -1,0 +1,244 @@
+"""Jobs that cannot start yet: they end as with sbatch, whatever their pre-run does not find. On a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import pwd
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab, wait_for
+
+ALICE = USERS[0]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+ASKS = ("--gres=gpu:2", "--mem=300", "--cpus-per-task=1", "--time=5")
+SCRIPTS = {
+    "make": "sleep 4; echo 1 > data.txt",
+    "read": "python3 -c \"open('data.txt')\"",
+    "train": 'if [ "$1" = --resume ]; then python3 -c "open(\'last.pt\')"; else sleep 3; echo 1 > last.pt; fi',
+    "fail": '[ -n "$SLURMWRAP_PRERUN" ] || exit 3',
+    "make one": "sleep $SLURM_ARRAY_TASK_ID; echo 1 > data$SLURM_ARRAY_TASK_ID; [ $SLURM_ARRAY_TASK_ID != 2 ]",
+    "read one": "cat data$SLURM_ARRAY_TASK_ID",
+}
+# name -> (programs that submit, first job, second job with the first one's id for {})
+CHAINS = {
+    "afterok": ("gsub gsub", ["make"], ["-dafterok:{}", "read"]),
+    "behind sbatch": ("sbatch gsub", ["make"], ["-dafterok:{}", "read"]),
+    "before sbatch": ("gsub sbatch", ["make"], ["-dafterok:{}", "read"]),
+    "resume": ("gsub gsub", ["train"], ["-dafterany:{}", "train", "--resume"]),
+    "either": ("gsub gsub", ["make"], ["-dafterok:{}?afternotok:{}", "read"]),
+    "aftercorr": ("gsub gsub", ["--array=1-3", "make one"], ["--array=1-3", "-daftercorr:{}", "read one"]),
+    "singleton": ("gsub gsub", ["-Jone", "make"], ["-Jone", "-dsingleton", "read"]),
+    "failing": ("gsub gsub", ["fail"], ["-dafterok:{}", "read"]),
+}
+
+
+@pytest.fixture
+def home(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A fresh directory of alice's; her jobs of a test before are gone."""
+    lab.clear(ALICE)
+    path = Path(pwd.getpwnam(ALICE).pw_dir) / f"{re.sub(r'[^a-z]', '_', request.node.name)[:60]}_{time.monotonic_ns()}"
+    lab.run(["mkdir", "-p", str(path)], user=ALICE)
+    yield path
+    lab.run(["scancel", f"--user={ALICE}"])
+
+
+def call(
+    lab: Lab, home: Path, program: str, *words: str, grace_s: int = 600, fails: bool = False
+) -> subprocess.CompletedProcess[str]:
+    environ = {"SLURMWRAP_PRERUN_GRACE_S": str(grace_s), "XDG_STATE_HOME": str(home / ".state")}
+    environ["SLURMWRAP_SUBMIT_SNAPSHOT_KEPT_S"] = "0"  # a reservation made just before is known
+    done = lab.run([program, *words], user=ALICE, cwd=home, env=environ)
+    assert fails or done.returncode == 0, done.stderr
+    return done
+
+
+def submit(lab: Lab, home: Path, program: str, *words: str, grace_s: int = 600) -> int:
+    return int(call(lab, home, program, "--parsable", *ASKS, *words, grace_s=grace_s).stdout)
+
+
+def write(lab: Lab, home: Path, name: str, text: str) -> str:
+    lab.run(["tee", str(home / name)], user=ALICE, stdin=f"#!/bin/bash\n{text}\n# {time.monotonic_ns()}\n")
+    return name
+
+
+def record(lab: Lab, job: int) -> dict[str, str]:
+    text = lab.run(["scontrol", "show", "job", "-o", str(job)]).stdout.splitlines()[0]
+    return dict(re.findall(r"(?:^| )(\w+)=(\S*)", text))
+
+
+def verdict(lab: Lab, home: Path, job: int) -> tuple[str, str]:
+    shown = json.loads(call(lab, home, "slurmwrap", "prerun", "show", str(job), "--json").stdout)
+    return shown["verdict"], shown["reason"]
+
+
+def prerun_of(lab: Lab, home: Path, job: int) -> int:
+    rows = json.loads(call(lab, home, "slurmwrap", "prerun", "list", "--all", "--json").stdout)["rows"]
+    return int(next(row["prerun_job_id"] for row in rows if row["job_id"] == job))
+
+
+def chain(lab: Lab, home: Path, name: str, programs: list[str]) -> tuple[int, int]:
+    """The two jobs of a chain, in a directory of its own."""
+    _, first, second = CHAINS[name]
+    place = home / f"{'-'.join(programs)} {name}"
+    lab.run(["mkdir", str(place)], user=ALICE)
+    for script, text in SCRIPTS.items():
+        write(lab, place, script, text)
+    before = submit(lab, place, programs[0], *first)
+    return before, submit(lab, place, programs[1], *(word.replace("{}", str(before)) for word in second))
+
+
+def unsettled(lab: Lab) -> list[str]:
+    """alice's jobs, without those that can never start."""
+    rows = lab.run(["squeue", "-h", f"--user={ALICE}", "-o", "%i %r"]).stdout.splitlines()
+    return [row for row in rows if not row.endswith("DependencyNeverSatisfied")]
+
+
+def test_each_chain_of_dependencies_ends_as_with_sbatch(lab: Lab, home: Path) -> None:
+    runs = [(name, words[0].split()) for name, words in CHAINS.items()] + [(name, ["sbatch"] * 2) for name in CHAINS]
+    with ThreadPoolExecutor(4) as pool:
+        jobs = list(pool.map(lambda run: chain(lab, home, *run), runs))
+    assert not wait_for(lambda: unsettled(lab), lambda left: not left, 200)
+    ends = [tuple(sorted(lab.states(job)) for job in both) for both in jobs]
+    ours, theirs = (dict(zip(CHAINS, half, strict=True)) for half in (ends[: len(CHAINS)], ends[len(CHAINS) :]))
+    assert ours == theirs
+    assert (ours["afterok"][1], ours["failing"][1]) == (["COMPLETED"], ["PENDING"])
+    # whoever looks after jobs whose pre-run is gone does nothing about one whose dependency can never be met
+    stuck = jobs[list(CHAINS).index("failing")][1]
+    call(lab, home / "gsub-gsub failing", "slurmwrap", "reconcile", "--user")
+    assert record(lab, stuck)["Reason"] == "DependencyNeverSatisfied"
+
+
+def test_a_dependency_met_after_the_grace_gives_a_new_one_and_the_pre_run_speaks_first(lab: Lab, home: Path) -> None:
+    before = lab.submit("--hold", "-n1", "--mem=10", "--wrap=echo 1 > data.txt", user=ALICE, cwd=home)
+    # the real job needs what another one has for some seconds more: its pre-run starts before it
+    script = write(lab, home, "job", '[ -z "$SLURMWRAP_PRERUN" ] || sleep 4\ncat data.txt')
+    lab.submit("-N8", "--gres=gpu:7", "--mem=10", "--wrap=sleep 600", user=ALICE, cwd=home)
+    job = submit(lab, home, "gsub", "-N8", f"-dafterok:{before}", script, grace_s=20)
+    trial = prerun_of(lab, home, job)
+    begin = record(lab, job)["EligibleTime"]
+    lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])  # as if its grace were over
+    given = home / ".state" / "slurmwrap" / "prerun"
+    waiting = next(given.glob("*/waiting.json"))
+    plain = json.loads(waiting.read_text())
+    waiting.write_text(json.dumps({**plain, "given": [time.time() - 1]}))
+    assert record(lab, trial)["Reason"] == "Dependency"
+    lab.run(["scontrol", "release", before], user=ALICE)
+    lab.wait_job(trial, {"RUNNING"})
+    moved = wait_for(lambda: record(lab, job), lambda now: now["Reason"] == "BeginTime", 60)
+    assert moved["Reason"] == "BeginTime" and moved["EligibleTime"] > begin
+    assert len(json.loads(waiting.read_text())["given"]) == 2
+    lab.wait_job(trial, {"COMPLETED"})
+    assert verdict(lab, home, job)[0] == "pass"
+    assert wait_for(lambda: record(lab, job)["Reason"], lambda now: now != "BeginTime", 60) != "BeginTime"
+
+
+MISSES = '[ -z "$SLURMWRAP_PRERUN" ] || sleep 3\npython3 misses.py "$@"'
+MISSES_PY = "import sys\nif sys.argv[1] == 'bug': undefined_name\nopen('nowhere_' + sys.argv[1])\n"
+
+
+def test_a_file_that_is_missing_now_cancels_no_job_that_starts_later_and_a_bug_does(lab: Lab, home: Path) -> None:
+    lab.run(["tee", str(home / "misses.py")], user=ALICE, stdin=MISSES_PY)
+    other = lab.submit("--hold", "-n1", "--mem=10", "--wrap=true", user=ALICE)
+    reserved = ["ReservationName=later", "StartTime=now+1hour", "Duration=9", f"Users={ALICE}", "Nodes=n7"]
+    assert lab.run(["scontrol", "create", *reserved]).returncode == 0
+    try:
+        asked = {
+            "held": ["--hold"],
+            "reserved": ["--reservation=later"],
+            "bug": ["--begin=now+3hours"],
+            "late dependency": [],
+        }
+        for name in asked:
+            write(lab, home, f"job {name}", MISSES)  # no two share a pre-run
+        with ThreadPoolExecutor(4) as pool:
+            sent = pool.map(lambda one: submit(lab, home, "gsub", *one[1], f"job {one[0]}", one[0]), asked.items())
+            jobs = dict(zip(asked, sent, strict=True))
+        lab.run(["scontrol", "update", f"JobId={jobs['late dependency']}", f"Dependency=afterok:{other}"], user=ALICE)
+        for job in jobs.values():
+            lab.wait_job(prerun_of(lab, home, job), {"COMPLETED"})
+        found = {name: (lab.states(job)[0], *verdict(lab, home, job)) for name, job in jobs.items()}
+    finally:
+        lab.run(["scancel", f"--user={ALICE}"])
+        deleted = ["scontrol", "delete", "ReservationName=later"]
+        wait_for(lambda: lab.run(deleted).returncode, lambda code: code == 0, 60)
+    assert {name: one[:2] for name, one in found.items()} == {
+        "held": ("PENDING", "inconclusive"),
+        "reserved": ("PENDING", "inconclusive"),
+        "bug": ("CANCELLED", "fail"),
+        "late dependency": ("PENDING", "inconclusive"),
+    }
+    assert found["held"][2].startswith("the job is held (--hold), and what is missing now may be there when it starts")
+
+
+def test_what_is_missing_now_refuses_no_job_that_waits_for_others_and_a_wrong_line_does(lab: Lab, home: Path) -> None:
+    other = lab.submit("--hold", "-n1", "--mem=10", "--wrap=true", user=ALICE)
+    missing = write(lab, home, "missing", "set -e\ncd nowhere\npython3 not_there.py\n")
+    wrong = write(lab, home, "wrong", "if true; then\n")
+    asked = [*ASKS, "--dry-run", "--output=/no/such/place/%j.out"]
+    assert call(lab, home, "gsub", *asked, missing, fails=True).returncode != 0
+    told = call(lab, home, "gsub", *asked, f"-dafterok:{other}", missing)
+    assert "it may be there when it starts" in told.stderr and "its pre-run waits for the same jobs" in told.stderr
+    assert call(lab, home, "gsub", *asked, f"-dafterok:{other}", wrong, fails=True).returncode != 0
+    alone = call(lab, home, "gsub", *ASKS, "--dry-run", "-dsingleton", missing)
+    assert "its pre-run would be: off (its pre-run cannot wait for --dependency=singleton)" in alone.stderr
+
+
+# --- a sweep ---------------------------------------------------------------------------------------------------------
+
+SWEEP = '[ -z "$SLURMWRAP_PRERUN" ] || sleep 1\npython3 -c "import sys; 12 % int(sys.argv[1]) and 1 / 0" "$@"'
+
+
+def test_of_a_sweep_with_a_wrong_value_only_the_jobs_with_it_are_cancelled(lab: Lab, home: Path) -> None:
+    script = write(lab, home, "sweep", SWEEP)
+    asked = [(heads, lr) for heads in ("4", "5") for lr in ("a", "b")]
+    with ThreadPoolExecutor(4) as pool:
+        jobs = dict(zip(asked, pool.map(lambda one: submit(lab, home, "gsub", script, *one), asked), strict=True))
+    assert not wait_for(lambda: unsettled(lab), lambda left: not left, 120)
+    ends = {one: lab.states(job)[0] for one, job in jobs.items()}
+    assert ends == {one: "COMPLETED" if one[0] == "4" else "CANCELLED" for one in asked}
+    assert {verdict(lab, home, job)[0] for one, job in jobs.items() if one[0] == "4"} == {"pass"}
+
+
+# --- Slurm's variables -----------------------------------------------------------------------------------------------
+
+SHAPES = (
+    ["--array=1,3,5-9:2%2", "--gpus=2", "--mem=300"],
+    ["-N2", "--ntasks-per-node=4", "--gres=gpu:4", "--mem=900", "--cpus-per-task=2"],
+    ["--gpus=4", "--cpus-per-gpu=2", "--mem-per-gpu=1G", "--threads-per-core=1"],
+    ["--ntasks=4", "--gpus-per-task=1", "--mem-per-cpu=100", "--export=ALL,MINE=1", "--open-mode=append"],
+    ["-N2", "--gpus-per-node=2", "--mem=300", "--overcommit", "--distribution=cyclic", "--gpu-bind=closest"],
+)
+# Of one node and one GPU these are others; everything else is as the job has it.
+SIZES = re.compile(
+    r"SLURM(D_NODENAME|_GTIDS|_.*(CPUS|TASKS|NPROCS|NODE|GPU|MEM_PER|JOBID|_ID$|PARTITION|TASK_PID|TOPOLOGY|TIME).*)"
+)
+
+
+def test_a_pre_run_has_every_variable_of_slurm_that_its_job_has(lab: Lab, home: Path) -> None:
+    script = write(lab, home, "shape", "env | grep '^SLURM_'")
+
+    def compare(number: int) -> tuple[set[str], dict[str, tuple[str, str]]]:
+        shape, state = SHAPES[number], home / f"state{number}"
+        job = lab.submit("--time=1", f"--output={home}/{number}.%a", *shape, script, user=ALICE, cwd=home)
+        environ = {"XDG_STATE_HOME": str(state)}
+        asked = ["gsub", "--prerun=only", "--time=1", *shape, script]
+        assert lab.run(asked, user=ALICE, cwd=home, env=environ).returncode == 0
+        lab.wait_job(job)
+        real = variables(min(home.glob(f"{number}.*")))
+        tried = variables(next(state.glob("slurmwrap/prerun/*/output")))
+        others = {name: (real[name], tried[name]) for name in real.keys() & tried.keys() if real[name] != tried[name]}
+        return real.keys() - tried.keys(), {name: both for name, both in others.items() if not SIZES.fullmatch(name)}
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(compare, range(len(SHAPES)))) == [(set(), {})] * len(SHAPES)
+
+
+def variables(path: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in path.read_text().splitlines() if line.startswith("SLURM_"))
