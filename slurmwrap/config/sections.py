@@ -24,6 +24,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.steps": (1, 1_000_000),
     "prerun.min_gpus": (0, 1_000_000),
     "prerun.profile_s": (0, 86400),
+    "prerun.no_training_s": (5, 86400),
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
     "placement.skew_limit": (0, 1),
@@ -102,6 +103,8 @@ class Prerun:
     profile_s: int = 0
     holdout: float = 0.0
     overlay: str = "auto"
+    no_training_s: int = 40
+    no_training_programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ class Verdict:
     measurement: Measurement | None = None
     input_path: str = ""  # blamed input, read and found broken by ourselves
     input_fault: str = ""  # what our own read of it said, "" when only the log names it
+    lasting: bool = False  # `inconclusive` for a reason that another pre-run of the very same would meet again
     input_digest: str = ""  # inputs.digest() of it, "" when it could not be read
 
 
