@@ -47,6 +47,7 @@ _SURE = 3  # such answers in a row: squeue once missed a job that was there
 _GIVEN_UP = "before its pre-run was done"
 _MARGIN_S = 30.0  # before the end of this Slurm job, for the last act
 _WORTH_S = 60.0  # less time is not worth another trial
+_LONG_S = 240.0  # a trial that got so far without a word would not say more the next time
 
 
 class Stopped(BaseException):
@@ -55,6 +56,8 @@ class Stopped(BaseException):
 
 class NobodyWaits(Exception):
     """The real job started, ended or was cancelled: a trial beside it would only write into its files."""
+
+    started = False  # by the end of its grace, as far as is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +250,7 @@ def _verdict(trial: Trial) -> tuple[Verdict, bool]:
     """(the verdict, whether we were told to stop)."""
     watch = Watch(trial.spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = classifier(configuration.load(os.environ).diagnosis.signatures)
+    began = time.monotonic()
     try:
         watch.look()
         report = _Reporter(trial.directory, watch)
@@ -255,8 +259,11 @@ def _verdict(trial: Trial) -> tuple[Verdict, bool]:
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
         return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), True
     except NobodyWaits as why:
-        reason = f"{why} {_GIVEN_UP}"
-        return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), False
+        reason, seconds = f"{why} {_GIVEN_UP}", round(time.monotonic() - began, 3)
+        lasting = seconds >= _LONG_S and why.started
+        return Verdict(
+            outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, seconds=seconds, lasting=lasting
+        ), False
 
 
 @dataclass(slots=True)
@@ -281,7 +288,10 @@ class Watch:
             record = self.slurm.job(self.job)
             self.missed = 0 if record is not None else self.missed + 1
             if self.missed >= _SURE or (record is not None and not record.pending):
-                raise NobodyWaits(f"job {self.job} {_became('' if record is None else record.state)}")
+                became = _became("" if record is None else record.state)
+                nobody = NobodyWaits(f"job {self.job} {became}")
+                nobody.started = became == "started"
+                raise nobody
             wait = AGAIN_S if self.missed else WATCH_S
         self.next_at = self.clock() + wait  # after the answer: a slow controller is not asked more often
 

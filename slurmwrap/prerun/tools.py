@@ -27,10 +27,16 @@ KNOWN = (
     *("uvicorn", "gunicorn", "streamlit run", "mlflow server", "mlflow ui", "redis-server", "dask scheduler"),
     *("gmx", "gmx_mpi", "lmp", "lmp_*", "namd2", "namd3", "charmrun", "vasp_*", "pmemd*", "sander*", "cp2k*", "pw.x"),
 )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Beside wrappers.HARMLESS: what only handles files and processes.
-_BESIDE = frozenset(
+_BESIDE = _words(
     """cp mv rm ln touch tar unzip gzip gunzip rsync mkdir rmdir mktemp find ssh scp curl wget git kill pkill disown
-    jobs break continue return exit logger stdbuf getconf ulimit ss ip lsof ps top id tty screen tmux fi done""".split()
+    jobs break continue return exit logger stdbuf getconf ulimit ss ip lsof ps top id tty screen tmux fi done"""
 )
 _LONG_S = 60.0  # a sleep of this length or more holds a node; a shorter one waits for something
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -63,6 +63,7 @@ class TrialSpec:
     trial_tasks: int = 1  # tasks that a launcher may start in the trial: those of one node, at most one per GPU
     command: str = ""  # --prerun-command: runs in the script's place
     profile_s: float = 0.0  # after the steps that count as a pass, so long for the CPU curve; 0: none
+    no_training_s: float = 40.0  # so long an error is waited for where nothing trains
     overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
 
     @property

@@ -23,7 +23,7 @@ class Outcome(Enum):
 class Verdict:
     """The sum of a pre-run. `layer` names what decided: "static"; where steps did, how they were counted ("explicit",
     "optimizer", "keras", "deepspeed", "megatron", "jax", "backward", "dataloader", "text", "gpu"); "exit" (the script
-    ended), "timeout", "supervisor"."""
+    ended), "timeout", "no_training" (no step is to come), "supervisor"."""
 
     outcome: Outcome
     layer: str

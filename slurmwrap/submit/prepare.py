@@ -187,9 +187,7 @@ def output_is_own(request: JobRequest) -> bool:
     return all(p is None or any(mark in p for mark in ("%j", "%A", "%J")) for p in patterns)
 
 
-def choose_prerun(
-    request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str, group: str = ""
-) -> tuple[str, str]:
+def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str, group: str = "") -> tuple[str, str]:
     """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new.
 
     `group`: as of Prepared. Where a pre-run of it is in flight the job waits for that one, and nothing is asked."""

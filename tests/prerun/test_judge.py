@@ -66,7 +66,7 @@ def test_three_steps_pass() -> None:
 def test_a_script_that_ends_well_passes_by_its_exit() -> None:
     found = verdict(exited("done\n", 0))
     assert (found.outcome, found.layer) == (Outcome.PASS, "exit")
-    assert found.reason == "the script ended well; no optimizer step was seen"
+    assert found.reason == "the script ran to its end; no optimizer step was seen"
 
 
 def test_time_running_out_proves_nothing() -> None:
@@ -239,7 +239,7 @@ def test_data_on_a_disk_of_the_node_itself_proves_nothing_unless_the_job_works_t
 
 def test_commands_that_were_left_out_are_said_when_the_script_ends_well() -> None:
     found = verdict(exited("done\n", 0, refused=("sbatch next.sh",)))
-    assert found.reason == "the script ended well; no optimizer step was seen; 'sbatch next.sh' was left out"
+    assert found.reason == "the script ran to its end; no optimizer step was seen; 'sbatch next.sh' was left out"
 
 
 @pytest.mark.parametrize(

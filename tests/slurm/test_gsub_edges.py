@@ -106,7 +106,7 @@ def test_an_exported_file_reaches_pre_run_and_job_as_by_sbatch_and_the_job_is_le
     for one in (theirs, job):
         lab.wait_job(one, {"COMPLETED"}, timeout=60)
     assert (home / f"slurm-{job}.out").read_text() == (home / f"slurm-{theirs}.out").read_text()
-    assert "pass: the script ended well" in output_of_trial(lab, trial)
+    assert "pass: the script ran to its end" in output_of_trial(lab, trial)
     assert f"update job {job} StartTime now" in output_of_trial(lab, trial)
 
 
