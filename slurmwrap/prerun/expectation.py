@@ -29,7 +29,7 @@ def _words(text: str) -> frozenset[str]:
 # Words of code that makes, calls or loads something that changes weights.
 _TRAINS = re.compile(
     rb"\boptim\b|optimi[sz]er|\.backward\b|[Tt]rainer\b|\bfit\w*\(|\btrain\w*\(|\.learn\(|train(?:ing)?_(?:step|loop|epoch)"
-    rb"|GradScaler|\bAdam|\bSGD\b|optax|GradientTape|\bgrad\(|_grad\(\)|requires_grad_\(|LightningModule|deepspeed"
+    rb"|GradScaler|\bAdam|\bSGD\b|optax|GradientTape|\bgrad\(|zero_grad|value_and_grad|requires_grad_\((?!False)|LightningModule|deepspeed"
     rb"|fine_?tun|\bupdates?_(?:weights|params|parameters)|\.grad\b"
 )
 _STARTS_OTHERS = re.compile(
@@ -64,8 +64,8 @@ _PLAIN = _words(
     einops psutil joblib dill cloudpickle lmdb msgpack orjson ujson pydantic fastapi starlette uvicorn flask gradio
     streamlit tornado gunicorn zmq redis grpc google vllm sglang onnx onnxruntime tensorrt bitsandbytes xformers
     flash_attn triton evaluate rouge_score sacrebleu torchmetrics librosa soundfile networkx sympy numba cupy mpi4py
-    dask ase openmm MDAnalysis mdtraj xgboost lightgbm catboost faiss IPython setuptools packaging typing_extensions six attr
-    attrs dateutil pytz regex jinja2 markdown bs4 lxml"""
+    dask ase openmm MDAnalysis mdtraj xgboost lightgbm catboost faiss IPython setuptools packaging six attr
+    dateutil typing_extensions pytz regex jinja2 markdown bs4 lxml"""
 )
 
 

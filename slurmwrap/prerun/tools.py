@@ -38,7 +38,7 @@ _BESIDE = _words(
     """cp mv rm ln touch tar unzip gzip gunzip rsync mkdir rmdir mktemp find ssh scp curl wget git kill pkill disown
     jobs break continue return exit logger stdbuf getconf ulimit ss ip lsof ps top id tty screen tmux fi done"""
 )
-_LONG_S = 60.0  # a sleep of this length or more holds a node; a shorter one waits for something
+_LONG_S = 600.0  # a sleep of this length or more holds a node; a shorter one waits for something
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -105,7 +105,7 @@ def _plain(words: Sequence[str]) -> list[str]:
 
 
 def _is_long(durations: Sequence[str]) -> bool:
-    """Whether `sleep` with these arguments takes a minute or more; False for what only the shell knows."""
+    """Whether `sleep` with these arguments takes so long that it holds a node; False for what only the shell knows."""
     total = 0.0
     for text in durations:
         if text.lower() in ("inf", "infinity"):
