@@ -22,7 +22,7 @@ from slurmwrap.records import dataclass
 NO_PYTHON_S = 25.0  # nothing in such a program can be counted
 IDLE_S = 15.0  # so long nothing of the trial computes, reads or writes
 LISTENS_S = 5.0  # a socket that is open so long serves someone
-AT_WORK_S = 40.0  # so long batches or texts go through a program that may train, without an optimizer
+AT_WORK_S = 30.0  # so long batches or texts go through a program that may train, without an optimizer
 _IDLE_CORES = 0.02
 _IDLE_BYTES = 256 << 10
 _AS_SELDOM_S = 3.0  # sockets cost a look at every open file
