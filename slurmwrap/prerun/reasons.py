@@ -147,9 +147,10 @@ def find_doubt(
     """None where the failure is the real job's as well. `read` gives the text of a source file."""
     ending = Ending(spec=spec, result=result, diagnosis=diagnosis, found=found, read=read)
     rules = (_our_fault, _of_the_machine, _of_the_cluster, _of_memory, _of_company, _of_the_trial, _of_silence)
-    lasting = (_of_memory, _of_company, _of_the_trial)
-    found_by = ((rule(ending), rule in lasting) for rule in rules)
-    return next((Doubt(why=why, lasting=lasts) for why, lasts in found_by if why), None)
+    why, rule = next(((why, rule) for rule in rules if (why := rule(ending))), ("", None))
+    said = found is not None and found.kind != "FileNotFoundError"  # by the program itself, and not of a file
+    lasting = rule is _of_memory or (said and rule in (_of_company, _of_the_trial))
+    return Doubt(why=why, lasting=lasting) if why else None
 
 
 def _our_fault(ending: Ending) -> str | None:

@@ -22,7 +22,8 @@ JOB = """\
 #!/bin/bash
 #SBATCH --nodes=2 --gres=gpu:4 --cpus-per-task=4 --mem=8000 --time=5
 """
-SLOW_TRIAL = JOB + '[ -n "$SLURMWRAP_PRERUN" ] && sleep 60\necho done\n'
+# A command of that name may train, so it is waited for.
+SLOW_TRIAL = JOB + 'train() { sleep 60; }\n[ -n "$SLURMWRAP_PRERUN" ] && train\necho done\n'
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:2 -c 1 --mem=500 --time=5\necho started\n"
 SERVER = "from http.server import HTTPServer, SimpleHTTPRequestHandler as H\nHTTPServer(('', 0), H).serve_forever()\n"
 EVALUATION = "import time\nfor i in range(100_000):\n    print('evaluated', i, flush=True)\n    time.sleep(0.1)\n"
-SOON = {"SLURMWRAP_PRERUN_NO_TRAINING_S": "5"}
 
 
 @pytest.fixture
@@ -29,14 +28,14 @@ def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def gsub(lab: Lab, home: Path, *words: str, body: str = "", **files: str) -> Any:
-    """gsub of a script with `body`, beside `files` (NAME.py)."""
+def gsub(lab: Lab, home: Path, *words: str, body: str = "", patience_s: int = 5, **files: str) -> Any:
+    """gsub of a script with `body`, beside `files` (NAME.py). `patience_s`: prerun.no_training_s."""
     for name, text in {**{f"{name}.py": text for name, text in files.items()}, "job.sh": HEAD + body}.items():
         if body or not name.endswith(".sh"):
             (home / name).write_text(text)
             (home / name).chmod(0o755)
-    state = {"XDG_STATE_HOME": str(home / "state")}
-    return lab.run(["gsub", *words, "job.sh"], user=ALICE, cwd=home, env={**SOON, **state})
+    environ = {"SLURMWRAP_PRERUN_NO_TRAINING_S": str(patience_s), "XDG_STATE_HOME": str(home / "state")}
+    return lab.run(["gsub", *words, "job.sh"], user=ALICE, cwd=home, env=environ)
 
 
 def job_of(done: Any) -> int:
@@ -77,7 +76,8 @@ def test_a_program_in_which_nothing_trains_is_let_go_and_not_tried_again(
 ) -> None:
     (home / "md").write_text("#!/bin/sh\nwhile :; do awk 'BEGIN { for (i = 0; i < 3e5; i++) x += i }'; done\n")
     (home / "md").chmod(0o755)
-    first = gsub(lab, home, body=body, **files)
+    patience_s = 300 if "serve" in files else 5  # what listens is known at once
+    first = gsub(lab, home, body=body, patience_s=patience_s, **files)
     assert "waits for its pre-run" in first.stderr
     assert started(lab, home, job_of(first))
     (verdict,) = verdicts(home)
