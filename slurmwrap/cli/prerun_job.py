@@ -186,6 +186,8 @@ def _try(guest: Guest, tried: dict[str, Verdict], crowd: _Crowd) -> tuple[Verdic
         crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
         left = min(trial.spec.time_limit_s, crowd.until - time.time())
         verdict, stopped = _verdict(replace(trial, spec=replace(trial.spec, time_limit_s=left)))
+        if verdict.layer == "timeout" and left < trial.spec.time_limit_s:
+            verdict = replace(verdict, lasting=False)  # with all of its time it may tell
         tried[trial.spec.fingerprint] = verdict
     _conclude(_waiting(trial), trial.directory, verdict, crowd.desk, crowd.voice)
     return verdict, stopped

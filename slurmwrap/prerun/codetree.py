@@ -60,7 +60,8 @@ class Program:
     """A Python program with its local modules. `whole`: all of it was read."""
 
     code: bytes
-    imports: frozenset[str]  # top-level names of the modules that are not local
+    imports: frozenset[str]  # top-level names of all modules that it imports
+    local: frozenset[str]  # those of them that were read
     whole: bool
 
 
@@ -70,13 +71,14 @@ def program_of(path: str, cwd: str, search: str, *, text: bytes | None = None, s
     budget = _Budget(seconds)
     content = budget.read(path) if text is None else text
     if content is None:
-        return Program(code=b"", imports=frozenset(), whole=False)
+        return Program(code=b"", imports=frozenset(), local=frozenset(), whole=False)
     places = list(dict.fromkeys(place for place in (os.path.dirname(path), cwd, *search.split(":")) if place))
     files = {path: content, **_imported({path: content}, places, budget)}
     code = b"\n".join(files.values())
-    foreign = (name for name in _top_names(code) if not any(_has(budget.listing(place), name) for place in places))
+    imports = frozenset(_top_names(code))
+    local = frozenset(name for name in imports if any(_has(budget.listing(place), name) for place in places))
     whole = budget.files > 0 and budget.bytes > 0 and time.monotonic() < budget.until
-    return Program(code=code, imports=frozenset(foreign), whole=whole)
+    return Program(code=code, imports=imports, local=local, whole=whole)
 
 
 def _has(listing: frozenset[str], name: str) -> bool:

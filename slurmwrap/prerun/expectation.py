@@ -127,7 +127,7 @@ class Expectation:
         code = _COMMENT.sub(b"", read.code)
         self.uncounted |= bool(read.imports & _UNCOUNTED)
         self.distributed |= bool(_DISTRIBUTED.search(code))
-        foreign = read.imports - _FRAMEWORKS - _PLAIN - sys.stdlib_module_names - {"__future__"}
+        foreign = read.imports - read.local - _FRAMEWORKS - _PLAIN - sys.stdlib_module_names - {"__future__"}
         if not read.whole or foreign or _STARTS_OTHERS.search(code):
             return True
         return bool(read.imports & _FRAMEWORKS) and bool(_TRAINS.search(code))

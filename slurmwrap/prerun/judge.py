@@ -203,8 +203,9 @@ def _layer(result: TrialResult) -> str:
 
 
 def _no_training(result: TrialResult, found: Blame | None) -> str:
-    wrong = f"; a traceback was printed: {found.error[:200]}" if found and result.crashed else ""
-    return f"no optimizer step will come: {result.no_training}{wrong}"
+    quiet = f"nothing failed within {result.seconds:.0f} s"
+    wrong = f"a traceback was printed: {found.error[:200]}" if found and result.crashed else quiet
+    return f"no optimizer step will come: {result.no_training}; {wrong}"
 
 
 def _verdict(spec: TrialSpec, result: TrialResult, outcome: Outcome, reason: str, *, lasting: bool = False) -> Verdict:

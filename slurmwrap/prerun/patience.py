@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -46,7 +47,7 @@ class Patience:
         self._step_dir, self._expectation = step_dir, expectation
         self._began, self._no_training_s = began, no_training_s
         self._looks: deque[Look] = deque()
-        self._seen: set[int] = set()
+        self._steps_come = False  # nothing is looked at any longer
         self._listens_since: float | None = None
         self._ports: tuple[int, ...] = ()
         self._ports_at = began
@@ -54,13 +55,16 @@ class Patience:
 
     def look(self, now: float, processes: Sequence[psutil.Process]) -> None:
         """Takes in the trial's processes as they are."""
+        self._steps_come = self._steps_come or marked(self._step_dir, "optimizer")
+        if self._steps_come:
+            return
         if now - self._ports_at >= _AS_SELDOM_S:
             self._ports, self._ports_at = listening(processes), now
             self._listens_since = (self._listens_since or now) if self._ports else None
         self.take(look_at(now, processes))
-        for process in processes:
-            if process.pid not in self._seen:
-                self._see(process)
+        for process in () if self._expectation.may_train else processes:
+            with suppress(psutil.Error):
+                self._expectation.see(process.cmdline(), process.cwd())
         if self._generates_since is None and marked(self._step_dir, "generate"):
             self._generates_since = now
 
@@ -70,34 +74,27 @@ class Patience:
         while len(self._looks) > 2 and self._looks[1].at <= look.at - IDLE_S:
             self._looks.popleft()
 
-    def _see(self, process: psutil.Process) -> None:
-        try:
-            words, cwd = process.cmdline(), process.cwd()
-        except psutil.Error:
-            return
-        if words:  # none yet: it is between fork and exec
-            self._seen.add(process.pid)
-            self._expectation.see(words, cwd)
-
     def ended(self, now: float, reading: StepReading) -> str:
         """Why no step is waited for any longer; "" while one may come."""
-        if not self._looks or reading.exact or reading.source == "backward" or marked(self._step_dir, "optimizer"):
+        if self._steps_come or not self._looks or reading.exact or reading.source == "backward":
             return ""
+        why = self._at_work(now, reading) if self._expectation.may_train else self._in_vain(now)
+        return "" if why and marked(self._step_dir, "optimizer") else why
+
+    def _in_vain(self, now: float) -> str:
+        """Of a program in which nothing trains."""
         seconds = now - self._began
-        if self._expectation.may_train:
-            return self._at_work(now, reading)
-        latest = self._looks[-1]
+        python = any(look.python for look in self._looks)  # a loop of short programs has gaps
         serves = self._listens_since is not None and not self._expectation.distributed
         if serves and now - (self._listens_since or now) >= LISTENS_S:
             return (
                 f"nothing in its code trains, and it listens on {_named(self._ports)}: a server waits for its clients"
             )
-        if seconds >= min(NO_PYTHON_S, self._no_training_s) and not latest.python:
-            what = "it only sleeps" if self._idle(now) else "it runs, and no Python is in it whose steps could be seen"
-            return f"{what}; nothing failed within {seconds:.0f} s"
+        if seconds >= min(NO_PYTHON_S, self._no_training_s) and not python:
+            return "it only sleeps" if self._idle(now) else "no Python is in it whose steps could be seen"
         if seconds >= self._no_training_s:
-            torch = "torch is used without an optimizer and " if marked(self._step_dir, "torch") else ""
-            return f"{torch}nothing in its code trains; nothing failed within {seconds:.0f} s"
+            torch = "torch is used without an optimizer, and " if marked(self._step_dir, "torch") else ""
+            return f"{torch}nothing in its code trains"
         return ""
 
     def _at_work(self, now: float, reading: StepReading) -> str:
@@ -132,8 +129,9 @@ def look_at(now: float, processes: Sequence[psutil.Process]) -> Look:
             cpu_s += times.user + times.system + times.children_user + times.children_system
             io = process.io_counters()
             io_bytes += io.read_chars + io.write_chars
-            python = python or bool(PYTHON.fullmatch(Path(process.exe()).name)) or process.name().startswith("python")
             blocked = blocked or process.status() == psutil.STATUS_DISK_SLEEP
+            python = python or process.name().startswith("python")
+            python = python or bool(PYTHON.fullmatch(Path(process.exe()).name))
         except (psutil.Error, NotImplementedError, OSError):
             continue
     return Look(at=now, cpu_s=cpu_s, io_bytes=io_bytes, python=python, blocked=blocked)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 from slurmwrap.prerun.entry import EntryPoint, Started
 from slurmwrap.prerun.shell import UNKNOWN
@@ -34,7 +35,7 @@ def find_unproven(
     `commands`: all of the script. `starts`: (pid, words) of each Python that started. `alive`: what still ran when the
     script had ended. `output`: what it printed.
     """
-    named = [one for one in commands if one.entry is not None and one.entry.kind != "shell" and not one.contained]
+    named = [one for one in commands if one.entry is not None and one.entry.kind != "shell" and _can_be_seen(one)]
     ended = [words for pid, words in starts if pid not in alive]
     if any(_is_of(one.entry, words) for one in named for words in ended):
         return ""
@@ -52,6 +53,14 @@ def find_unproven(
         return _unwaited(last) if behind else f"{_shown(last)} was not seen to run"
     lost = (f"{_shown(one)} did not run: {refused[one.line]}" for one in commands if _matters(one, refused))
     return next(lost, "")
+
+
+def _can_be_seen(one: Started) -> bool:
+    """Whether the program would tell of its start: not in a container, nor behind `python -I`, `-E`, `-S`, `env -i`."""
+    options = takewhile(lambda word: word.startswith("-"), one.words[1:])
+    alone = any(re.fullmatch(r"-[A-Za-z]*[IES][A-Za-z]*", word) for word in options)
+    whole = one.entry.whole if one.entry is not None else ()
+    return not (one.contained or alone or ("env" in whole and "-i" in whole))
 
 
 def _redirections(commands: Sequence[Started], output: str) -> dict[int, str]:

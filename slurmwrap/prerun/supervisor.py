@@ -28,7 +28,7 @@ from slurmwrap.prerun.patience import Patience
 from slurmwrap.prerun.proof import find_unproven
 from slurmwrap.prerun.protection import Protection, is_met, protect
 from slurmwrap.prerun.result import Progress, StepReading, TrialResult
-from slurmwrap.prerun.signs import Signs, enough
+from slurmwrap.prerun.signs import Signs, enough, uses_torch
 from slurmwrap.prerun.tree import Tree, subreaper
 from slurmwrap.prerun.trial import TrialSpec
 from slurmwrap.prerun.walk import started
@@ -176,7 +176,8 @@ class _Run:
             if layer in ("", "timeout") and signs.decided(reading, now, last=layer == "timeout"):
                 layer = "step"
             if not layer and (no_training := patience.ended(now, reading)):
-                layer = "step" if enough(signs.text, self.spec.steps) else "no_training"
+                printed = enough(signs.text, self.spec.steps) and not uses_torch(self.spec.step_dir)
+                layer = "step" if printed else "no_training"
             if not layer:
                 time.sleep(POLL_S)
         profile.close()

@@ -270,3 +270,21 @@ def test_a_check_whose_source_cannot_be_read_fails_only_a_job_of_one_gpu() -> No
     of_many = judge(MANY, result, classify, lambda path: None, lambda path: None)
     of_one = judge(ONE, result, classify, lambda path: None, lambda path: None)
     assert (of_many.outcome, of_one.outcome) == (Outcome.INCONCLUSIVE, Outcome.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("result", "lasting"),
+    [
+        (exited(crash("AssertionError: world size 1 is not divisible by tensor parallel size 8")), True),
+        (exited(crash("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0")), True),
+        (exited(crash("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='h', port=443): Max")), False),
+        (exited("ERROR: cannot read the force field\n", 3), False),
+        (TrialResult(layer="timeout", seconds=900.0), True),
+        (TrialResult(layer="no_training", seconds=40.0, no_training="it only sleeps"), True),
+        (TrialResult(layer="supervisor", error="no space left"), False),
+        (TrialResult(layer="supervisor", error="would touch x", touched=("x",)), True),
+    ],
+)
+def test_a_doubt_lasts_where_another_trial_would_end_alike(result: TrialResult, lasting: bool) -> None:
+    found = verdict(result)
+    assert (found.outcome, found.lasting) == (Outcome.INCONCLUSIVE, lasting), found

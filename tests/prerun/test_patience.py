@@ -24,7 +24,7 @@ class Expected:
     distributed: bool = False
 
     def see(self, cmdline: object, cwd: str) -> None:
-        raise AssertionError("no process is looked at here")
+        """No process is looked at here."""
 
 
 def patience(folder: Path, **expected: bool) -> Patience:
@@ -43,7 +43,7 @@ def told(
 
 
 def test_a_program_in_which_nothing_trains_is_given_so_long_to_fail(tmp_path: Path) -> None:
-    assert told(patience(tmp_path), 60) == "40: nothing in its code trains; nothing failed within 40 s"
+    assert told(patience(tmp_path), 60) == "40: nothing in its code trains"
 
 
 def test_torch_without_an_optimizer_is_said(tmp_path: Path) -> None:

@@ -49,5 +49,6 @@ def test_a_program_that_was_not_seen_is_said(body: str) -> None:
     assert unproven(body, [(7, ("pip", "list"))]) == "'python one.py' (line 2) was not seen to run"
 
 
-def test_what_runs_in_a_container_is_not_seen() -> None:
-    assert unproven("apptainer exec x.sif python one.py") == ""
+@pytest.mark.parametrize("body", ["apptainer exec x.sif python one.py", "python -I one.py", "env -i python one.py"])
+def test_what_cannot_be_seen_is_not_missed(body: str) -> None:
+    assert unproven(body) == ""
