@@ -18,6 +18,7 @@ from slurmwrap.prerun.entry import EntryPoint, program
 from slurmwrap.prerun.shell import UNKNOWN
 from slurmwrap.prerun.walk import started
 from slurmwrap.prerun.wrappers import PYTHON
+from slurmwrap.records import replace
 
 _READ_S = 5.0  # for one program: a slow file server may not decide
 
@@ -36,6 +37,7 @@ _STARTS_OTHERS = re.compile(
     rb"(?:subprocess|os\.system|Popen|os\.exec|posix_spawn)[\s\S]*(?:\.py|\.sh|sys\.executable|torchrun|accelerate)"
 )
 _COMMENT = re.compile(rb"(?m)(?:^|(?<=\s))#[^\n]*$")
+_INSTALLED = ("/bin/", "/site-packages/", "/dist-packages/")  # commands of packages: judged by their words alone
 # Words of a command line.
 _SAYS_TRAIN = re.compile(
     r"(?:^|[^a-z])(?:pre-?|fine-?_?)?(?:train(?!ed)|tune|tuning|fit|learn|sft|dpo|ppo|grpo|rlhf|distill|optimi)", re.I
@@ -82,7 +84,7 @@ class Expectation:
         for one in commands:
             entry = one.entry
             if entry is not None and entry.kind != "shell":
-                self.may_train |= self._expects(entry, one.words)
+                self.may_train |= self._expects(entry)
             elif entry is None and one.words:
                 said = one.words
                 hidden = any(UNKNOWN in w for w in said) and any(w.endswith(".py") or w == "-m" for w in said)
@@ -94,43 +96,46 @@ class Expectation:
         if self.may_train or not words or not PYTHON.fullmatch(Path(words[0]).name):
             return
         if (entry := program(words, cwd)) is not None:
-            self.may_train |= self._expects(entry, words)
+            self.may_train |= self._expects(replace(entry, cwd=cwd))
         elif "-c" in words[1:] and not any("multiprocessing" in word or "resource_tracker" in word for word in words):
             code = "".join(words[words.index("-c") + 1 :][:1]).encode("utf-8", "replace")
             self.may_train |= self._trains(program_of("", cwd, self._search, text=code, seconds=_READ_S))
 
-    def _expects(self, entry: EntryPoint, words: Sequence[str]) -> bool:
+    def _expects(self, entry: EntryPoint) -> bool:
         key = (entry.path, entry.module, entry.code or "", *entry.argv)
         if key not in self._known:
-            self._known[key] = self._reads(entry, words)
+            self._known[key] = self._reads(entry)
         return self._known[key]
 
-    def _reads(self, entry: EntryPoint, words: Sequence[str]) -> bool:
+    def _reads(self, entry: EntryPoint) -> bool:
         self.distributed |= entry.kind in ("torchrun", "accelerate", "deepspeed")
-        said = " ".join((Path(entry.path).name, entry.module, *entry.argv))
+        says = bool(_SAYS_TRAIN.search(" ".join((Path(entry.path).name, entry.module, *entry.argv))))
+        if any(place in entry.path for place in _INSTALLED):
+            return says
+        if evaluates(entry.module.rpartition(".")[2] or entry.path, entry.argv):
+            return False
         search = self._search if UNKNOWN in entry.modules else f"{entry.modules}:{self._search}"
+        path, cwd = entry.path, entry.cwd
         if entry.module:
+            top = entry.module.partition(".")[0]
             path = _file_of(entry.module, search)
             if not path:
-                return entry.module.split(".")[0] not in sys.stdlib_module_names and bool(_SAYS_TRAIN.search(said))
-            return self._trains(program_of(path, _above(path, entry.module), search, seconds=_READ_S))
-        if "/bin/" in entry.path:  # a command that a package installs
-            return bool(_SAYS_TRAIN.search(said))
-        if evaluates(entry.path, entry.argv):
-            return False
+                return says or top not in sys.stdlib_module_names | _PLAIN
+            cwd = _above(path, entry.module)
         text = entry.code.encode("utf-8", "replace") if entry.code is not None else None
-        if text is None and (not entry.path or UNKNOWN in entry.path):
+        if text is None and (not path or UNKNOWN in path):
             return True
-        return self._trains(program_of(entry.path, entry.cwd, search, text=text, seconds=_READ_S))
+        return self._trains(program_of(path, cwd, search, text=text, seconds=_READ_S), says=says)
 
-    def _trains(self, read: Program) -> bool:
+    def _trains(self, read: Program, *, says: bool = False) -> bool:
+        """`says`: its command line speaks of training."""
         code = _COMMENT.sub(b"", read.code)
         self.uncounted |= bool(read.imports & _UNCOUNTED)
         self.distributed |= bool(_DISTRIBUTED.search(code))
         foreign = read.imports - read.local - _FRAMEWORKS - _PLAIN - sys.stdlib_module_names - {"__future__"}
         if not read.whole or foreign or _STARTS_OTHERS.search(code):
             return True
-        return bool(read.imports & _FRAMEWORKS) and bool(_TRAINS.search(code))
+        return bool(read.imports & _FRAMEWORKS) and (says or bool(_TRAINS.search(code)))
 
 
 def _file_of(module: str, search: str) -> str:
