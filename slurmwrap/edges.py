@@ -272,6 +272,18 @@ class Memory(Protocol):
     def passed(self, fingerprint: str) -> bool:
         """This very script, code and environment passed its pre-run before."""
 
+    def undecided(self, fingerprint: str) -> str:
+        """Why the newest pre-run of the very same could not tell, where another one would not either; "" else."""
+
+    def completed(self, script_sha256: str, fingerprint: str) -> bool:
+        """A run of the very same is known to have completed."""
+
+    def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
+        """(job id, when submitted) of the newest submissions of the very same to `cluster` whose end is not known."""
+
+    def remember_completed(self, fingerprint: str, at: float) -> None:
+        """Keeps that a run of the very same completed."""
+
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
         """Reasons of the deterministic failures of this very script, code and arguments since its last success."""
 

@@ -120,6 +120,10 @@ class FakeMemory:
     profiles: dict[str, ResourceProfile] = field(default_factory=dict)
     blocked: tuple[BlockedInput, ...] = ()
     known_good: frozenset[str] = frozenset()
+    doubt: str = ""  # of its pre-run
+    ran_well: bool = False  # a run of it completed
+    runs: tuple[tuple[int, float], ...] = ()  # whose end nobody judged
+    completed_at: list[float] = field(default_factory=list)  # as Slurm said
     past_failures: tuple[str, ...] = ()
     submissions: list[Submission] = field(default_factory=list)
     preruns: list[PrerunRecord] = field(default_factory=list)
@@ -134,6 +138,18 @@ class FakeMemory:
 
     def passed(self, fingerprint: str) -> bool:
         return "*" in self.known_good
+
+    def undecided(self, fingerprint: str) -> str:
+        return self.doubt
+
+    def completed(self, script_sha256: str, fingerprint: str) -> bool:
+        return self.ran_well
+
+    def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
+        return self.runs
+
+    def remember_completed(self, fingerprint: str, at: float) -> None:
+        self.completed_at.append(at)
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
         return self.past_failures
@@ -1176,3 +1192,64 @@ def test_a_heterogeneous_job_goes_as_it_was_asked_for_behind_its_gate() -> None:
     send(prepare(asked, at), at, trial)
     assert slurm.calls[0].options == ("-N1", "--gres=gpu:2", "--begin=now+600", ":", "-N1", "--mem=10")
     assert (slurm.calls[0].script_path, slurm.calls[0].args) == ("train.sbatch", ("x",))
+
+
+# --- when a pre-run could show nothing new ---------------------------------------------------------------------------
+
+
+def ended_job(**changes: object) -> JobRecord:
+    well = JobRecord(job_id=7, uid=1001, state="COMPLETED", submit_time=int(NOW) - 90, end_time=int(NOW) - 20)
+    return replace(well, **changes)  # type: ignore[arg-type]
+
+
+def chosen(
+    *words: str, memory: FakeMemory | None = None, slurm: FakeSlurm | None = None, holder: str = ""
+) -> tuple[str, str]:
+    at = desk(slurm or FakeSlurm(), memory or FakeMemory(), trials={"holder": lambda request: holder})
+    prepared = prepare(request(*words), at)
+    return prepared.prerun, prepared.prerun_reason
+
+
+def test_what_a_pre_run_could_not_tell_is_not_tried_again_unless_the_user_says_so() -> None:
+    memory = FakeMemory(doubt="nothing in its code trains")
+    why = "its pre-run could not tell before: nothing in its code trains; --prerun=auto tries again"
+    assert chosen(memory=memory) == ("off", why)
+    assert chosen("--prerun=auto", memory=memory)[0] == "auto"
+
+
+def test_a_script_of_known_servers_alone_has_no_pre_run_unless_the_user_says_so() -> None:
+    why = "the script starts only 'vllm serve', which does not train: a pre-run could show nothing"
+    assert chosen(holder="vllm serve") == ("off", why)
+    assert chosen("--prerun=gate", holder="vllm serve")[0] == "gate"
+
+
+def test_a_run_that_completed_is_the_best_pass() -> None:
+    assert chosen(memory=FakeMemory(ran_well=True)) == (
+        "off",
+        "a run of this script, its code and its arguments completed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "mode"),
+    [
+        (ended_job(), "off"),
+        (ended_job(state="RUNNING"), "auto"),
+        (ended_job(state="FAILED", exit_code=1), "auto"),
+        (ended_job(derived_exit_code=1), "auto"),  # a step failed behind `echo done`
+        (ended_job(array_job_id=7, array_task_id=3), "auto"),  # one task of several
+        (ended_job(uid=1002), "auto"),
+        (ended_job(submit_time=int(NOW) - 900), "auto"),  # Slurm gave the id anew
+        (None, "auto"),
+    ],
+)
+def test_slurm_is_asked_how_the_last_run_of_the_very_same_ended(record: JobRecord | None, mode: str) -> None:
+    slurm, memory = FakeSlurm(), FakeMemory(runs=((7, NOW - 91.0),))
+    if record is not None:
+        slurm.jobs_by_address["7"] = record
+    assert chosen(memory=memory, slurm=slurm)[0] == mode
+    assert memory.completed_at == ([NOW - 20] if mode == "off" else [])
+
+
+def test_a_slurm_that_does_not_answer_costs_no_submission() -> None:
+    assert chosen(memory=FakeMemory(runs=((7, NOW),)), slurm=FakeSlurm(away=1))[0] == "auto"

@@ -52,7 +52,7 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice, slurm: S
         clock=SystemClock(),
         memory=memory,
         config=config,
-        trials=_trials(environ),
+        trials=_trials(environ, config),
         uid=uid,
         user=_user_name(uid),
         environ=environ,
@@ -116,6 +116,8 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     own = prepared.request.own
     if own.explain:
         voice.block(_explained(prepared, voice))
+        if not own.dry_run:  # which says it below
+            voice.say(f"its pre-run: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
     if own.dry_run:
         from slurmwrap.job.show import equivalent_script
 
@@ -241,7 +243,7 @@ def _show(result: SbatchResult) -> None:
 # --- wiring ----------------------------------------------------------------------------------------------------------
 
 
-def _trials(environ: Mapping[str, str]) -> Trials:
+def _trials(environ: Mapping[str, str], config: Config) -> Trials:
     here = os.getcwd()
 
     def check(request: JobRequest) -> tuple[Finding, ...]:
@@ -255,6 +257,7 @@ def _trials(environ: Mapping[str, str]) -> Trials:
         named_files=lambda request: inputs.named_files(request, passed_on(request, environ, here)),
         digest=_digest,
         entry_files=lambda request: _entry_files(request, passed_on(request, environ, here)),
+        holder=lambda request: _holder(request, passed_on(request, environ, here), config),
     )
 
 
@@ -271,6 +274,13 @@ def _entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[str, b
     found = code_files(text, request.chdir, request.args, environ, inputs.named_files(request, environ))
     marks = "\n".join(installed_marks(environ))
     return {**found, "(installed)": marks.encode()} if found and marks else found
+
+
+def _holder(request: JobRequest, environ: Mapping[str, str], config: Config) -> str:
+    from slurmwrap.prerun.tools import holder_of
+
+    text = request.script.content.decode("utf-8", "surrogateescape")
+    return holder_of(text, request.chdir, request.args, environ, config.prerun.no_training_programs)
 
 
 def _published(config: Config, state: UserState, uid: int) -> Published:

@@ -57,6 +57,7 @@ retried, if you wish).
 
 gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --prerun=MODE            auto: the job waits for its pre-run, 10 minutes at most, unless there is nothing to learn
+                           (it passed or completed before, or does not train); said by name it is tried again
                            profile: the same, always, and some minutes more to learn which CPUs the job needs
                            wait: the pre-run goes first, live; gate: the job waits without bound; off: no pre-run
                            only: the pre-run and nothing else; ends with 0 (pass), 3 (fail) or 4 (inconclusive)

@@ -50,6 +50,24 @@ class HomeMemory:
         """The newest pre-run of this fingerprint passed."""
         return self.state.passed(fingerprint) is not None
 
+    def undecided(self, fingerprint: str) -> str:
+        """Why the newest pre-run of this fingerprint could not tell, where another one would not either."""
+        record = self.state.undecided(fingerprint)
+        return "" if record is None else record.verdict.reason
+
+    def completed(self, script_sha256: str, fingerprint: str) -> bool:
+        """By the user's own reconcile, by the site's word, or by what Slurm said to an earlier call."""
+        told = self._told(script_sha256, fingerprint, least=1)
+        return self.state.completed(script_sha256, fingerprint, told) is not None
+
+    def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
+        """(job id, when submitted), newest first, of those whose end the user's database does not know."""
+        return self.state.unjudged(script_sha256, fingerprint, cluster)
+
+    def remember_completed(self, fingerprint: str, at: float) -> None:
+        """One line in a file of the state directory."""
+        self.state.remember_completed(fingerprint, at)
+
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
         """Reasons, newest first, each with its job and time: by the user's own reconcile and by the site's word."""
         past = self.state.failed_before(
@@ -57,14 +75,17 @@ class HomeMemory:
         )
         return tuple(_told(failure) for failure in past)
 
-    def _told(self, script_sha256: str, fingerprint: str) -> tuple[tuple[AttemptRecord, Submission], ...]:
-        """What the site sealed for this user about his earlier submissions of the very same."""
+    def _told(
+        self, script_sha256: str, fingerprint: str, least: int = 2
+    ) -> tuple[tuple[AttemptRecord, Submission], ...]:
+        """What the site sealed for this user about their earlier submissions of the very same. () for less than `least`
+        of these."""
         if not self.config.site.published:
             return ()
         from slurmwrap.store.published import tells_of, trusted_uids
 
         ids, directory = self.state.submitted_ids(script_sha256, fingerprint), self.config.site.published
-        if len(ids) < 2 or not tells_of(directory, ids):
+        if len(ids) < least or not tells_of(directory, ids):
             return ()  # so it is for most calls, and the records below need not be loaded
         from pathlib import Path
 

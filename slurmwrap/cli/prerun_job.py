@@ -50,6 +50,7 @@ _SURE = 3  # such answers in a row: squeue once missed a job that was there
 _GIVEN_UP = "before its pre-run was done"
 _MARGIN_S = 30.0  # before the end of this Slurm job, for the last act
 _WORTH_S = 60.0  # less time is not worth another trial
+_LONG_S = 240.0  # a trial that got so far without a word would not say more the next time
 
 
 class Stopped(BaseException):
@@ -58,6 +59,8 @@ class Stopped(BaseException):
 
 class NobodyWaits(Exception):
     """The real job started, ended or was cancelled: a trial beside it would only write into its files."""
+
+    started = False  # by the end of its grace, as far as is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,8 @@ def _try(guest: Guest, trial: Trial, tried: dict[str, Judged], crowd: _Crowd) ->
     crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
     left = min(trial.spec.time_limit_s, crowd.until - time.time())
     judged = _judged(replace(trial, spec=replace(trial.spec, time_limit_s=left)))
+    if judged.verdict.layer == "timeout" and left < trial.spec.time_limit_s:
+        judged = replace(judged, verdict=replace(judged.verdict, lasting=False))  # with all of its time it may tell
     tried[trial.spec.fingerprint] = judged
     _conclude(_waiting(trial), trial.directory, judged, crowd.desk, crowd.voice)
     return judged
@@ -332,6 +337,7 @@ def _judged(trial: Trial) -> Judged:
     spec = trial.spec
     watch = Watch(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = classifier(configuration.load(os.environ).diagnosis.signatures)
+    began = time.monotonic()
     try:
         watch.look()
         report = _Reporter(trial.directory, watch)
@@ -345,8 +351,11 @@ def _judged(trial: Trial) -> Judged:
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), stopped=True)
     except NobodyWaits as why:
-        reason = f"{why} {_GIVEN_UP}"
-        return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason))
+        reason, seconds = f"{why} {_GIVEN_UP}", round(time.monotonic() - began, 3)
+        lasting = seconds >= _LONG_S and why.started
+        return Judged(
+            Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, seconds=seconds, lasting=lasting)
+        )
 
 
 @dataclass(slots=True)
@@ -371,7 +380,10 @@ class Watch:
             record = self.slurm.job(self.job)
             self.missed = 0 if record is not None else self.missed + 1
             if self.missed >= _SURE or (record is not None and not record.pending):
-                raise NobodyWaits(f"job {self.job} {_became('' if record is None else record.state)}")
+                became = _became("" if record is None else record.state)
+                nobody = NobodyWaits(f"job {self.job} {became}")
+                nobody.started = became == "started"
+                raise nobody
             wait = AGAIN_S if self.missed else WATCH_S
         self.next_at = self.clock() + wait  # after the answer: a slow controller is not asked more often
 

@@ -145,6 +145,7 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
         profile_s=times.profile_s,
         overlay=settings.overlay,
         delay=prepared.delay,
+        no_training_s=float(settings.no_training_s),
     )
     _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)

@@ -92,6 +92,19 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "",
             "A private overlay over the user's directories, so that a trial leaves nothing, where namespaces allow it.",
         ),
+        "no_training_s": (
+            _G,
+            "seconds",
+            """How long a pre-run waits for an error of a program in which nothing trains: evaluation, generation, a
+            server. Its job starts then; `time_limit_s` counts for programs that may train.""",
+        ),
+        "no_training_programs": (
+            _G,
+            "",
+            """Servers and tools beside those that slurmwrap knows (docs/prerun.md): a script that starts nothing else
+            goes without a pre-run. The first words of a command, each a shell pattern: `my-server`, `myapp serve`,
+            `python -m myapp.*`.""",
+        ),
     },
     "placement": {
         "enabled": (_G, "", "Whether gsub says where jobs should run."),

@@ -25,6 +25,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.min_gpus": (0, 1_000_000),
     "prerun.profile_s": (0, 86400),
     "prerun.sweep_s": (0, 86400),
+    "prerun.no_training_s": (5, 86400),
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
     "placement.skew_limit": (0, 1),
@@ -104,6 +105,8 @@ class Prerun:
     sweep_s: int = 120
     holdout: float = 0.0
     overlay: str = "auto"
+    no_training_s: int = 40
+    no_training_programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,9 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
     if name == "jax":
         if os.environ.get("SLURMWRAP_COUNT_JAX") == "1":
             _hook_jax(module, counter)
+    elif name.startswith("transformers"):
+        if os.environ.get("SLURMWRAP_PRERUN") == "1":
+            _hook_generate(module.GenerationMixin, counter)
     elif name.startswith("deepspeed"):
         _hook_deepspeed(module.DeepSpeedEngine, counter)
     elif name.startswith("megatron"):
@@ -120,6 +123,22 @@ def _engine_step(counter: "Any", engine: "Any") -> None:
     if not counter.of(engine):
         _quietly(_model_of, counter, [engine.module])
     counter.add_of(engine, "deepspeed")
+
+
+def _hook_generate(kind: "Any", counter: "Any") -> None:
+    """Leaves a mark at the first text that is generated: no step, but a program at its work."""
+    plain = kind.generate
+    if getattr(plain, _WRAPPED, False):
+        return
+
+    def generate(self, *args: "Any", **kwargs: "Any") -> "Any":
+        if kind.__dict__.get("generate") is wrapped:
+            _quietly(counter.leave, "generate")
+            kind.generate = plain  # the first one is enough
+        return plain(self, *args, **kwargs)
+
+    wrapped = _marked(generate, plain)
+    kind.generate = wrapped
 
 
 def _hook_megatron(module: "Any", counter: "Any") -> None:

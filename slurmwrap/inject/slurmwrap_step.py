@@ -30,6 +30,7 @@ LAYERS = {
     "megatron.training.training": "slurmwrap_frameworks",
     "megatron.training": "slurmwrap_frameworks",  # one file before 2024
     "jax": "slurmwrap_frameworks",
+    "transformers.generation.utils": "slurmwrap_frameworks",
 }
 OF_SLURMWRAP = True
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -113,13 +114,24 @@ def _layer(name: str) -> "Any":
     return module
 
 
-def _note(text: str) -> None:
+def _words() -> str:
+    """What this Python was started with, as far as it names its program: paths by their last part, blanks as _."""
+    try:
+        with open("/proc/self/cmdline", "rb") as stream:
+            said = stream.read(4096).split(b"\0")[1:9]
+        names = [word.rpartition(b"/")[2][:80].decode("ascii", "replace").replace(" ", "_") for word in said]
+        return "".join(" " + "".join(c if "!" <= c <= "~" else "?" for c in name) for name in names if name)
+    except Exception:
+        return ""
+
+
+def _note(text: str, more: str = "") -> None:
     """One line in the trial's journal: which Python started and which died of an exception, in order."""
     try:
         path = os.path.join(_step_dir, "journal")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(descriptor, ("%s %d\n" % (text, os.getpid())).encode("ascii"))
+            os.write(descriptor, ("%s %d%s\n" % (text, os.getpid(), more)).encode("ascii"))
         finally:
             os.close(descriptor)
     except Exception:
@@ -133,7 +145,7 @@ def install() -> None:
         if name in sys.modules:  # a .pth file was quicker
             hook(name, sys.modules[name])
     if os.environ.get("SLURMWRAP_PRERUN") == "1":
-        _note("start")
+        _note("start", _words())
         before = sys.excepthook
 
         def excepthook(kind: "Any", value: "Any", trace: "Any") -> None:

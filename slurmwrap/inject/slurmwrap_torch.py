@@ -23,8 +23,9 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
     """Lets `module`, just imported as `name`, be counted by `counter`."""
     if name == "torch.optim.optimizer":
         _hook_optimizers(module, Optimizers(counter))
-        if counter.park_after > 0:
+        if os.environ.get("SLURMWRAP_PRERUN") == "1":
             quietly(counter.leave, "torch")  # a step of an optimizer is what to wait for
+            _hook_making(module.Optimizer, counter)
     elif os.environ.get("SLURMWRAP_STEP_NAMED") == "1":
         return  # a real run has no use for mere signs
     elif name == "torch.autograd":
@@ -141,6 +142,20 @@ def _hook_optimizers(module: "Any", optimizers: "Optimizers") -> None:
     register(disable(after_step) if disable is not None else after_step)
 
 
+def _hook_making(base: "Any", counter: "Any") -> None:
+    """Leaves a mark when an optimizer is made: its steps will come, however long the program takes until then."""
+    plain = getattr(base, "_patch_step_function", None)  # called by every __init__ since torch 1.13
+    if plain is None or getattr(plain, _WRAPPED, False):
+        return
+
+    def _patch_step_function(self: "Any") -> "Any":
+        quietly(counter.leave, "optimizer")
+        return plain(self)
+
+    like(_patch_step_function, plain)
+    base._patch_step_function = _patch_step_function
+
+
 def _hook_by_class(base: "Any", optimizers: "Optimizers") -> None:
     """torch < 2 has no hook for all optimizers: wraps `step` of each class when one is made."""
     init = base.__init__
@@ -150,6 +165,8 @@ def _hook_by_class(base: "Any", optimizers: "Optimizers") -> None:
     def __init__(self, *args: "Any", **kwargs: "Any") -> None:
         init(self, *args, **kwargs)
         quietly(_wrap_step, type(self), optimizers)
+        if os.environ.get("SLURMWRAP_PRERUN") == "1":
+            quietly(optimizers.counter.leave, "optimizer")
 
     like(__init__, init)
     base.__init__ = __init__

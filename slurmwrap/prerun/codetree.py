@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from slurmwrap.prerun.walk import entry_points
+from slurmwrap.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +55,45 @@ def code_files(
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A Python program with its local modules. `whole`: all of it was read."""
+
+    code: bytes
+    imports: frozenset[str]  # top-level names of all modules that it imports
+    local: frozenset[str]  # those of them that were read
+    whole: bool
+
+
+def program_of(path: str, cwd: str, search: str, *, text: bytes | None = None, seconds: float = MAX_S) -> Program:
+    """The program at `path`, or `text` itself, with all that it imports from its own folder, `cwd` and `search`
+    (PYTHONPATH)."""
+    budget = _Budget(seconds)
+    content = budget.read(path) if text is None else text
+    if content is None:
+        return Program(code=b"", imports=frozenset(), local=frozenset(), whole=False)
+    places = list(dict.fromkeys(place for place in (os.path.dirname(path), cwd, *search.split(":")) if place))
+    files = {path: content, **_imported({path: content}, places, budget)}
+    code = b"\n".join(files.values())
+    imports = frozenset(_top_names(code))
+    local = frozenset(name for name in imports if any(_has(budget.listing(place), name) for place in places))
+    whole = budget.files > 0 and budget.bytes > 0 and time.monotonic() < budget.until
+    return Program(code=code, imports=imports, local=local, whole=whole)
+
+
+def _has(listing: frozenset[str], name: str) -> bool:
+    return not {name, f"{name}.py"}.isdisjoint(listing)
+
+
+def _top_names(code: bytes) -> set[str]:
+    """Top-level names of the modules that `code` imports absolutely."""
+    names = set()
+    for match in re.finditer(_IMPORT, code):
+        said = match["modules"].split(b",") if match["modules"] is not None else [match["where"]]
+        names |= {_text(found[0]).split(".")[0] for part in said if (found := re.match(_NAME, part.strip()))}
+    return names
+
+
 def installed_marks(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What changes when a package is installed into the environment that is active: its site-packages' own times."""
     marks = []
@@ -77,8 +117,8 @@ Listing = Callable[[str], frozenset[str]]
 class _Budget:
     """How much may still be read."""
 
-    def __init__(self) -> None:
-        self.files, self.bytes, self.until = MAX_FILES, MAX_BYTES, time.monotonic() + MAX_S
+    def __init__(self, seconds: float = MAX_S) -> None:
+        self.files, self.bytes, self.until = MAX_FILES, MAX_BYTES, time.monotonic() + seconds
         self._listed: dict[str, frozenset[str]] = {}
 
     def listing(self, directory: str) -> frozenset[str]:

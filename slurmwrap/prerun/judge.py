@@ -13,7 +13,7 @@ from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, LogTail
 from slurmwrap.prerun import inputs, sources
 from slurmwrap.prerun.blame import TRACEBACK, Blame, blame
 from slurmwrap.prerun.company import Read
-from slurmwrap.prerun.reasons import ELSEWHERE, not_proven
+from slurmwrap.prerun.reasons import ELSEWHERE, find_doubt
 from slurmwrap.prerun.result import SIGNS, TrialResult
 from slurmwrap.prerun.trial import TrialSpec
 from slurmwrap.prerun.verdict import Outcome, Verdict
@@ -35,14 +35,20 @@ def judge(
     directory.
     """
     if result.error:
-        return _verdict(spec, result, Outcome.INCONCLUSIVE, result.error)
+        return _verdict(spec, result, Outcome.INCONCLUSIVE, result.error, lasting=bool(result.touched))
     if result.layer == "step":
         how = " (counted by step())" if result.step_source == "explicit" else ""
         return _verdict(spec, result, Outcome.PASS, f"{_counted(result)} on {_place(spec)}{how}")
     found = _blamed(result)
+    failed = bool(found and result.crashed)  # perhaps of what the node or the moment had
     if result.layer == "timeout":
-        return _verdict(spec, result, Outcome.INCONCLUSIVE, _out_of_time(spec, result, found))
-    if result.exit_code == 0 and not (result.crashed and found):
+        return _verdict(spec, result, Outcome.INCONCLUSIVE, _out_of_time(spec, result, found), lasting=not failed)
+    if result.layer == "no_training":
+        return _verdict(spec, result, Outcome.INCONCLUSIVE, _no_training(result, found), lasting=not failed)
+    if result.exit_code == 0 and not failed:
+        if result.unproven and not result.steps:
+            reason = f"the script ended after {result.seconds:.0f} s and showed nothing: {result.unproven}"
+            return _verdict(spec, result, Outcome.INCONCLUSIVE, reason)
         return _verdict(spec, result, Outcome.PASS, _ended_well(result))
     source = lambda path: read(os.path.join(spec.chdir, path))  # noqa: E731, PTH118
     return _of_failure(spec, result, _diagnosis(spec, result, found, classify), found, inspect, source)
@@ -73,14 +79,15 @@ def _of_failure(
 ) -> Verdict:
     path, fault = ("", "") if spec.delay else _broken_input(spec, diagnosis, inspect)  # it may be written anew
     category = "incorrect_inputs" if fault and diagnosis.category in _PROVEN_BY_FILE else diagnosis.category
-    why_not = not_proven(spec, result, diagnosis, found, read)
+    doubt = find_doubt(spec, result, diagnosis, found, read)
     if fault and category == "incorrect_inputs" and not (found and found.kind == "FileNotFoundError"):
-        why_not = None  # broken by our own read; what is missing here may be another rank's, or another node's
+        doubt = None  # broken by our own read; what is missing here may be another rank's, or another node's
     what = _what(spec, result, diagnosis, found)
     return Verdict(
-        outcome=Outcome.INCONCLUSIVE if why_not else Outcome.FAIL,
+        outcome=Outcome.INCONCLUSIVE if doubt else Outcome.FAIL,
+        lasting=doubt is not None and doubt.lasting,
         layer=_layer(result),
-        reason=f"{why_not}: {what}" if why_not else f"{path} {fault} ({what})" if fault and path else what,
+        reason=f"{doubt.why}: {what}" if doubt else f"{path} {fault} ({what})" if fault and path else what,
         steps=result.steps,
         seconds=result.seconds,
         category=category,
@@ -188,15 +195,22 @@ def _out_of_time(spec: TrialSpec, result: TrialResult, found: Blame | None) -> s
 def _ended_well(result: TrialResult) -> str:
     seen = f"{_counted(result)}" if result.steps else "no optimizer step was seen"
     left_out = f"; '{result.refused[0]}' was left out" if result.refused else ""
-    return f"the script ended well; {seen}{left_out}"
+    return f"the script ran to its end; {seen}{left_out}"
 
 
 def _layer(result: TrialResult) -> str:
     return result.step_source or "optimizer" if result.layer == "step" else result.layer
 
 
-def _verdict(spec: TrialSpec, result: TrialResult, outcome: Outcome, reason: str) -> Verdict:
+def _no_training(result: TrialResult, found: Blame | None) -> str:
+    quiet = f"nothing failed within {result.seconds:.0f} s"
+    wrong = f"a traceback was printed: {found.error[:200]}" if found and result.crashed else quiet
+    return f"no optimizer step will come: {result.no_training}; {wrong}"
+
+
+def _verdict(spec: TrialSpec, result: TrialResult, outcome: Outcome, reason: str, *, lasting: bool = False) -> Verdict:
     return Verdict(
+        lasting=lasting,
         outcome=outcome,
         layer=_layer(result),
         reason=reason,

@@ -139,10 +139,19 @@ class Ending:
         return [f.code for f in self.found.frames if f.own] or [self.found.frames[-1].code]
 
 
-def not_proven(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Why a failure says nothing about the real job. `lasting`: by the job's own shape, so another trial would end
+    alike; else it was the node, the moment or slurmwrap."""
+
+    why: str
+    lasting: bool
+
+
+def find_doubt(
     spec: TrialSpec, result: TrialResult, diagnosis: Diagnosis, found: Blame | None, read: Read
-) -> str | None:
-    """Why the failure says nothing about the real job; None when it does. `read` gives the text of a source file."""
+) -> Doubt | None:
+    """None where the failure is the real job's as well. `read` gives the text of a source file."""
     ending = Ending(spec=spec, result=result, diagnosis=diagnosis, found=found, read=read)
     rules = (
         _our_fault,
@@ -154,7 +163,10 @@ def not_proven(
         _of_the_trial,
         _of_silence,
     )
-    return next((why for rule in rules if (why := rule(ending))), None)
+    why, rule = next(((why, rule) for rule in rules if (why := rule(ending))), ("", None))
+    said = found is not None and found.kind != "FileNotFoundError"  # by the program itself, and not of a file
+    lasting = rule is _of_memory or (said and rule in (_of_company, _of_the_trial))
+    return Doubt(why=why, lasting=lasting) if why else None
 
 
 def _our_fault(ending: Ending) -> str | None:

@@ -54,7 +54,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """How the trial ended. `layer` names what ended it: "step", "exit", "timeout" or "supervisor"."""
+    """How the trial ended. `layer` names what ended it: "step", "exit", "timeout", "no_training" or "supervisor"."""
 
     layer: str
     exit_code: int | None = None  # of the user's script; None when we ended it
@@ -68,6 +68,8 @@ class TrialResult:
     oom_kills: int | None = None  # of the job's cgroup; None when it cannot be read
     refused: tuple[str, ...] = ()  # Slurm commands of the script that were left out
     touched: tuple[str, ...] = ()  # files of the user's that the script would have changed; it was stopped before
+    no_training: str = ""  # why no step was waited for any longer
+    unproven: str = ""  # why a script that ended with 0 showed nothing
     error: str = ""  # why the trial could not be run at all, "" when it could
 
     @property

@@ -14,6 +14,7 @@ from slurmwrap.inject.slurmwrap_torch import WEAK_STEPS
 from slurmwrap.prerun import gpu_activity, progress
 from slurmwrap.prerun.gpu_sampler import GpuSample
 from slurmwrap.prerun.result import StepReading
+from slurmwrap.prerun.steps import marked
 from slurmwrap.prerun.trial import TrialSpec
 
 TEXT_S = 60.0  # since the first printed step, before text alone ends a trial
@@ -81,4 +82,4 @@ def enough(reading: StepReading, wanted: int) -> bool:
 
 def uses_torch(step_dir: str) -> bool:
     """Some Python of the trial imported torch, so a step of its optimizer is what to wait for."""
-    return Path(step_dir, "torch").exists()
+    return marked(step_dir, "torch")

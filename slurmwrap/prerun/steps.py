@@ -72,6 +72,17 @@ def last_python_crashed(step_dir: str) -> bool:
     return bool(lines) and lines[-1].startswith("crash ")
 
 
+def starts(step_dir: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """(pid, the words of its command line without folders) of every Python that started, in order."""
+    lines = (line.split() for line in _read(Path(step_dir, "journal"), _CAP).splitlines())
+    return tuple((int(line[1]), tuple(line[2:])) for line in lines if line[:1] == ["start"] and line[1].isdigit())
+
+
+def marked(step_dir: str, name: str) -> bool:
+    """Some process of the trial left this mark: "torch", "optimizer" (one was made), "generate"."""
+    return Path(step_dir, name).exists()
+
+
 def refused(step_dir: str) -> tuple[str, ...]:
     """The Slurm commands that the shims left out, in order."""
     return tuple(_read(Path(step_dir, "refused"), _CAP).splitlines())

@@ -1,7 +1,8 @@
 """Runs the user's script as a trial: turns a TrialSpec into a TrialResult. Edge: processes, /proc, the trial's files.
 
-It ends in one of four ways: N optimizer steps were counted (the process that counted them sleeps inside the step, and
-the whole tree is killed there), the script ended, time is up, or it could not be started.
+It ends in one of five ways: N optimizer steps were counted (the process that counted them sleeps inside the step, and
+the whole tree is killed there), the script ended, nothing of it trains (patience.py), time is up, or it could not be
+started.
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.diagnosis.evidence import LogTail
-from slurmwrap.prerun import sampler, steps
+from slurmwrap.prerun import sampler, sources, steps
 from slurmwrap.prerun.environment import trial_environment_of
+from slurmwrap.prerun.expectation import Expectation
 from slurmwrap.prerun.gpu_sampler import GpuSample, GpuSampler
 from slurmwrap.prerun.laying import command_line, lay, out_of_reach, put_over
 from slurmwrap.prerun.measuring import Measuring, unparked
+from slurmwrap.prerun.patience import Patience
+from slurmwrap.prerun.proof import find_unproven
 from slurmwrap.prerun.protection import Protection, is_met, protect
 from slurmwrap.prerun.result import Progress, StepReading, TrialResult
-from slurmwrap.prerun.signs import Signs
+from slurmwrap.prerun.signs import Signs, enough, uses_torch
 from slurmwrap.prerun.tree import Tree, subreaper
 from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.prerun.walk import started
 from slurmwrap.records import dataclass, replace
 
 POLL_S = 0.05  # step files and the script's exit
@@ -113,6 +118,7 @@ def _run_protected(
             return _not_started(error, command)
         run = _Run(
             spec=spec,
+            environment=environment,
             script=script,
             tree=tree,
             gpus=gpus,
@@ -131,6 +137,7 @@ def _run_protected(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     spec: TrialSpec
+    environment: Mapping[str, str]  # the script's
     script: subprocess.Popen[bytes]
     tree: Tree
     gpus: GpuSampler
@@ -143,6 +150,7 @@ class _Run:
         measured, started = sampler.Sampler(cgroup), self.clock()
         profile, gpus = Measuring(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
         signs, layer, next_sample, crowds = Signs(self.spec), "", started, False
+        patience, no_training = self._patience(started), ""
         while not layer:
             now = self.clock()
             reading = steps.read_steps(self.spec.step_dir)
@@ -156,7 +164,9 @@ class _Run:
                 gpus.look()
                 if not profile.stressing:  # stressors of ours count as the trial's
                     measured.sample(now, self.tree.processes(), last=layer == "step")
-                signs.look(now, [process.pid for process in self.tree.processes()], reading)
+                processes = self.tree.processes()
+                signs.look(now, [process.pid for process in processes], reading)
+                patience.look(now, processes)
                 line, count = _last_line(self.spec.output), reading.steps or signs.text.count
                 stage = "profiles" if self.spec.profile_s and reading.count >= self.spec.steps else ""
                 gpu = _gpu_percent(gpus.samples)
@@ -165,11 +175,15 @@ class _Run:
                 )
             if layer in ("", "timeout") and signs.decided(reading, now, last=layer == "timeout"):
                 layer = "step"
+            if not layer and (no_training := patience.ended(now, reading)):
+                printed = enough(signs.text, self.spec.steps) and not uses_torch(self.spec.step_dir)
+                layer = "step" if printed else "no_training"
             if not layer:
                 time.sleep(POLL_S)
         profile.close()
         gpus.close()
         exit_code = self.script.returncode if layer == "exit" else None
+        unproven = self._unproven() if exit_code == 0 else ""
         self.tree.end(self.script.pid)
         seconds = self.clock() - started
         reading = steps.read_steps(self.spec.step_dir)
@@ -193,8 +207,25 @@ class _Run:
             crashed=steps.last_python_crashed(self.spec.step_dir),
             oom_kills=sampler.oom_kills(cgroup),
             refused=steps.refused(self.spec.step_dir),
+            no_training=no_training,
+            unproven=unproven,
             error="what it writes would fill the node's disk: its files are set aside there" if crowds else "",
         )
+
+    def _script(self) -> str:
+        if self.spec.command:
+            return f"#!/bin/sh\n{self.spec.command}\n"
+        return sources.read(self.spec.script) or ""
+
+    def _patience(self, began: float) -> Patience:
+        expectation = Expectation(self._script(), self.spec.chdir, self.spec.args, self.environment)
+        return Patience(self.spec.step_dir, expectation, began=began, no_training_s=self.spec.no_training_s)
+
+    def _unproven(self) -> str:
+        """Why an exit code of 0 says nothing about the programs that the script names."""
+        alive = {process.pid for process in self.tree.processes()}
+        commands = started(self._script(), self.spec.chdir, self.spec.args, self.environment, sources.read)
+        return find_unproven(commands, steps.starts(self.spec.step_dir), alive, tail(self.spec.output).text)
 
     def _ended(self, reading: StepReading, seconds: float) -> str:
         if is_met(self.spec.step_dir):

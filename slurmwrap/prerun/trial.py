@@ -65,6 +65,7 @@ class TrialSpec:
     command: str = ""  # --prerun-command: runs in the script's place
     profile_s: float = 0.0  # after the steps that count as a pass, so long for the CPU curve; 0: none
     delay: str = ""  # why the job cannot start yet: what its trial misses may be there then (job/eligibility.py)
+    no_training_s: float = 40.0  # so long an error is waited for where nothing trains
     overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
 
     @property

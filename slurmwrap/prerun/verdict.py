@@ -23,7 +23,7 @@ class Outcome(Enum):
 class Verdict:
     """The sum of a pre-run. `layer` names what decided: "static"; where steps did, how they were counted ("explicit",
     "optimizer", "keras", "deepspeed", "megatron", "jax", "backward", "dataloader", "text", "gpu"); "exit" (the script
-    ended), "timeout", "supervisor"."""
+    ended), "timeout", "no_training" (no step is to come), "supervisor"."""
 
     outcome: Outcome
     layer: str
@@ -36,6 +36,7 @@ class Verdict:
     measurement: Measurement | None = None
     input_path: str = ""  # blamed input, read and found broken by ourselves
     input_fault: str = ""  # what our own read of it said, "" when only the log names it
+    lasting: bool = False  # `inconclusive` for a reason that another pre-run of the very same would meet again
     input_digest: str = ""  # inputs.digest() of it, "" when it could not be read
 
 

@@ -31,6 +31,8 @@ DATABASE = "user.db"
 SPOOL = "spool"
 _FREED = "freed.json"
 _FORGOTTEN = "forgotten.json"  # fingerprint, or "*" for all → when `slurmwrap prerun forget` was said
+_COMPLETED = "completed.json"  # fingerprint → when a run of it ended that Slurm called COMPLETED
+_COMPLETED_KEPT = 500
 _NOT_THE_SCRIPTS = ("IF", "RS")  # domains: a full file system is no fault of the script that met it
 DETERMINISTIC = ("stop", "blacklist_input")  # the taxonomy's decisions for what will fail the same way again
 
@@ -116,16 +118,84 @@ class UserState:
 
     def passed(self, fingerprint: str) -> PrerunRecord | None:
         """The newest pre-run of this fingerprint, when it passed; None otherwise."""
+        newest = self._newest_prerun(fingerprint)
+        if newest is None or newest.verdict.outcome.value != "pass":
+            return None
+        return newest if newest.at > self._forgotten_at(fingerprint) else None
+
+    def undecided(self, fingerprint: str) -> PrerunRecord | None:
+        """The newest pre-run of this fingerprint, when it could not tell and another one would not either."""
+        newest = self._newest_prerun(fingerprint)
+        if newest is None or newest.verdict.outcome.value != "inconclusive" or not newest.verdict.lasting:
+            return None
+        return newest if newest.at > self._forgotten_at(fingerprint) else None
+
+    def _newest_prerun(self, fingerprint: str) -> PrerunRecord | None:
         if not fingerprint:
             return None
         query = "SELECT * FROM preruns WHERE fingerprint = ? ORDER BY at"
         known: list[PrerunRecord] = self._read("PRERUNS", query, fingerprint)
         known += self._fresh_preruns(fingerprint)
-        newest = max(known, key=lambda record: record.at, default=None)
-        if newest is None or newest.verdict.outcome.value != "pass":
-            return None
+        return max(known, key=lambda record: record.at, default=None)
+
+    def _forgotten_at(self, fingerprint: str) -> float:
+        """Until when what is known of this fingerprint counts no more."""
         forgotten = self._times(_FORGOTTEN)
-        return newest if newest.at > max(forgotten.get(fingerprint, 0.0), forgotten.get("*", 0.0)) else None
+        return max(forgotten.get(fingerprint, 0.0), forgotten.get("*", 0.0))
+
+    def completed(
+        self,
+        script_sha256: str,
+        fingerprint: str,
+        told: Sequence[tuple[AttemptRecord, Submission]] = (),
+    ) -> float | None:
+        """When a run of the very same completed, unless its pre-run failed since; None when none is known to have.
+
+        A task of an array says nothing of the other tasks. `told`: what the site judged (store/past.py).
+        """
+        if not fingerprint:
+            return None
+        ends = [self._times(_COMPLETED).get(fingerprint, 0.0)]
+        ends += [at for _, at, category in self._ends_of(script_sha256, fingerprint) if category == _SUCCESS]
+        for record, submission in told:
+            same = submission.fingerprint == fingerprint and "_" not in record.address
+            if same and record.diagnosis is not None and record.diagnosis.category == _SUCCESS:
+                ends.append(float(record.end_time or record.attempt.submit_time))
+        newest = max(ends)
+        if newest <= self._forgotten_at(fingerprint):
+            return None
+        tried = self._newest_prerun(fingerprint)
+        failed_since = tried is not None and tried.verdict.outcome.value == "fail" and tried.at > newest
+        return None if failed_since else newest
+
+    def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
+        """(job id, when submitted), newest first, of this user's submissions of the very same to `cluster` of which no
+        run is judged."""
+        times = self._submitted_at(script_sha256, fingerprint, cluster)
+        judged = {job_id for job_id, _, _ in self._ends_of(script_sha256, fingerprint)} if times else set()
+        forgotten = self._forgotten_at(fingerprint) if times else 0.0
+        known = [(job_id, at) for job_id, at in times.items() if job_id not in judged and at > forgotten]
+        return tuple(sorted(known, key=lambda pair: pair[1], reverse=True))
+
+    def remember_completed(self, fingerprint: str, at: float) -> None:
+        """A run of the very same completed, as Slurm said. StoreError."""
+        known = {**self._times(_COMPLETED), fingerprint: at}
+        newest = sorted(known, key=lambda mark: known[mark], reverse=True)[:_COMPLETED_KEPT]
+        self._keep_times(_COMPLETED, {mark: known[mark] for mark in newest})
+
+    def _ends_of(self, script_sha256: str, fingerprint: str) -> list[tuple[int, float, str]]:
+        """(job id, when it ended, category) of the judged runs of the very same that are no task of an array."""
+        query = """SELECT a.job_id, a.address, a.end_time, a.submit_time, a.diagnosis_category FROM attempts a
+            JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id
+            WHERE s.script_sha256 = ? AND s.fingerprint = ? AND a.diagnosis_category IS NOT NULL AND s.at = (
+                SELECT max(n.at) FROM submissions n
+                WHERE n.cluster = a.cluster AND n.job_id = a.job_id AND n.at <= a.submit_time + ?)"""
+        with self._rows(query, script_sha256, fingerprint, _CLOCKS_S) as rows:
+            return [
+                (int(row["job_id"]), float(row["end_time"] or row["submit_time"]), row["diagnosis_category"])
+                for row in rows
+                if "_" not in (row["address"] or "")
+            ]
 
     def fingerprints(self) -> tuple[str, ...]:
         """Those of all pre-runs that are taken in."""
@@ -146,16 +216,21 @@ class UserState:
 
     def submitted_ids(self, script_sha256: str, fingerprint: str) -> tuple[int, ...]:
         """Job ids of this user's newest submissions of the very same, newest first: `submitted` without its records."""
-        query = f"""SELECT job_id, at FROM submissions WHERE script_sha256 = ? AND fingerprint = ?
+        known = self._submitted_at(script_sha256, fingerprint)
+        return tuple(sorted(known, key=lambda job_id: known[job_id], reverse=True))
+
+    def _submitted_at(self, script_sha256: str, fingerprint: str, cluster: str | None = None) -> dict[int, float]:
+        """When each was submitted; `cluster` None: to any, since several may share a home."""
+        query = f"""SELECT cluster, job_id, at FROM submissions WHERE script_sha256 = ? AND fingerprint = ?
             ORDER BY at DESC LIMIT {_SUBMISSIONS}"""
         with self._rows(query, script_sha256, fingerprint) as rows:
-            known = {int(row["job_id"]): float(row["at"]) for row in rows}
+            known = {int(row["job_id"]): float(row["at"]) for row in rows if cluster in (None, row["cluster"])}
         for content in self._fresh("submit", fingerprint):
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 told = json.loads(content)["facts"]["submission"]
-                if told["fingerprint"] == fingerprint:
+                if told["fingerprint"] == fingerprint and cluster in (None, told["cluster"]):
                     known[int(told["job_id"])] = float(told["at"])
-        return tuple(sorted(known, key=lambda job_id: known[job_id], reverse=True))
+        return known
 
     def failed_before(
         self,

@@ -28,6 +28,7 @@ class Trials:
     named_files: Callable[[JobRequest], tuple[str, ...]]
     digest: Callable[[str], str | None]  # None: cannot be read
     entry_files: Callable[[JobRequest], Mapping[str, bytes]]  # path -> content of the programs the script starts
+    holder: Callable[[JobRequest], str] = lambda request: ""  # the known server or tool that is all the script starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,9 +61,9 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         snapshot = _with_quotas_of_now(snapshot, desk)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
     group = sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})  # a home may serve several
-    if delay:  # one pre-run speaks for jobs that wait for the same; a failure of one that did not wait proves nothing
+    if delay and group:  # one pre-run speaks for jobs that wait for the same; one that did not wait proves nothing
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
-    prerun, reason = choose_prerun(request, snapshot, desk, mark)
+    prerun, reason = choose_prerun(request, snapshot, desk, mark, group)
     lot, held_out = "", False
     if desk.config.prerun.holdout > 0:
         from slurmwrap.submit.lot import WHY, draw
@@ -217,8 +217,10 @@ def output_is_own(request: JobRequest) -> bool:
     return all(p is None or any(mark in p for mark in ("%j", "%A", "%J")) for p in patterns)
 
 
-def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str) -> tuple[str, str]:
-    """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new."""
+def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str, group: str = "") -> tuple[str, str]:
+    """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new.
+
+    `group`: as of Prepared. Where a pre-run of it is in flight the job waits for that one, and nothing is asked."""
     settings = desk.config.prerun
     mode = request.own.prerun or settings.mode
     if mode == "profile" and request.setting("wait"):
@@ -235,6 +237,23 @@ def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str
         return "off", "this script, its code and its arguments passed a pre-run before"
     if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
         return "off", "a 1-GPU job that can start now is its own pre-run"
+    if why := _nothing_new(request, desk, mark, group):
+        return "off", why
     if request.setting("wait"):  # sbatch returns when the job has ended: too late to start its pre-run
         return "wait", "--wait: the pre-run goes first, then the job"
     return mode, "first run of this script, code and arguments"
+
+
+def _nothing_new(request: JobRequest, desk: Desk, mark: str, group: str) -> str:
+    """Why a pre-run would show nothing that is not known; "" when it may. A mode or a number of steps that is asked for is honored."""
+    if request.own.prerun is not None or request.own.prerun_steps is not None:
+        return ""
+    if why := desk.memory.undecided(mark):
+        return f"its pre-run could not tell before: {why}; --prerun=auto tries again"
+    if program := desk.trials.holder(request):
+        return f"the script starts only '{program}', which does not train: a pre-run could show nothing"
+    if desk.flights is not None and group and desk.flights.of(group):
+        return ""
+    from slurmwrap.submit.completed import completed_before
+
+    return "a run of this script, its code and its arguments completed" if completed_before(request, desk, mark) else ""

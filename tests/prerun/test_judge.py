@@ -66,7 +66,7 @@ def test_three_steps_pass() -> None:
 def test_a_script_that_ends_well_passes_by_its_exit() -> None:
     found = verdict(exited("done\n", 0))
     assert (found.outcome, found.layer) == (Outcome.PASS, "exit")
-    assert found.reason == "the script ended well; no optimizer step was seen"
+    assert found.reason == "the script ran to its end; no optimizer step was seen"
 
 
 def test_time_running_out_proves_nothing() -> None:
@@ -239,7 +239,7 @@ def test_data_on_a_disk_of_the_node_itself_proves_nothing_unless_the_job_works_t
 
 def test_commands_that_were_left_out_are_said_when_the_script_ends_well() -> None:
     found = verdict(exited("done\n", 0, refused=("sbatch next.sh",)))
-    assert found.reason == "the script ended well; no optimizer step was seen; 'sbatch next.sh' was left out"
+    assert found.reason == "the script ran to its end; no optimizer step was seen; 'sbatch next.sh' was left out"
 
 
 @pytest.mark.parametrize(
@@ -297,3 +297,21 @@ def test_what_is_missing_now_proves_nothing_about_a_job_that_starts_later(text: 
     assert found[1].input_path == ""
     if later == "inconclusive":
         assert found[1].reason.startswith("the job is held (--hold), and what is missing now may be there when it ")
+
+
+@pytest.mark.parametrize(
+    ("result", "lasting"),
+    [
+        (exited(crash("AssertionError: world size 1 is not divisible by tensor parallel size 8")), True),
+        (exited(crash("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0")), True),
+        (exited(crash("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='h', port=443): Max")), False),
+        (exited("ERROR: cannot read the force field\n", 3), False),
+        (TrialResult(layer="timeout", seconds=900.0), True),
+        (TrialResult(layer="no_training", seconds=40.0, no_training="it only sleeps"), True),
+        (TrialResult(layer="supervisor", error="no space left"), False),
+        (TrialResult(layer="supervisor", error="would touch x", touched=("x",)), True),
+    ],
+)
+def test_a_doubt_lasts_where_another_trial_would_end_alike(result: TrialResult, lasting: bool) -> None:
+    found = verdict(result)
+    assert (found.outcome, found.lasting) == (Outcome.INCONCLUSIVE, lasting), found

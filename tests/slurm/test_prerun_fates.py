@@ -32,7 +32,8 @@ JOB = """\
 #!/bin/bash
 #SBATCH --nodes=2 --gres=gpu:4 --cpus-per-task=1 --mem=500 --time=5
 """
-SLOW_TRIAL = JOB + '[ -z "$SLURMWRAP_PRERUN" ] || sleep 60\necho done\n'
+# A command of that name may train, so it is waited for.
+SLOW_TRIAL = JOB + 'train() { sleep 60; }\n[ -z "$SLURMWRAP_PRERUN" ] || train\necho done\n'
 
 
 @pytest.fixture
@@ -382,7 +383,7 @@ def test_a_preempted_pre_run_lets_its_job_go(preempting: Lab, home: Path) -> Non
 @pytest.mark.slow
 def test_a_pre_run_whose_node_loses_its_power_delays_its_job_by_the_grace_at_most(preempting: Lab, home: Path) -> None:
     lab = preempting
-    one = JOB.replace("--nodes=2", "--nodes=1") + '[ -z "$SLURMWRAP_PRERUN" ] || sleep 300\necho done\n'
+    one = SLOW_TRIAL.replace("--nodes=2", "--nodes=1").replace("60", "300")
     # long enough for Slurm to miss the node before: a job that is started there is requeued, minutes later
     job, trial = numbers(gsub(lab, home, write(home, "job.sh", one), grace_s=60))
     lab.wait_job(trial, {"RUNNING"}, timeout=60)

@@ -183,3 +183,69 @@ UserState(Path({str(state.directory)!r})).passed("f1")
 print(before, [m for m in ("sqlite_utils", "typer", "jinja2", "subprocess") if m in sys.modules])
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False []\n"
+
+
+DOUBT = replace(
+    PASS,
+    at=150.0,
+    verdict=Verdict(outcome=Outcome.INCONCLUSIVE, layer="no_training", reason="it only serves", lasting=True),
+)
+
+
+def test_a_lasting_doubt_of_the_newest_pre_run_is_found_until_it_is_forgotten(state: UserState) -> None:
+    left_in_spool(state, "1.obs", PASS)
+    left_in_spool(state, "2.obs", DOUBT)
+    assert (state.undecided("f1"), state.passed("f1"), state.undecided("f2")) == (DOUBT, None, None)
+    state.forget_passed(["f1"], 200.0)
+    assert state.undecided("f1") is None
+
+
+def test_a_doubt_of_the_moment_is_tried_again(state: UserState) -> None:
+    left_in_spool(state, "1.obs", replace(DOUBT, verdict=replace(DOUBT.verdict, lasting=False)))
+    assert state.undecided("f1") is None
+
+
+def test_a_doubt_is_lasting_in_the_database_as_well(state: UserState) -> None:
+    with Database.open(state.database) as database:
+        database.save_prerun(DOUBT)
+    assert state.undecided("f1") == DOUBT
+
+
+COMPLETED = ended(7, 500, "success", "none")
+
+
+@pytest.mark.parametrize(
+    ("run", "known"),
+    [
+        (COMPLETED, 500.0),
+        (replace(COMPLETED, address="7_3"), None),  # the other tasks of the array are not told of
+        (ended(7, 500, "semantic_error", "stop"), None),
+        (ended(7, 200, "success", "none"), None),  # its pre-run failed since
+    ],
+)
+def test_a_completed_run_of_the_very_same_counts_as_passed(
+    state: UserState, run: AttemptRecord, known: float | None
+) -> None:
+    with Database.open(state.database) as database:
+        database.save_submission(submission(7, 190.0 if run.end_time == 200 else 490.0))
+        database.save_attempt(run)
+        database.save_prerun(FAIL)
+    assert state.completed("aa", "f1") == known
+    assert state.completed("aa", "f2") is None
+
+
+def test_runs_whose_end_nobody_judged_are_named_newest_first(state: UserState) -> None:
+    with Database.open(state.database) as database:
+        for job_id, at in ((7, 490.0), (8, 600.0), (9, 700.0)):
+            database.save_submission(submission(job_id, at))
+        database.save_submission(submission(10, 800.0, cluster="other"))
+        database.save_attempt(COMPLETED)
+    assert state.unjudged("aa", "f1", "lab") == ((9, 700.0), (8, 600.0))
+    assert state.unjudged("aa", "f1", "other") == ((10, 800.0),)
+
+
+def test_what_slurm_said_of_a_run_is_kept_until_it_is_forgotten(state: UserState) -> None:
+    state.remember_completed("f1", 900.0)
+    assert state.completed("aa", "f1") == 900.0
+    state.forget_passed(["*"], 901.0)
+    assert state.completed("aa", "f1") is None

@@ -1,0 +1,85 @@
+"""What a trial's Pythons leave beside their steps: that they started, use torch, made an optimizer, generated text."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.inject import slurmwrap_step
+from slurmwrap.prerun import steps
+from slurmwrap.prerun.result import StepReading
+
+Counted = Callable[..., tuple[str, StepReading]]
+OPTIMIZER = """
+def register_optimizer_step_post_hook(hook): pass
+class Optimizer:
+    def __init__(self): self._patch_step_function()
+    def _patch_step_function(self): print('patched')
+"""
+BEFORE_2 = "class Optimizer:\n    def __init__(self): print('patched')\n    def step(self): pass\n"  # torch 1
+GENERATION = {
+    "transformers/__init__.py": "",
+    "transformers/generation/__init__.py": "",
+    "transformers/generation/utils.py": "class GenerationMixin:\n    def generate(self, n):\n        return 'x' * n\n",
+}
+
+
+def marks(folder: Path) -> set[str]:
+    return {name for name in ("torch", "optimizer", "generate") if steps.marked(str(folder / "steps"), name)}
+
+
+@pytest.mark.parametrize("optimizer", [OPTIMIZER, BEFORE_2])
+def test_an_optimizer_that_is_made_leaves_a_mark_in_a_trial_alone(
+    counted: Counted, tmp_path: Path, optimizer: str
+) -> None:
+    code = "import torch.optim.optimizer as o\nprint('imported')\n"
+    assert counted(code, optimizer=optimizer, SLURMWRAP_PRERUN="1")[0] == "imported\n"
+    assert marks(tmp_path) == {"torch"}
+    assert counted(f"{code}o.Optimizer()", optimizer=optimizer)[0] == "imported\npatched\n"
+    assert marks(tmp_path) == {"torch"}
+    assert counted(f"{code}o.Optimizer()", optimizer=optimizer, SLURMWRAP_PRERUN="1")[0] == "imported\npatched\n"
+    assert marks(tmp_path) == {"torch", "optimizer"}
+
+
+def test_the_first_generated_text_leaves_a_mark_and_nothing_else(counted: Counted, tmp_path: Path) -> None:
+    code = "from transformers.generation.utils import GenerationMixin as G\nplain = vars(G)['generate']\n"
+    seen = "print(G().generate(3), vars(G)['generate'] is plain, G().generate(1), vars(G)['generate'] is plain)"
+    said, _ = counted(f"{code}{seen}", modules=GENERATION, SLURMWRAP_PRERUN="1")
+    assert said == "xxx False x False\n"  # the hook has given way to what was there before
+    assert marks(tmp_path) == {"generate"}
+
+
+def test_every_start_is_told_with_its_words(counted: Counted, tmp_path: Path) -> None:
+    counted("", SLURMWRAP_PRERUN="1")
+    environ = {
+        "PYTHONPATH": str(Path(slurmwrap_step.__file__).parent),
+        "SLURMWRAP_PRERUN": "1",
+        "SLURMWRAP_STEP_DIR": str(tmp_path / "steps"),
+    }
+    (tmp_path / "my program.py").write_text("import os; print(os.getpid())")
+    argv = [sys.executable, "-u", str(tmp_path / "my program.py"), "--lr", "/data/a\nb/\xe9"]
+    pid = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout
+    assert steps.starts(str(tmp_path / "steps"))[-1] == (int(pid), ("-u", "my_program.py", "--lr", "??"))
+
+
+@pytest.mark.torch
+def test_torch_itself_tells_of_an_optimizer_when_it_is_made(tmp_path: Path) -> None:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(slurmwrap_step.__file__).parent),
+        "SLURMWRAP_PRERUN": "1",
+        "SLURMWRAP_STEP_DIR": str(tmp_path / "steps"),
+        "SLURMWRAP_PARK_AFTER": "3",
+    }
+    (tmp_path / "steps").mkdir()
+    seen = "print(sorted(n for n in os.listdir(sys.argv[1]) if n.isalpha() and n != 'journal'))"
+    code = f"import os, sys, torch\n{seen}\ntorch.optim.SGD(torch.nn.Linear(1, 1).parameters())\n{seen}\n"
+    argv = [sys.executable, "-c", code, str(tmp_path / "steps")]
+    said = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines() == ["['torch']", "['optimizer', 'torch']"], said.stderr
