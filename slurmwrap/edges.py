@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from slurmwrap.retry.gate import Gate
     from slurmwrap.retry.history import NodeHistory, Removal, Repair
     from slurmwrap.retry.submission import Submission
+    from slurmwrap.store.userstate import PastFailure
 else:
     Protocol = object  # only type checkers look
 
@@ -272,8 +273,8 @@ class Memory(Protocol):
     def passed(self, fingerprint: str) -> bool:
         """This very script, code and environment passed its pre-run before."""
 
-    def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
-        """Reasons of the deterministic failures of this very script, code and arguments since its last success."""
+    def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
+        """Deterministic failures of this very script, code and arguments since its last success, newest first."""
 
     def site_listens(self) -> bool:
         """The site's reconciler can be told of a submission from here."""

@@ -11,6 +11,7 @@ import pwd
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 
 from slurmwrap import stages, submit
 from slurmwrap.cli import caller
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from slurmwrap.prerun.finding import Finding
     from slurmwrap.submit.desk import TrialJob
 
+_LISTED = 2000  # names of one directory
 WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
 
 
@@ -242,7 +244,24 @@ def _trials(environ: Mapping[str, str]) -> Trials:
         named_files=lambda request: inputs.named_files(request, passed_on(request, environ, here)),
         digest=_digest,
         entry_files=lambda request: _entry_files(request, passed_on(request, environ, here)),
+        changed_at=_changed_at,
+        files_in=_files_in,
     )
+
+
+def _changed_at(path: str) -> float | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return max(found.st_mtime, found.st_ctime)
+
+
+def _files_in(folder: str) -> tuple[str, ...]:
+    try:
+        return tuple(islice(os.listdir(folder), _LISTED))
+    except OSError:
+        return ()
 
 
 def _digest(path: str) -> str | None:

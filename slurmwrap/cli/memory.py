@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from time import localtime, strftime, time
+from time import time
 
 from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import StoreError
@@ -50,12 +50,10 @@ class HomeMemory:
         """The newest pre-run of this fingerprint passed."""
         return self.state.passed(fingerprint) is not None
 
-    def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
-        """Reasons, newest first, each with its job and time: by the user's own reconcile and by the site's word."""
-        past = self.state.failed_before(
-            script_sha256, fingerprint=fingerprint, told=self._told(script_sha256, fingerprint)
-        )
-        return tuple(_told(failure) for failure in past)
+    def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
+        """Newest first: by the user's own reconcile and by the site's word."""
+        told = self._told(script_sha256, fingerprint)
+        return self.state.failed_before(script_sha256, fingerprint=fingerprint, told=told)
 
     def _told(self, script_sha256: str, fingerprint: str) -> tuple[tuple[AttemptRecord, Submission], ...]:
         """What the site sealed for this user about his earlier submissions of the very same."""
@@ -194,9 +192,3 @@ def touch(path: str) -> None:
 
 def _unique() -> str:
     return os.urandom(6).hex()
-
-
-def _told(failure: PastFailure) -> str:
-    kind = "its pre-run, job" if failure.prerun else "job"
-    when = strftime("%Y-%m-%d %H:%M", localtime(failure.at))
-    return f"{failure.reason or failure.category} ({kind} {failure.job_id}, {when})"

@@ -43,7 +43,7 @@ _CLOCKS_S = 300.0  # retry.record.CLOCKS_S: ids come back, and a run is of the l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastFailure:
-    """One earlier failure of a script that retrying cannot mend."""
+    """One earlier failure of a script that retrying cannot fix."""
 
     job_id: int  # of the job, or of the pre-run
     at: float
@@ -53,6 +53,14 @@ class PastFailure:
     fingerprint: str = ""  # of script, arguments, code and environment, as gsub computed it then
     prerun: bool = False
     evidence: tuple[Citation, ...] = ()
+    input_path: str = ""  # the file that was blamed
+    node: str = ""  # that kernel, Slurm or NVML blame
+
+    @property
+    def error(self) -> str:
+        """What went wrong, in the words of the job's output where they are known."""
+        root = next((c.text.strip() for c in self.evidence if c.role == "root" and c.text.strip()), "")
+        return self.reason or self.category if self.prerun or not root else root
 
 
 class UserState:
@@ -280,6 +288,8 @@ def _from_attempt(record: AttemptRecord, fingerprint: str) -> PastFailure:
         signature=diagnosis.signature,
         fingerprint=fingerprint,
         evidence=diagnosis.evidence,
+        input_path=diagnosis.input_path,
+        node=diagnosis.node,
     )
 
 
@@ -292,6 +302,7 @@ def _from_prerun(record: PrerunRecord) -> PastFailure:
         fingerprint=record.fingerprint,
         prerun=True,
         evidence=record.verdict.evidence,
+        input_path=record.verdict.input_path,
     )
 
 

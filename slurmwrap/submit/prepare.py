@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from slurmwrap import stages
 from slurmwrap.cluster.limits import Quotas
-from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import StaticFailed
 from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest, Wish
@@ -133,7 +132,7 @@ def _checked(
     mode = request.own.prerun or desk.config.prerun.mode
     refused = [
         *blocked_inputs(inputs, desk),
-        *repeated(desk.memory.failures(sha256_hex(request.script.content), mark)),
+        *repeated(request, inputs, desk, mark),
     ]
     if refused and not request.own.force and mode != "only":  # a pre-run alone is how to find out
         raise refused[0]
@@ -145,7 +144,7 @@ def _checked(
     errors = [describe(f) for f in findings if f.severity is Severity.ERROR]
     if errors and not request.own.force:
         verdict = static_verdict(findings, errors[0], desk.clock.now() - began)
-        raise StaticFailed("\n".join(errors), hint="mend it, or submit as it is with --force", verdict=verdict)
+        raise StaticFailed("\n".join(errors), hint="Fix it, or submit it unchanged with --force.", verdict=verdict)
     return findings, (*forced, *errors)
 
 

@@ -6,17 +6,23 @@ Refusals are values: --force overrides them, and what it overrode is remembered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from re import sub
 from time import localtime, strftime
 
+from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import RefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slurmwrap.job.request import JobRequest
     from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.store.userstate import PastFailure
     from slurmwrap.submit.desk import Desk
+    from slurmwrap.submit.unchanged import Surroundings
 
 _EVERYBODY = -1
 _TIMES = 2  # Philly retried blindly; two failures of the very same are proof enough
+_SHOWN = 2  # different errors
 
 
 def blocked_inputs(inputs: Sequence[str], desk: Desk) -> list[RefusedError]:
@@ -28,16 +34,53 @@ def blocked_inputs(inputs: Sequence[str], desk: Desk) -> list[RefusedError]:
     return [_blocked(path, block, desk) for path, block in found if block is not None]
 
 
-def repeated(failures: Sequence[str]) -> list[RefusedError]:
-    """A refusal when the very same script, code and arguments failed twice. `failures`: newest first."""
+def repeated(request: JobRequest, inputs: Sequence[str], desk: Desk, mark: str) -> list[RefusedError]:
+    """A refusal when the very same failed twice, and nothing changed since that could have fixed it.
+
+    `mark`: its fingerprint: the same script, code, arguments, options and environment.
+    """
+    failures = desk.memory.failures(sha256_hex(request.script.content), mark)
+    if len(failures) >= _TIMES:
+        from slurmwrap.submit.unchanged import standing
+
+        failures = standing(failures, _surroundings(request, inputs, desk))
     if len(failures) < _TIMES:
         return []
     return [
         RefusedError(
-            f"this very script failed {len(failures)} times, unchanged: {failures[0]}; before that: {failures[1]}",
-            hint="change the script, its code or its arguments, or submit anyway with --force",
+            f"this script failed {_times(len(failures))}, unchanged, with: {_errors(failures)}",
+            hint="Fix it, or submit it anyway with --force.",
         )
     ]
+
+
+def _surroundings(request: JobRequest, inputs: Sequence[str], desk: Desk) -> Surroundings:
+    from slurmwrap.submit.unchanged import Surroundings
+
+    return Surroundings(
+        script=request.script.content.decode("utf-8", "replace"),
+        chdir=request.chdir,
+        environ=desk.environ,
+        inputs=inputs,
+        code=tuple(desk.trials.entry_files(request)),
+        changed_at=desk.trials.changed_at,
+        files_in=desk.trials.files_in,
+    )
+
+
+def _times(count: int) -> str:
+    return "twice" if count == _TIMES else f"{count} times"
+
+
+def _errors(failures: Sequence[PastFailure]) -> str:
+    """Each different error once, newest first, with the newest job that ended so."""
+    newest: dict[str, PastFailure] = {}
+    for failure in failures:
+        newest.setdefault(sub(r"^(?:srun|slurmstepd|sbatch): (?:error|fatal): ", "", failure.error), failure)
+    told = [
+        f"{error.rstrip('.')} ({'pre-run ' if one.prerun else ''}job {one.job_id})" for error, one in newest.items()
+    ]
+    return "; before that: ".join(told[:_SHOWN])
 
 
 def _in_force(desk: Desk) -> dict[str, BlockedInput]:
@@ -51,7 +94,7 @@ def _blocked(path: str, block: BlockedInput, desk: Desk) -> RefusedError:
     job = f"slurmwrap why {block.job_id} shows the line; " if block.uid == desk.uid and block.job_id else ""
     return RefusedError(
         f"input {path} is blocked: {_evidence(block, desk)}",
-        hint=f"{job}replace or mend the file (a changed file is free again), or submit anyway with --force",
+        hint=f"{job}replace or fix the file (a changed file is free again), or submit anyway with --force",
     )
 
 
