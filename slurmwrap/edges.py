@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from slurmwrap.retry.decision import RetryDecision, Ruled, Strike
     from slurmwrap.retry.gate import Gate
     from slurmwrap.retry.history import NodeHistory, Removal, Repair
+    from slurmwrap.retry.past_failure import PastFailure
     from slurmwrap.retry.submission import Submission
-    from slurmwrap.store.userstate import PastFailure
 else:
     Protocol = object  # only type checkers look
 

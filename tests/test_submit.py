@@ -31,10 +31,10 @@ from slurmwrap.profiling.key import profile_key_of, published_key_of
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord
 from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.past_failure import PastFailure
 from slurmwrap.retry.submission import Submission
 from slurmwrap.store.inflight import Flights, guests
 from slurmwrap.store.inflight import submitted as submitted_trial
-from slurmwrap.store.userstate import PastFailure
 from slurmwrap.submit import Desk, Sent, TrialJob, Trials, prepare, send
 from slurmwrap.submit.attach import sweep as look_after
 from slurmwrap.submit.conclude import Waiting, conclude

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from slurmwrap.profiling.profile import ResourceProfile
     from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
     from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.retry.past_failure import PastFailure
     from slurmwrap.retry.submission import Submission
-    from slurmwrap.store.userstate import PastFailure, UserState
+    from slurmwrap.store.userstate import UserState
 
 _STEPS_KEPT_S = 180 * 86400.0  # longer than a job waits, runs and is retried
 _STEPS_LOOKED_S = 86400.0

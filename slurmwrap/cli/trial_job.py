@@ -116,6 +116,7 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
         command=request.own.prerun_command,
         profile_s=times.profile_s,
         overlay=settings.overlay,
+        caches=settings.caches,
     )
     _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)

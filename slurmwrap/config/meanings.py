@@ -86,6 +86,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "",
             "A private overlay over the user's directories, so that a trial leaves nothing, where namespaces allow it.",
         ),
+        "caches": (
+            _G,
+            "",
+            """Caches that a trial writes to as they are, so that its job need not download again: per entry the places
+            that its tool looks in, of which the first that is set counts; [] for none.""",
+        ),
     },
     "placement": {
         "enabled": (_G, "", "Whether gsub says where jobs should run."),

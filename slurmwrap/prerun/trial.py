@@ -64,6 +64,7 @@ class TrialSpec:
     command: str = ""  # --prerun-command: runs in the script's place
     profile_s: float = 0.0  # after the steps that count as a pass, so long for the CPU curve; 0: none
     overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
+    caches: tuple[str, ...] = ()  # prerun.caches: what is written there stays
 
     @property
     def step_dir(self) -> str:

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 
 from slurmwrap.errors import StoreError
-from slurmwrap.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from slurmwrap.diagnosis.evidence import Citation
     from slurmwrap.profiling.profile import ResourceProfile
     from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
     from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.retry.past_failure import PastFailure
     from slurmwrap.retry.submission import Submission
 
 DATABASE = "user.db"
@@ -39,28 +38,6 @@ _SPOOL_FILES = 200  # newest that are looked at: each costs an open
 _SUBMISSIONS = 20  # newest of one script that are looked at
 _SPOOL_BYTES = 1 << 20
 _CLOCKS_S = 300.0  # retry.record.CLOCKS_S: ids come back, and a run is of the last submission before it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastFailure:
-    """One earlier failure of a script that retrying cannot fix."""
-
-    job_id: int  # of the job, or of the pre-run
-    at: float
-    category: str
-    reason: str  # advice of the diagnosis, or the verdict's reason
-    signature: str = ""
-    fingerprint: str = ""  # of script, arguments, code and environment, as gsub computed it then
-    prerun: bool = False
-    evidence: tuple[Citation, ...] = ()
-    input_path: str = ""  # the file that was blamed
-    node: str = ""  # that kernel, Slurm or NVML blame
-
-    @property
-    def error(self) -> str:
-        """What went wrong, in the words of the job's output where they are known."""
-        root = next((c.text.strip() for c in self.evidence if c.role == "root" and c.text.strip()), "")
-        return self.reason or self.category if self.prerun or not root else root
 
 
 class UserState:
@@ -278,6 +255,8 @@ def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) 
 
 
 def _from_attempt(record: AttemptRecord, fingerprint: str) -> PastFailure:
+    from slurmwrap.retry.past_failure import PastFailure
+
     diagnosis = record.diagnosis
     assert diagnosis is not None  # the query asks for judged attempts only
     return PastFailure(
@@ -294,6 +273,8 @@ def _from_attempt(record: AttemptRecord, fingerprint: str) -> PastFailure:
 
 
 def _from_prerun(record: PrerunRecord) -> PastFailure:
+    from slurmwrap.retry.past_failure import PastFailure
+
     return PastFailure(
         job_id=record.prerun_job_id,
         at=record.at,

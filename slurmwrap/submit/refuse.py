@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.job.request import JobRequest
     from slurmwrap.retry.blocked import BlockedInput
-    from slurmwrap.store.userstate import PastFailure
+    from slurmwrap.retry.past_failure import PastFailure
     from slurmwrap.submit.desk import Desk
     from slurmwrap.submit.unchanged import Surroundings
 

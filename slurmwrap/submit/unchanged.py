@@ -6,7 +6,7 @@ wrongly costs its user more than one that fails a third time. Pure; the caller h
 
 from __future__ import annotations
 
-import os
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -14,7 +14,7 @@ from slurmwrap.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.store.userstate import PastFailure
+    from slurmwrap.retry.past_failure import PastFailure
 
 # A node, a driver or a neighbor may be the cause: another run may end well.
 _MAY_BE_THE_NODE = frozenset(("core_dump", "invalid_memory_access", "cuda_failure"))
@@ -56,11 +56,11 @@ def _may_be_fixed(failure: PastFailure, around: Surroundings) -> bool:
         return True
     texts = [c.text for c in failure.evidence if c.role != "cascade"]
     said = "\n".join([failure.reason, *texts] if failure.prerun else texts)
-    blamed = [os.path.join(around.chdir, path) for path in _paths(failure.input_path, said)]
+    blamed = [posixpath.join(around.chdir, path) for path in _paths(failure.input_path, said)]
     if failure.category == "permission_error":
         if not blamed:
             return True  # a token or a licence: it cannot be looked at
-        blamed += [os.path.dirname(path) for path in blamed]
+        blamed += [posixpath.dirname(path) for path in blamed]
     missing = bool(_MISSING.search(said))
     if any(_appeared(path, missing, around) or _changed(path, failure.at, around) for path in blamed):
         return True
@@ -105,9 +105,9 @@ def _packages_may_have_changed(since: float, around: Surroundings) -> bool:
         expanded = re.sub(r"^~(?=/)|\$\{?HOME\}?", lambda _: home, found)
         if "$" in expanded:
             return True
-        prefixes.append(os.path.join(around.chdir, expanded))
+        prefixes.append(posixpath.join(around.chdir, expanded))
     path = [folder for folder in around.environ.get("PATH", "").split(":") if folder.startswith("/")]
-    prefixes += [os.path.dirname(folder) for folder in path if os.path.basename(folder) == "bin"]
+    prefixes += [posixpath.dirname(folder) for folder in path if posixpath.basename(folder) == "bin"]
     libraries = [folder for folder in around.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     places = [*path, *libraries, *_package_folders([*prefixes, f"{home}/.local"], around)]
     return any(_changed(place, since, around) for place in dict.fromkeys(places))
@@ -123,6 +123,6 @@ def _package_folders(prefixes: Sequence[str], around: Surroundings) -> Iterator[
 
 def _beside(around: Surroundings) -> Iterator[str]:
     """Files where the job runs and beside its programs: settings and data that the code names itself."""
-    for folder in dict.fromkeys([around.chdir, *(os.path.dirname(path) for path in around.code if path[:1] == "/")]):
+    for folder in dict.fromkeys([around.chdir, *(posixpath.dirname(path) for path in around.code if path[:1] == "/")]):
         names = [name for name in around.files_in(folder) if not name.startswith(".")]
         yield from (f"{folder}/{name}" for name in names[:_FILES] if not name.endswith(_WRITTEN_BY_JOBS))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slurmwrap.diagnosis.evidence import Citation
-from slurmwrap.store.userstate import PastFailure
+from slurmwrap.retry.past_failure import PastFailure
 from slurmwrap.submit.unchanged import Surroundings, standing
 
 AT = 1_000_000.0
