@@ -30,7 +30,15 @@ from slurmwrap.job.command_line import own_options, words_for_sbatch
 from slurmwrap.job.getopt import Names, names_with
 from slurmwrap.job.options import MAKING
 from slurmwrap.job.parse import parse_request
-from slurmwrap.job.passthrough import open_file, passthrough_reason, says_yes, site_reason, switched_off
+from slurmwrap.job.passthrough import (
+    inside_prerun,
+    open_file,
+    passthrough_reason,
+    says_yes,
+    site_reason,
+    switched_off,
+    without_outer_job,
+)
 from slurmwrap.job.request import JobRequest
 
 TYPE_CHECKING = False
@@ -130,10 +138,10 @@ def _main(words: list[str], voice: Voice) -> int:
         from slurmwrap.cli.answered import answer
 
         return answer(words_for_sbatch(words), asked, HELP)
-    reason = off or passthrough_reason(request)
+    reason = off or inside_prerun(environ) or passthrough_reason(request, at_terminal=caller.is_at_terminal())
     stages.reached("parse")
     if reason is None:
-        return _submit(words, request, environ, voice, stdin)
+        return _submit(words, request, without_outer_job(environ), voice, stdin)
     return _pass(reason, words, request, voice, stdin)
 
 
