@@ -14,7 +14,7 @@ import pytest
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.limits import Limits, Qos, Quotas
-from slurmwrap.cluster.node import Node, NodeLoad, Snapshot
+from slurmwrap.cluster.node import Node, NodeLoad, Partition, Snapshot
 from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.config import Config, Placement, Prerun
 from slurmwrap.diagnosis.evidence import Citation
@@ -537,6 +537,41 @@ def test_a_script_that_failed_twice_unchanged_is_refused_with_each_error_once(
     assert caught.value.hint == "Fix it, or submit it anyway with --force."
     (overridden,) = prepare(request("--force"), at).forced
     assert overridden.startswith("this script failed ")
+
+
+GPU, BIG = Partition(name="gpu", total_nodes=8), Partition(name="big", total_nodes=30)
+CLOUD = replace(NODES[0], flags=frozenset({"CLOUD", "POWERED_DOWN"}))
+
+
+@pytest.mark.parametrize(
+    ("words", "partitions", "nodes", "refused"),
+    [
+        (("-N20",), (GPU,), NODES, True),
+        (("-N8",), (GPU,), NODES, False),
+        (("-N4-20",), (GPU,), NODES, False),
+        (("-N20", "-pgpu,big"), (GPU, BIG), NODES, False),
+        (("-N40", "-pgpu,big"), (GPU, BIG), NODES, True),
+        (("-N20", "--reservation=x"), (GPU,), NODES, False),
+        (("-N20", "-phidden"), (GPU,), NODES, False),
+        (("-N20",), (replace(GPU, total_nodes=None),), NODES, False),
+        (("-N20",), (GPU,), (CLOUD, *NODES[1:]), False),  # more may join
+        (("-N20",), (GPU,), tuple(replace(n, state="DOWN") for n in NODES), True),
+        (("-N20", "--prerun=only"), (GPU,), NODES, False),
+    ],
+)
+def test_more_nodes_than_the_partition_has_are_refused_where_that_is_certain(
+    words: tuple[str, ...], partitions: tuple[Partition, ...], nodes: tuple[Node, ...], refused: bool
+) -> None:
+    slurm = FakeSlurm()
+    slurm.snapshot = lambda: Snapshot(taken_at=NOW, nodes=nodes, default_partition="gpu", partitions=partitions)  # type: ignore[method-assign]
+    at = desk(slurm, FakeMemory())
+    if not refused:
+        assert prepare(request(*words), at).forced == ()
+        return
+    with pytest.raises(RefusedError, match=r"\d+ nodes: partition \w+ has \d+, so the job could never start"):
+        prepare(request(*words), at)
+    (overridden,) = prepare(request(*words, "--force"), at).forced
+    assert "could never start" in overridden
 
 
 def test_a_file_that_was_added_since_is_no_reason_to_refuse() -> None:

@@ -180,9 +180,16 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         return make_trial(of, job_id, release_at, desk=desk)
 
     meanwhile = desk.memory.expect_submission if isinstance(desk.memory, HomeMemory) else None
-    sent = submit.send(prepared, desk, trial, _show, meanwhile)
+    as_json = prepared.request.own.json
+    sent = submit.send(prepared, desk, trial, _show_errors if as_json else _show, meanwhile)
     result = sent.result
-    _show(result)
+    if as_json:
+        from slurmwrap.cli.submission_json import submission_json
+
+        _show_errors(result)
+        caller.say(submission_json(prepared, sent, desk.cluster) + "\n")
+    else:
+        _show(result)
     if result.timed_out:
         voice.say(f"{_no_answer(result)}: it is not known whether the job was submitted")
         voice.say("look with squeue --me before you try again")
@@ -222,9 +229,13 @@ def _no_answer(result: SbatchResult) -> str:
 
 def _show(result: SbatchResult) -> None:
     """sbatch's own words."""
+    _show_errors(result)
+    caller.say(result.stdout)
+
+
+def _show_errors(result: SbatchResult) -> None:
     sys.stderr.write(result.stderr)
     sys.stderr.flush()
-    caller.say(result.stdout)
 
 
 # --- wiring ----------------------------------------------------------------------------------------------------------

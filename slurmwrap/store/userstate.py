@@ -142,6 +142,17 @@ class UserState:
                     known[int(told["job_id"])] = float(told["at"])
         return tuple(sorted(known, key=lambda job_id: known[job_id], reverse=True))
 
+    def newest_submissions(self, limit: int) -> tuple[tuple[int, float, str], ...]:
+        """(job id, when, name) of those that are taken in, newest first."""
+        with self._rows(f"SELECT job_id, at, name FROM submissions ORDER BY at DESC LIMIT {limit:d}") as rows:
+            return tuple((int(row["job_id"]), float(row["at"]), str(row["name"])) for row in rows)
+
+    def newest_runs(self, limit: int) -> tuple[tuple[str, float, str, str], ...]:
+        """(address, when it was submitted, name, final state) of runs, newest first."""
+        query = f"SELECT address, submit_time, name, state FROM attempts ORDER BY submit_time DESC LIMIT {limit:d}"
+        with self._rows(query) as rows:
+            return tuple((str(r["address"]), float(r["submit_time"]), str(r["name"]), str(r["state"])) for r in rows)
+
     def failed_before(
         self,
         script_sha256: str,
@@ -200,9 +211,14 @@ class UserState:
         found = map(submission_in, contents)
         return [one for one in found if one is not None and one.script_sha256 == script_sha256]
 
-    def _fresh(self, context: str, mark: str) -> list[bytes]:
-        """Of the newest files of the spool those of one context that hold `mark`, the newest first."""
-        words = (f'"{context}"'.encode(), f'"{mark}"'.encode())  # looked for before JSON is read: a sweep leaves many
+    def fresh(self, context: str) -> list[bytes]:
+        """Of the newest files of the spool those of one context, the newest first."""
+        return self._fresh(context)
+
+    def _fresh(self, context: str, mark: str = "") -> list[bytes]:
+        """The same, of which only those count that hold `mark`."""
+        # looked for before JSON is read: a sweep leaves many
+        words = tuple(f'"{word}"'.encode() for word in (context, mark) if word)
         try:
             names = sorted(entry.name for entry in os.scandir(f"{self.place}/{SPOOL}") if entry.name.endswith(".obs"))
         except OSError:

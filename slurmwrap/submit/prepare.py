@@ -20,7 +20,7 @@ from slurmwrap.records import replace
 from slurmwrap.submit import incidents
 from slurmwrap.submit.desk import Desk, Prepared
 from slurmwrap.submit.outlook import outlook
-from slurmwrap.submit.refuse import blocked_inputs, repeated
+from slurmwrap.submit.refuse import blocked_inputs, impossible, repeated
 from slurmwrap.submit.remember import known_profile
 
 TYPE_CHECKING = False
@@ -43,6 +43,10 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     stages.reached("fingerprint and checks")
     snapshot = desk.slurm.snapshot()
     stages.reached("snapshot")
+    if (request.own.prerun or desk.config.prerun.mode) != "only" and (refused := impossible(request, snapshot)):
+        if not request.own.force:
+            raise refused[0]
+        forced = (*forced, *map(str, refused))
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )

@@ -14,6 +14,7 @@ from slurmwrap.errors import RefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Snapshot
     from slurmwrap.job.request import JobRequest
     from slurmwrap.retry.blocked import BlockedInput
     from slurmwrap.retry.past_failure import PastFailure
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _EVERYBODY = -1
 _TIMES = 2  # Philly retried blindly; two failures of the very same are proof enough
+_MAY_JOIN = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "FUTURE"))  # node state flags, scontrol(1)
 _SHOWN = 2  # different errors
 
 
@@ -50,6 +52,27 @@ def repeated(request: JobRequest, inputs: Sequence[str], desk: Desk, mark: str) 
         RefusedError(
             f"this script failed {_times(len(failures))}, unchanged, with: {_errors(failures)}",
             hint="Fix it, or submit it anyway with --force.",
+        )
+    ]
+
+
+def impossible(request: JobRequest, snapshot: Snapshot) -> list[RefusedError]:
+    """A refusal for more nodes than each of the job's partitions has, drained ones and those of a cloud counted: Slurm
+    takes such a job and lets it wait for ever (EnforcePartLimits=NO, slurm.conf(5)). Where nodes may join while Slurm
+    runs, nothing is certain."""
+    asked = request.shape.nodes or 0
+    names = (request.value("partition") or snapshot.default_partition).split(",")
+    sizes = {p.name: p.total_nodes for p in snapshot.partitions if p.name in names}
+    elsewhere = request.hetjob or any(request.setting(option) for option in ("reservation", "cluster-constraint"))
+    if elsewhere or set(names) != set(sizes) or any(n.flags & _MAY_JOIN for n in snapshot.nodes):
+        return []
+    if not all(size and asked > size for size in sizes.values()):
+        return []
+    name, most = max(((name, size or 0) for name, size in sizes.items()), key=lambda pair: pair[1])
+    return [
+        RefusedError(
+            f"{asked} nodes: partition {name} has {most}, so the job could never start",
+            hint=f"Ask for at most {most} nodes (--nodes={most}), or submit it anyway with --force.",
         )
     ]
 

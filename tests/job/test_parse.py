@@ -221,6 +221,13 @@ def test_own_options_rank_script_environment_flags() -> None:
         ),
         (("--prerun=", "train.sbatch"), {}, "Invalid --prerun specification: ''", 255),
         (
+            ("--prerun", "late.sbatch"),
+            {},
+            "--prerun needs a mode: --prerun=auto|wait|gate|off|only|profile",
+            255,
+        ),
+        (("--prerun-gpus", "late.sbatch"), {}, "Invalid --prerun-gpus specification: 'late.sbatch'", 255),
+        (
             ("train.sbatch",),
             {"environ": {"GSUB_PRERUN": "x"}},
             "GSUB_PRERUN: Invalid --prerun specification: 'x'",
