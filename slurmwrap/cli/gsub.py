@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str], voice: Voice) -> int:
     environ, stdin = dict(os.environ), _Stdin()
-    if "_SLURMWRAP_COMPLETE" in environ and not words:
+    if "SLURMWRAP_COMPLETE" in environ and not words:
         from slurmwrap.cli.recent import print_recent
 
         return print_recent(environ)

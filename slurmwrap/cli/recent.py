@@ -1,4 +1,4 @@
-"""The user's newest runs for TAB: `_SLURMWRAP_COMPLETE=jobs gsub` prints them as squeue does, since gsub starts fast.
+"""The user's newest runs for TAB: `SLURMWRAP_COMPLETE=jobs gsub` prints them as squeue does, since gsub starts fast.
 
 Standard library only. Slurm is not asked, nothing is written, and what cannot be read is left out.
 """

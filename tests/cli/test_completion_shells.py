@@ -146,7 +146,7 @@ def test_sbatch_is_completed_where_it_is_gsub_by_another_name(
 
 
 RECENT = """#!/bin/sh
-[ "$_SLURMWRAP_COMPLETE" = jobs ] && [ $# = 0 ] && printf '47|FAILED|train\\n46||two words\\n'
+[ "$SLURMWRAP_COMPLETE" = jobs ] && [ $# = 0 ] && printf '47|FAILED|train\\n46||two words\\n'
 """
 
 

@@ -19,7 +19,7 @@ HERE = Submission(cluster="lab", job_id=81, uid=os.getuid(), user="ada", at=100.
 
 
 def told(home: Path) -> list[str]:
-    environ = {"HOME": str(home), "XDG_STATE_HOME": f"{home}/state", "_SLURMWRAP_COMPLETE": "jobs"}
+    environ = {"HOME": str(home), "XDG_STATE_HOME": f"{home}/state", "SLURMWRAP_COMPLETE": "jobs"}
     done = subprocess.run(
         [sys.executable, start.__file__], env=environ, cwd=home, capture_output=True, text=True, timeout=60,
         stdin=subprocess.DEVNULL,
