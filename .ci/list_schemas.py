@@ -157,6 +157,28 @@ _PRERUN = {
 }
 
 
+_SUBMISSION = {
+    "job_id": maybe(_WHOLE) | {"description": "null where Slurm refused the job, or its answer was lost: see `error`"},
+    "cluster": _TEXT,
+    "exit_code": {**_WHOLE, "description": "sbatch's, and gsub's own"},
+    "error": {**_TEXT, "description": "sbatch's last word where there is no job"},
+    "prerun": _object(
+        {
+            "mode": {"enum": ["auto", "gate", "off", "profile"]},
+            "reason": _TEXT,
+            "job_id": {**maybe(_WHOLE), "description": "the pre-run's own job; null for none"},
+            "shared": {**_FLAG, "description": "it is the pre-run of an earlier submission"},
+        }
+    ),
+    "changes": {
+        "type": "array",
+        "items": _object({"option": _TEXT, "old": maybe(_TEXT), "new": maybe(_TEXT), "reason": _TEXT}),
+    },
+    "warnings": {"type": "array", "items": _object({"message": _TEXT, "file": _TEXT, "line": _WHOLE, "fix": _TEXT})},
+    "forced": {"type": "array", "items": _TEXT, "description": "refusals that --force overrode"},
+}
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """File name (without .schema.json) -> schema."""
     pages: dict[str, dict[str, Any]] = {}
@@ -193,6 +215,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     pages["incident"] = _page("incident", "incidents show", {**_incident(known), "runs": runs}, known)
     known = {}
     pages["spool"] = _list("spool", "spool list", record(Heap, known), known)
+    pages["submission"] = {**_page("submission", "", _SUBMISSION, {}), "title": "gsub --json"}
     return pages
 
 

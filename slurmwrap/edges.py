@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from slurmwrap.retry.decision import RetryDecision, Ruled, Strike
     from slurmwrap.retry.gate import Gate
     from slurmwrap.retry.history import NodeHistory, Removal, Repair
+    from slurmwrap.retry.past_failure import PastFailure
     from slurmwrap.retry.submission import Submission
 else:
     Protocol = object  # only type checkers look
@@ -284,8 +285,8 @@ class Memory(Protocol):
     def remember_completed(self, fingerprint: str, at: float) -> None:
         """Keeps that a run of the very same completed."""
 
-    def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
-        """Reasons of the deterministic failures of this very script, code and arguments since its last success."""
+    def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
+        """Deterministic failures of this very script, code and arguments since its last success, newest first."""
 
     def site_listens(self) -> bool:
         """The site's reconciler can be told of a submission from here."""

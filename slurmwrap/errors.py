@@ -10,7 +10,7 @@
     ├─ SlurmError             1   Slurm refused; carries sbatch's/scontrol's own text and exit code
     │  └─ SlurmUnreachable    1   no controller, a time-out
     │     └─ NoSlurmConf      1   no slurm.conf: nothing of Slurm's can work, and every command would try for 60 s
-    ├─ RefusedError           5   we refuse: blocked input, the same failure twice (--force overrides)
+    ├─ RefusedError           5   we refuse: blocked input, the same failure twice, too many nodes (--force overrides)
     ├─ PrerunFailed           3   --prerun=wait|only|gate: the pre-run found a failure
     │  └─ StaticFailed      3   the static stage found it: nothing was submitted, not even a pre-run
     ├─ PrerunInconclusive     4   --prerun=only: nothing proven

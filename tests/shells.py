@@ -201,15 +201,16 @@ class Desk:
         self.home.mkdir()
         self.work.mkdir()
         for name in ("sinfo", "scontrol", "squeue", "sacctmgr"):
-            self._program(name, STAND_IN)
+            self.program(name, STAND_IN)
         for name in ("gsub", "sbatch"):
-            self._program(name, RECORDER)
+            self.program(name, RECORDER)
         for name in ("train.sbatch", "my data.txt"):
             (self.work / name).touch()
         (self.work / "sub").mkdir()
         self.env = {"PATH": f"{self.home}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", "USER": "somebody"}
 
-    def _program(self, name: str, text: str) -> None:
+    def program(self, name: str, text: str) -> None:
+        """Puts a stand-in on PATH."""
         (self.home / name).write_text(text, encoding="utf-8")
         (self.home / name).chmod(0o755)
 

@@ -14,7 +14,7 @@ import pytest
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.limits import Limits, Qos, Quotas
-from slurmwrap.cluster.node import Node, NodeLoad, Snapshot
+from slurmwrap.cluster.node import Node, NodeLoad, Partition, Snapshot
 from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.config import Config, Placement, Prerun
 from slurmwrap.diagnosis.evidence import Citation
@@ -31,6 +31,7 @@ from slurmwrap.profiling.key import profile_key_of, published_key_of
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import PrerunRecord
 from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.past_failure import PastFailure
 from slurmwrap.retry.submission import Submission
 from slurmwrap.store.inflight import Flights, guests
 from slurmwrap.store.inflight import submitted as submitted_trial
@@ -124,7 +125,7 @@ class FakeMemory:
     ran_well: bool = False  # a run of it completed
     runs: tuple[tuple[int, float], ...] = ()  # whose end nobody judged
     completed_at: list[float] = field(default_factory=list)  # as Slurm said
-    past_failures: tuple[str, ...] = ()
+    past_failures: tuple[PastFailure, ...] = ()
     submissions: list[Submission] = field(default_factory=list)
     preruns: list[PrerunRecord] = field(default_factory=list)
     listening: bool = True
@@ -151,7 +152,7 @@ class FakeMemory:
     def remember_completed(self, fingerprint: str, at: float) -> None:
         self.completed_at.append(at)
 
-    def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
+    def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         return self.past_failures
 
     def site_listens(self) -> bool:
@@ -516,16 +517,86 @@ def test_a_file_with_other_content_under_a_blocked_path_is_free() -> None:
     )
 
 
-@pytest.mark.parametrize(("failures", "refused"), [((), False), (("x",), False), (("KeyError 'lr'", "x"), True)])
-def test_a_script_that_failed_twice_unchanged_is_refused(failures: tuple[str, ...], refused: bool) -> None:
+def failed(job_id: int, error: str = "KeyError: 'lr'", **more: Any) -> PastFailure:
+    evidence = (Citation(source="out", line=8, text=error),)
+    return PastFailure(
+        **{"job_id": job_id, "at": NOW, "category": "traceback_from_crash", "reason": "Fix it", "evidence": evidence}
+        | more
+    )
+
+
+PMIX = "srun: error: MPI: Cannot create context for mpi/pmix"
+OTHER = failed(7, "ValueError: bad shape")
+
+
+@pytest.mark.parametrize(
+    ("failures", "said"),
+    [
+        ((), ""),
+        ((failed(9),), ""),
+        ((failed(9), failed(7)), "failed twice, unchanged, with: KeyError: 'lr' \\(job 9\\)$"),
+        ((failed(9), failed(8), failed(7)), "failed 3 times, unchanged, with: KeyError: 'lr' \\(job 9\\)$"),
+        ((failed(9), OTHER), "with: KeyError: 'lr' \\(job 9\\); before that: ValueError: bad shape \\(job 7\\)$"),
+        ((failed(9, PMIX), failed(7, PMIX)), "with: MPI: Cannot create context for mpi/pmix \\(job 9\\)$"),
+        ((failed(9, reason="no lr", prerun=True),) * 2, "with: no lr \\(pre-run job 9\\)$"),
+    ],
+)
+def test_a_script_that_failed_twice_unchanged_is_refused_with_each_error_once(
+    failures: tuple[PastFailure, ...], said: str
+) -> None:
     at = desk(FakeSlurm(), FakeMemory(past_failures=failures))
-    if not refused:
-        prepare(request(), at)
+    if not said:
+        assert prepare(request(), at).forced == ()
         return
-    with pytest.raises(RefusedError, match="failed 2 times, unchanged: KeyError 'lr'; before that: x"):
+    with pytest.raises(RefusedError, match=said) as caught:
         prepare(request(), at)
+    assert caught.value.hint == "Fix it, or submit it anyway with --force."
     (overridden,) = prepare(request("--force"), at).forced
-    assert overridden.startswith("this very script failed 2 times")
+    assert overridden.startswith("this script failed ")
+
+
+GPU, BIG = Partition(name="gpu", total_nodes=8), Partition(name="big", total_nodes=30)
+CLOUD = replace(NODES[0], flags=frozenset({"CLOUD", "POWERED_DOWN"}))
+
+
+@pytest.mark.parametrize(
+    ("words", "partitions", "nodes", "refused"),
+    [
+        (("-N20",), (GPU,), NODES, True),
+        (("-N8",), (GPU,), NODES, False),
+        (("-N4-20",), (GPU,), NODES, False),
+        (("-N20", "-pgpu,big"), (GPU, BIG), NODES, False),
+        (("-N40", "-pgpu,big"), (GPU, BIG), NODES, True),
+        (("-N20", "--reservation=x"), (GPU,), NODES, False),
+        (("-N20", "-phidden"), (GPU,), NODES, False),
+        (("-N20",), (replace(GPU, total_nodes=None),), NODES, False),
+        (("-N20",), (GPU,), (CLOUD, *NODES[1:]), False),  # more may join
+        (("-N20",), (GPU,), tuple(replace(n, state="DOWN") for n in NODES), True),
+        (("-N20", "--prerun=only"), (GPU,), NODES, False),
+    ],
+)
+def test_more_nodes_than_the_partition_has_are_refused_where_that_is_certain(
+    words: tuple[str, ...], partitions: tuple[Partition, ...], nodes: tuple[Node, ...], refused: bool
+) -> None:
+    slurm = FakeSlurm()
+    slurm.snapshot = lambda: Snapshot(taken_at=NOW, nodes=nodes, default_partition="gpu", partitions=partitions)  # type: ignore[method-assign]
+    at = desk(slurm, FakeMemory())
+    if not refused:
+        assert prepare(request(*words), at).forced == ()
+        return
+    with pytest.raises(RefusedError, match=r"\d+ nodes: partition \w+ has \d+, so the job could never start"):
+        prepare(request(*words), at)
+    (overridden,) = prepare(request(*words, "--force"), at).forced
+    assert "could never start" in overridden
+
+
+def test_a_file_that_was_added_since_is_no_reason_to_refuse() -> None:
+    missing = failed(9, "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'")
+    memory = FakeMemory(past_failures=(missing, missing))
+    with pytest.raises(RefusedError):
+        prepare(request(), desk(FakeSlurm(), memory))
+    there = {"changed_at": {"/data/train.csv": NOW - 9e6}.get}
+    assert prepare(request(), desk(FakeSlurm(), memory, trials=there)).forced == ()
 
 
 def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_not() -> None:
@@ -1164,7 +1235,7 @@ def test_the_sites_minutes_are_for_jobs_without_a_curve(known: bool, seconds: fl
 
 
 def test_of_a_pre_run_alone_nothing_is_refused_that_it_can_find_out() -> None:
-    at = desk(FakeSlurm(), FakeMemory(past_failures=("KeyError 'lr'", "x")))
+    at = desk(FakeSlurm(), FakeMemory(past_failures=(failed(9), failed(7))))
     prepared = prepare(request("--prerun=only"), at)
     assert [warning.severity for warning in prepared.warnings] == [Severity.WARNING]
 

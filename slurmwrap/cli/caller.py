@@ -60,6 +60,11 @@ def reads_one_stream() -> bool:
     return False
 
 
+def is_at_terminal() -> bool:
+    """Whether a person types the call, or reads what it says."""
+    return os.isatty(0) or os.isatty(2)
+
+
 def say(text: str) -> None:
     """`text` on standard output; into a closed pipe it ends us as it would end sbatch, when all is done."""
     try:

@@ -11,6 +11,7 @@ import pwd
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 
 from slurmwrap import stages, submit
 from slurmwrap.cli import caller
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from slurmwrap.prerun.finding import Finding
     from slurmwrap.submit.desk import TrialJob
 
+_LISTED = 2000  # names of one directory
 WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
 
 
@@ -186,9 +188,16 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
         return make_trial(of, job_id, release_at, desk=desk)
 
     meanwhile = desk.memory.expect_submission if isinstance(desk.memory, HomeMemory) else None
-    sent = submit.send(prepared, desk, trial, _show, meanwhile)
+    as_json = prepared.request.own.json
+    sent = submit.send(prepared, desk, trial, _show_errors if as_json else _show, meanwhile)
     result = sent.result
-    _show(result)
+    if as_json:
+        from slurmwrap.cli.submission_json import submission_json
+
+        _show_errors(result)
+        caller.say(submission_json(prepared, sent, desk.cluster) + "\n")
+    else:
+        _show(result)
     if result.timed_out:
         voice.say(f"{_no_answer(result)}: it is not known whether the job was submitted")
         voice.say("look with squeue --me before you try again")
@@ -235,9 +244,13 @@ def _no_answer(result: SbatchResult) -> str:
 
 def _show(result: SbatchResult) -> None:
     """sbatch's own words."""
+    _show_errors(result)
+    caller.say(result.stdout)
+
+
+def _show_errors(result: SbatchResult) -> None:
     sys.stderr.write(result.stderr)
     sys.stderr.flush()
-    caller.say(result.stdout)
 
 
 # --- wiring ----------------------------------------------------------------------------------------------------------
@@ -258,7 +271,24 @@ def _trials(environ: Mapping[str, str], config: Config) -> Trials:
         digest=_digest,
         entry_files=lambda request: _entry_files(request, passed_on(request, environ, here)),
         holder=lambda request: _holder(request, passed_on(request, environ, here), config),
+        changed_at=_changed_at,
+        files_in=_files_in,
     )
+
+
+def _changed_at(path: str) -> float | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return max(found.st_mtime, found.st_ctime)
+
+
+def _files_in(folder: str) -> tuple[str, ...]:
+    try:
+        return tuple(islice(os.listdir(folder), _LISTED))
+    except OSError:
+        return ()
 
 
 def _digest(path: str) -> str | None:

@@ -31,7 +31,15 @@ from slurmwrap.job.command_line import own_options, words_for_sbatch
 from slurmwrap.job.getopt import Names, names_with
 from slurmwrap.job.options import MAKING
 from slurmwrap.job.parse import parse_request
-from slurmwrap.job.passthrough import open_file, passthrough_reason, says_yes, site_reason, switched_off
+from slurmwrap.job.passthrough import (
+    inside_prerun,
+    open_file,
+    passthrough_reason,
+    says_yes,
+    site_reason,
+    switched_off,
+    without_outer_job,
+)
 from slurmwrap.job.request import JobRequest
 
 TYPE_CHECKING = False
@@ -70,7 +78,8 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --no-tune, --no-place    leave CPUs and memory, or nodes and switches, as asked
   --dry-run, --explain     see above
   --force                  submit although a check refuses
-  --json                   with --prerun=only: the verdict as JSON
+  --json                   one JSON object on standard output in place of sbatch's line: the job, its pre-run, what was
+                           changed and why; with --prerun=only: the verdict
   --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
   --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
 
@@ -100,6 +109,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str], voice: Voice) -> int:
     environ, stdin = dict(os.environ), _Stdin()
+    if "SLURMWRAP_COMPLETE" in environ and not words:
+        from slurmwrap.cli.recent import print_recent
+
+        return print_recent(environ)
     off = switched_off(environ)
     if words[:1] == ["new"]:
         from slurmwrap.cli import new
@@ -133,10 +146,10 @@ def _main(words: list[str], voice: Voice) -> int:
         from slurmwrap.cli.answered import answer
 
         return answer(words_for_sbatch(words), asked, HELP)
-    reason = off or passthrough_reason(request)
+    reason = off or inside_prerun(environ) or passthrough_reason(request, at_terminal=caller.is_at_terminal())
     stages.reached("parse")
     if reason is None:
-        return _submit(words, request, environ, voice, stdin)
+        return _submit(words, request, without_outer_job(environ), voice, stdin)
     return _pass(reason, words, request, voice, stdin)
 
 
@@ -168,11 +181,17 @@ def _parsed(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: 
 def _pass(reason: str, words: list[str], request: JobRequest, voice: Voice, stdin: _Stdin) -> int:
     """The call is not for us. Silent, unless the user asked to be shown something."""
     if request.own.dry_run:
+        _refuse_json_of_dry_run(request)
         sys.stdout.buffer.write(request.script.content)
         voice.say(f"{reason} Nothing is changed, nothing submitted.")
         return 0
     if request.own.prerun == "only":
         return _no_prerun(reason, request)
+    if request.own.json:
+        raise UsageError(
+            f"--json: this call goes to sbatch unchanged, which prints no JSON. {reason}",
+            hint="Leave out --json; --parsable prints the job's number alone.",
+        )
     if request.own.explain:
         voice.say(f"{reason} Submitted unchanged.")
     return _unchanged(words, stdin, names_with(request.plugin_options))
@@ -181,6 +200,7 @@ def _pass(reason: str, words: list[str], request: JobRequest, voice: Voice, stdi
 def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Voice, stdin: _Stdin) -> int:
     """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
     nothing = request.own.dry_run or request.own.prerun == "only"
+    _refuse_json_of_dry_run(request)
     try:
         config = configuration.load(environ)
         reason = site_reason(request, config.submit, _user_name() if config.submit.pass_users else "")
@@ -213,6 +233,11 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
     except Exception as error:
         return _after_fault(error, nothing, words, voice, stdin)
     return flow.run(prepared, desk, voice)
+
+
+def _refuse_json_of_dry_run(request: JobRequest) -> None:
+    if request.own.json and request.own.dry_run:
+        raise UsageError("--json: --dry-run prints a batch script", hint="Leave out one of the two.")
 
 
 def _after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Voice, stdin: _Stdin) -> int:
@@ -292,6 +317,8 @@ class _Stdin:
     def read(self) -> bytes:
         """All of it."""
         if self.content is None:
+            if os.isatty(0) and os.isatty(2):  # a person may wait for us, and we for them
+                Voice.of_terminal("gsub").say("reading the batch script from standard input; end it with Ctrl-D")
             self.content = sys.stdin.buffer.read()
         return self.content
 

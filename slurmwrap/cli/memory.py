@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from time import localtime, strftime, time
+from time import time
 
 from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import StoreError
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from slurmwrap.profiling.profile import ResourceProfile
     from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
     from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.retry.past_failure import PastFailure
     from slurmwrap.retry.submission import Submission
-    from slurmwrap.store.userstate import PastFailure, UserState
+    from slurmwrap.store.userstate import UserState
 
 _STEPS_KEPT_S = 180 * 86400.0  # longer than a job waits, runs and is retried
 _STEPS_LOOKED_S = 86400.0
@@ -68,12 +69,10 @@ class HomeMemory:
         """One line in a file of the state directory."""
         self.state.remember_completed(fingerprint, at)
 
-    def failures(self, script_sha256: str, fingerprint: str) -> tuple[str, ...]:
-        """Reasons, newest first, each with its job and time: by the user's own reconcile and by the site's word."""
-        past = self.state.failed_before(
-            script_sha256, fingerprint=fingerprint, told=self._told(script_sha256, fingerprint)
-        )
-        return tuple(_told(failure) for failure in past)
+    def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
+        """Newest first: by the user's own reconcile and by the site's word."""
+        told = self._told(script_sha256, fingerprint)
+        return self.state.failed_before(script_sha256, fingerprint=fingerprint, told=told)
 
     def _told(
         self, script_sha256: str, fingerprint: str, least: int = 2
@@ -215,9 +214,3 @@ def touch(path: str) -> None:
 
 def _unique() -> str:
     return os.urandom(6).hex()
-
-
-def _told(failure: PastFailure) -> str:
-    kind = "its pre-run, job" if failure.prerun else "job"
-    when = strftime("%Y-%m-%d %H:%M", localtime(failure.at))
-    return f"{failure.reason or failure.category} ({kind} {failure.job_id}, {when})"

@@ -70,8 +70,8 @@ def wanted(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     rest = list(words[1:])
     ours = rest in (["--list"], ["--help"], ["-h"]) or any(one.option == "template" for one in own_options(rest))
     on_path = any((Path(folder) / "new").is_file() for folder in environ.get("PATH", "").split(":") if folder)
-    alone = not rest and not on_path and Path(sys.argv[0]).name != "sbatch"  # there the real one's words are wanted
-    return ours or alone
+    as_gsub = Path(sys.argv[0]).name != "sbatch"  # there the real one's words are wanted
+    return ours or (as_gsub and not on_path)
 
 
 def new(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> int:
@@ -84,6 +84,13 @@ def new(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> int:
         return 0
     if list(words) == ["--list"] or _lists(words):
         return show_list(configuration.load(environ), environ)
+    if not any(one.option == "template" for one in own_options(words)):
+        names = ", ".join(sorted(templates(places(configuration.load(environ), environ))))
+        raise UsageError(
+            "gsub new needs a template: gsub new --template NAME PROGRAM",
+            hint=f"For instance: gsub new --template {_example(words)}. "
+            f"NAME is one of {names}; gsub new --list explains them.",
+        )
     words, file = _without_file(words)
     made = make(words, environ, voice)
     for note in made.notes:
@@ -95,6 +102,11 @@ def new(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> int:
     _write(path, made.content)
     caller.say(f"Wrote {path}. {made.summary}\nRead it, then: gsub {quoted(str(path))}\n")
     return 0
+
+
+def _example(words: Sequence[str]) -> str:
+    """The call as it was probably meant."""
+    return " ".join(["torchrun", *(quoted(word) for word in words)]) if words else "torchrun -G 8 train.py"
 
 
 def from_template(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> Made | None:

@@ -146,6 +146,7 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
         overlay=settings.overlay,
         delay=prepared.delay,
         no_training_s=float(settings.no_training_s),
+        caches=settings.caches,
     )
     _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)

@@ -78,6 +78,7 @@ class Partition:
     exclusive: bool = False  # OverSubscribe=EXCLUSIVE: whole nodes only
     qos: str = ""
     state: str = "UP"  # or "DOWN", "DRAIN", "INACTIVE"
+    total_nodes: int | None = None  # those that a user is not shown too; None: not said
     topology: str = ""  # 25.05 and newer: a topology of its own (topology.yaml); "": the cluster's
 
 

@@ -105,6 +105,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             goes without a pre-run. The first words of a command, each a shell pattern: `my-server`, `myapp serve`,
             `python -m myapp.*`.""",
         ),
+        "caches": (
+            _G,
+            "",
+            """Caches that a trial writes to as they are, so that its job need not download again: per entry the places
+            that its tool looks in, of which the first that is set counts; [] for none.""",
+        ),
     },
     "placement": {
         "enabled": (_G, "", "Whether gsub says where jobs should run."),

@@ -91,6 +91,22 @@ class Submit:
     templates: str = "/etc/slurmwrap/templates"
 
 
+# One cache a line: the places that its tool looks for, in its own order; the first one that is set counts. Not in it:
+# caches whose tools write a file in place (keras, nltk, whisper) or leave a lock behind when they are killed
+# (torch_extensions, matplotlib): a job would take a half for the whole, or wait for ever.
+CACHES = (
+    "$HF_HUB_CACHE:$HUGGINGFACE_HUB_CACHE:$HF_HOME/hub:~/.cache/huggingface/hub",
+    "$TRANSFORMERS_CACHE",
+    "$HF_DATASETS_CACHE:$HF_HOME/datasets:~/.cache/huggingface/datasets",
+    "$HF_XET_CACHE:$HF_HOME/xet:~/.cache/huggingface/xet",
+    "$TORCH_HOME/hub:~/.cache/torch/hub",
+    "$TRITON_CACHE_DIR:$TRITON_HOME/.triton/cache:~/.triton/cache",
+    "$TORCHINDUCTOR_CACHE_DIR",
+    "$PIP_CACHE_DIR:~/.cache/pip",
+    "$UV_CACHE_DIR:~/.cache/uv",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerun:
     """The single-GPU trial."""
@@ -107,6 +123,7 @@ class Prerun:
     overlay: str = "auto"
     no_training_s: int = 40
     no_training_programs: tuple[str, ...] = ()
+    caches: tuple[str, ...] = CACHES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

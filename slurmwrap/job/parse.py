@@ -72,13 +72,14 @@ def parse_request(
         kept = [(f.name, getattr(first.own, f.name)) for f in fields(first.own)]
         own = _own((kept, _own_on(command)))
         return replace(first, own=own, hetjob=True, components=command.other_components)
+    own_words_on = tuple(_own_on(command))  # before a script is waited for on standard input
     script = _script(command, environ, cwd, read_script, read_stdin)
     sbatch_words, own_words, hetjob = _words_of(script, release)
     settings = _settings(
         _from_script(sbatch_words, script, names), _from_environment(environ), _from_command_line(command)
     )
     settings = (*_from_hostfile(environ, settings), *settings)
-    own = _own((_own_in_script(own_words, script), _own_in_environment(environ), _own_on(command)))
+    own = _own((_own_in_script(own_words, script), _own_in_environment(environ), own_words_on))
     chdir = next((s.value for s in reversed(settings) if s.option == "chdir" and s.value), cwd)
     return JobRequest(
         script=script,
@@ -314,6 +315,12 @@ _TAKES = {
 def _own_value(option: OwnOption, value: str | None, place: str) -> _OwnValue:
     if option.argument is not REQUIRED:
         return option.field, option.flag
+    if value and option.choices and value not in option.choices and set("./") & set(value):
+        modes = "|".join(option.choices)
+        raise UsageError(
+            f"{place}--{option.name} needs a mode: --{option.name}={modes}",
+            hint=f"{value} was read as the mode. Did you mean: gsub --{option.name}={option.choices[0]} {value}?",
+        )
     if not value or (option.choices and value not in option.choices):
         allowed = f"one of {', '.join(option.choices)}" if option.choices else _TAKES.get(option.name, "a name")
         raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=f"It takes {allowed}.")

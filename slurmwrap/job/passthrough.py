@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 SWITCH = "GSUB_PASS"  # the caller's off switch
 _NO = frozenset({"", "0", "no", "false", "off"})
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,6})", re.ASCII)
+# What a job, a step and a task are told (sbatch(1), salloc(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES); sbatch itself
+# reads none of it.
+_OF_A_JOB = re.compile(
+    r"SLURMD_NODENAME|SLURM_(?:JOB_?\w*|STEP\w*|MEM_PER_\w+|CPUS?_\w+|GPUS\w*|NTASKS\w*|TASKS?_\w+|N(?:PROCS|NODES)|NODE\w*"
+    r"|PROCID|LOCALID|GTIDS|PTY_\w+|SRUN_\w+|LAUNCH_\w+|SUBMIT_\w+|TRES_PER_TASK|DISTRIBUTION|THREADS_PER_CORE|MEM_BIND\w*"
+    r"|TOPOLOGY_ADDR\w*|ARRAY_\w+|RESTART_COUNT|HET_\w+|OVERCOMMIT|PRIO_PROCESS)"
+)
 _TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
 
@@ -32,8 +39,24 @@ def switched_off(environ: Mapping[str, str]) -> str | None:
     return f"{SWITCH} is set." if says_yes(environ, SWITCH) else None
 
 
-def passthrough_reason(request: JobRequest, own: Own | None = None) -> str | None:
+def inside_prerun(environ: Mapping[str, str]) -> str | None:
+    """A pre-run submits nothing: its stand-in for sbatch answers the call."""
+    return "This call comes from inside a pre-run." if says_yes(environ, "SLURMWRAP_PRERUN") else None
+
+
+def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without what Slurm says of the interactive job in which a person types: sbatch hands it on, and a job
+    with the outer one's SLURM_MEM_PER_CPU beside its own SLURM_MEM_PER_NODE cannot start a step (22.05.8)."""
+    if not environ.get("SLURM_JOB_ID"):
+        return dict(environ)
+    return {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}
+
+
+def passthrough_reason(request: JobRequest, own: Own | None = None, *, at_terminal: bool = False) -> str | None:
     """Why the call is not for us and goes to sbatch as it is, in one sentence; None when we take it.
+
+    `at_terminal`: a person types. In an interactive job (`srun --pty`, `salloc`, a notebook's terminal) their jobs are
+    new ones; what a batch script submits without a terminal goes on with that script's own job, which had its pre-run.
 
     The caller still owes the user what `own` (by default the request's) asks for: --dry-run and --prerun=only must
     never end in a submission, whatever the reason.
@@ -46,8 +69,8 @@ def passthrough_reason(request: JobRequest, own: Own | None = None) -> str | Non
         return "Heterogeneous jobs are not rewritten."
     if request.setting("test-only"):
         return "--test-only submits nothing."
-    if request.environ.get("SLURM_JOB_ID"):
-        return f"This call comes from inside job {request.environ['SLURM_JOB_ID']}."
+    if request.environ.get("SLURM_JOB_ID") and not at_terminal:
+        return f"This call comes from inside job {request.environ['SLURM_JOB_ID']}, and from no terminal."
     if request.setting("clusters"):
         return "--clusters may send the job to a cluster we do not see."
     if request.setting("uid") or request.setting("gid"):

@@ -51,6 +51,7 @@ class Overlay:
     left_out: tuple[str, ...] = ()  # the job's directories that are not covered: another owner or group
     folder: str = ""  # upper and work layers, ours
     keep: tuple[str, ...] = ()  # directories below a root that stay as they are
+    through: tuple[tuple[str, str], ...] = ()  # (directory, place below a root in which it is shown as it is)
     reason: str = ""
     lock: int = -1  # held while the layers are ours
     room: int = 0  # bytes that were free for the layers when they were made
@@ -61,12 +62,14 @@ class Overlay:
             return tuple(argv)
         keep = self.keep if self.roots else ()
         layers = [[root, f"{self._layer(i)}/upper", f"{self._layer(i)}/work"] for i, root in enumerate(self.roots)]
-        told = json.dumps({"layers": layers, "keep": keep, "binds": list(binds)})
+        through = self.through if self.roots else ()
+        told = json.dumps({"layers": layers, "keep": keep, "through": through, "binds": list(binds)})
         return (sys.executable, "-I", "-S", str(_ENTER), "run" if self.roots else "try", told, *argv)
 
     def covers(self, path: str) -> bool:
         """True when a change of `path` (absolute, known) stays in the overlay."""
-        return any(below(path, root) for root in self.roots) and not any(below(path, kept) for kept in self.keep)
+        as_it_is = (*self.keep, *(place for _, place in self.through))
+        return any(below(path, root) for root in self.roots) and not any(below(path, kept) for kept in as_it_is)
 
     def upper(self, path: str) -> str | None:
         """Where what the trial wrote to `path` lies; None when it is not covered."""

@@ -37,7 +37,8 @@ def main(argv: list[str]) -> int:
         return 0
     try:
         alone = mode == "try" and _in_child(lambda: enter([], []), ["namespace"])
-        failed = {} if alone else {r: why for r, why in enter(plan["layers"], plan["keep"]).items() if why}
+        tried = {} if alone else enter(plan["layers"], plan["keep"], plan.get("through"))
+        failed = {root: why for root, why in tried.items() if why}
     except OSError as error:
         failed = {"namespace": str(error)}
     if failed:
@@ -132,10 +133,12 @@ def _works(root: str) -> str:
     return ""
 
 
-def enter(layers: list[list[str]], keep: list[str]) -> dict[str, str]:
+def enter(layers: list[list[str]], keep: list[str], through: list[list[str]] | None = None) -> dict[str, str]:
     """Puts this process into the namespaces and mounts; {directory: why it could not be covered, "" when it was}.
 
     `layers`: [directory, upper, work]. `keep`: directories that stay as they are although they lie below one of them.
+    `through`: [directory, place]: directories that are shown as they are in a place below one of them, which is made in
+    the overlay where it is not there; one that cannot be is left.
     Raises OSError where the kernel gives no namespace.
     """
     uid, gid = os.getuid(), os.getgid()
@@ -146,14 +149,38 @@ def enter(layers: list[list[str]], keep: list[str]) -> dict[str, str]:
     _put("/proc/self/gid_map", f"{gid} {gid} 1")
     # Opened in the new mount namespace: from another one nothing can be bound (EINVAL, measured).
     kept = [(folder, os.open(folder, os.O_PATH | os.O_DIRECTORY)) for folder in keep]
+    shown = _opened(through or [])
     results = {root: _overlay(libc, root, upper, work) for root, upper, work in layers}
     for folder, descriptor in kept:
         covered = any(below(folder, root) for root, why in results.items() if not why)
         if covered:
             _mount(libc, f"/proc/self/fd/{descriptor}", folder, None, _MS_BIND | _MS_REC, None)
         os.close(descriptor)
+    for place, descriptor in shown:
+        if any(below(place, root) for root, why in results.items() if not why):
+            _show(libc, descriptor, place)
+        os.close(descriptor)
     os.chdir(os.getcwd())  # the directory below us is still the one underneath
     return results
+
+
+def _opened(through: list[list[str]]) -> list[tuple[str, int]]:
+    """(place, descriptor of what is shown there)."""
+    found = []
+    for folder, place in through:
+        try:
+            found.append((place, os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)))
+        except OSError:
+            continue
+    return found
+
+
+def _show(libc: ctypes.CDLL, descriptor: int, place: str) -> None:
+    try:
+        os.makedirs(place, exist_ok=True)
+        _mount(libc, f"/proc/self/fd/{descriptor}", place, None, _MS_BIND | _MS_REC, None)
+    except OSError:
+        pass  # what is written there goes with the overlay
 
 
 def put_over(binds: list[list[str]]) -> None:

@@ -14,11 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.prerun import changed, touches, writable
+from slurmwrap.prerun.caches import Cache, find_caches, make_sources, put_in_place, without_cleaned
 from slurmwrap.prerun.overlay import NOT_ENTERED, Overlay, broken_by_overlay, plan
+from slurmwrap.prerun.overlay_enter import below
 from slurmwrap.prerun.result import TrialResult
 from slurmwrap.prerun.touches import Touch
 from slurmwrap.prerun.trial import TrialSpec
-from slurmwrap.prerun.walk import started
+from slurmwrap.prerun.walk import started, variables_after
 from slurmwrap.records import dataclass, replace
 
 BROKEN = "what keeps the job's files as they are failed"
@@ -37,6 +39,7 @@ class Protection:
     free: tuple[str, ...]  # directories in which a trial may write; the longer one of both lists decides
     held: tuple[str, ...]
     touched: tuple[Touch, ...] = ()  # what would be touched all the same, known before anything starts
+    caches: tuple[Cache, ...] = ()  # what the trial writes to these stays
     reads_back: bool = False  # the script reads what its own redirections wrote
 
     def environment(self) -> dict[str, str]:
@@ -94,8 +97,9 @@ class Protection:
 
     def remove(self) -> None:
         """Takes everything away that only the trial needed, once none of its processes is left."""
+        put_in_place(self.caches)
         self.overlay.remove()
-        for name in ("outputs", "gone", "nv", "mlruns"):
+        for name in ("caches", "outputs", "gone", "nv", "mlruns"):
             shutil.rmtree(f"{self.spec.trial_dir}/{name}", ignore_errors=True)
         for line in reversed(_lines(f"{self.spec.step_dir}/made")):
             with suppress(OSError, ValueError):  # not empty: somebody uses it
@@ -107,7 +111,10 @@ def protect(spec: TrialSpec, environ: Mapping[str, str]) -> Protection:
     text = f"#!/bin/bash\n{spec.command}\n" if spec.command else _read(spec.script)
     told = {**environ, "SLURM_SUBMIT_DIR": environ.get("SLURM_SUBMIT_DIR", spec.chdir)}
     overlay = plan(spec, told, programs=touches.programs(text, spec.chdir, spec.args, told))
+    caches = _caches(spec, text, told, overlay)
+    overlay = replace(overlay, through=tuple((one.source, one.place) for one in caches))
     free, held = places(spec, told, overlay)
+    free = tuple(dict.fromkeys([*free, *(one.place for one in caches)]))
     whole = bool(overlay.roots) and not overlay.left_out
 
     def is_free(path: str) -> bool:
@@ -130,8 +137,24 @@ def protect(spec: TrialSpec, environ: Mapping[str, str]) -> Protection:
         free=free,
         held=held,
         touched=touched,
+        caches=caches,
         reads_back=not whole and bool(touches.reads_back(text, spec.chdir, spec.args, told)),
     )
+
+
+def _caches(spec: TrialSpec, text: str, environ: Mapping[str, str], overlay: Overlay) -> tuple[Cache, ...]:
+    """Those that the trial fills. One that is not there yet needs the overlay, in which its directory can be made."""
+    if not spec.caches:
+        return ()
+    with suppress(OSError, ValueError):
+        known = variables_after(text, spec.chdir, spec.args, {**environ, **spec.environment})
+        own = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("VIRTUAL_ENV", ""), spec.trial_dir]
+        found = find_caches(spec.caches, {**environ, **known}, kept_from=own, folder=os.path.realpath(spec.trial_dir))
+        kept = [one for one in found if one.is_there or any(below(one.place, root) for root in overlay.roots)]
+        caches = without_cleaned(kept, text, spec.chdir, spec.args, environ)
+        make_sources(caches)
+        return caches
+    return ()
 
 
 def places(spec: TrialSpec, environ: Mapping[str, str], overlay: Overlay) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -67,6 +67,7 @@ class TrialSpec:
     delay: str = ""  # why the job cannot start yet: what its trial misses may be there then (job/eligibility.py)
     no_training_s: float = 40.0  # so long an error is waited for where nothing trains
     overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
+    caches: tuple[str, ...] = ()  # prerun.caches: what is written there stays
 
     @property
     def step_dir(self) -> str:

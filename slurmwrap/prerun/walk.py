@@ -40,6 +40,16 @@ def started(
     return tuple(_Walk(chdir, tuple(args), environ or {}, read).commands(script_text))
 
 
+def variables_after(
+    script_text: str, chdir: str | None, args: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """`environ` as the script leaves it, so far as it is known without running it."""
+    walk = _Walk(chdir, tuple(args), environ or {}, None)
+    for _ in walk.commands(script_text):
+        pass
+    return {name: value for name, value in walk.variables.items() if value is not None and UNKNOWN not in value}
+
+
 def entry_points(
     script_text: str,
     chdir: str,

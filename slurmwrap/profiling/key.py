@@ -31,6 +31,8 @@ _WITHOUT_EFFECT = frozenset(
 # Variables that decide which code runs; the rest of the environment changes with every login.
 _CODE_VARIABLES = ("CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
+_SHELL_VARIABLE = rb"\$\{?([A-Za-z_][A-Za-z0-9_]*)"
+_PYTHON_VARIABLE = rb"(?:environ(?:\.get|\.setdefault|\.pop)?|getenv)\s*[\[(]\s*[rb]?['\"]([A-Za-z_][A-Za-z0-9_]*)['\"]"
 _PLUGIN_VARIABLE = "_SLURM_SPANK_OPTION_"
 
 # Names of options and variables that shift what one step needs; matched in "per_device_train_batch_size", "BS", "-b".
@@ -119,10 +121,25 @@ def fingerprint(request: JobRequest, files: Mapping[str, bytes], environ: Mappin
         request.chdir,
         sorted((option, value or "") for option, value in in_force.items() if option not in _WITHOUT_EFFECT),
         [(name, known.get(name, "")) for name in _CODE_VARIABLES],
+        *([named] if (named := _named_variables(request, files, known)) else []),
         sorted((path, sha256_hex(content)) for path, content in files.items()),
         [request.own.prerun_command, request.own.prerun_gpus, *request.components, *_of_plugins(request, known)],
     ]
     return _digest(parts)
+
+
+def _named_variables(
+    request: JobRequest, files: Mapping[str, bytes], known: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """The caller's variables that the script (`$LR`) or its programs (`os.environ["LR"]`) read by name."""
+    named = {name.decode("ascii") for name in re.findall(_SHELL_VARIABLE, request.script.content[:_TEXT_CAP])}
+    for content in files.values():
+        named.update(name.decode("ascii") for name in re.findall(_PYTHON_VARIABLE, content))
+    return sorted((name, known[name]) for name in named if name in known and not _is_of_no_matter(name))
+
+
+def _is_of_no_matter(name: str) -> bool:
+    return name in _OF_THE_LOGIN or name in _CODE_VARIABLES or name.startswith((*_OF_THE_LOGINS, "SLURM"))
 
 
 def _of_plugins(request: JobRequest, environ: Mapping[str, str]) -> list[str]:

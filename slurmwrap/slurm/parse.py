@@ -187,6 +187,7 @@ def _partition(line: str) -> Partition:
         exclusive=_field(line, " OverSubscribe=") == "EXCLUSIVE" or "NODE" in _field(line, " Exclusive=").split(","),
         qos=_field(line, " QoS=").replace("N/A", ""),
         state=_field(line, " State=") or "UP",
+        total_nodes=number(_field(line, " TotalNodes=")) or None,
         topology=_field(line, " Topology=").replace("(null)", ""),
     )
 

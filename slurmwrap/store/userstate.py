@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 
 from slurmwrap.errors import StoreError
-from slurmwrap.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from slurmwrap.diagnosis.evidence import Citation
     from slurmwrap.profiling.profile import ResourceProfile
     from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
     from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.retry.past_failure import PastFailure
     from slurmwrap.retry.submission import Submission
 
 DATABASE = "user.db"
@@ -41,20 +40,6 @@ _SPOOL_FILES = 200  # newest that are looked at: each costs an open
 _SUBMISSIONS = 20  # newest of one script that are looked at
 _SPOOL_BYTES = 1 << 20
 _CLOCKS_S = 300.0  # retry.record.CLOCKS_S: ids come back, and a run is of the last submission before it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastFailure:
-    """One earlier failure of a script that retrying cannot mend."""
-
-    job_id: int  # of the job, or of the pre-run
-    at: float
-    category: str
-    reason: str  # advice of the diagnosis, or the verdict's reason
-    signature: str = ""
-    fingerprint: str = ""  # of script, arguments, code and environment, as gsub computed it then
-    prerun: bool = False
-    evidence: tuple[Citation, ...] = ()
 
 
 class UserState:
@@ -232,6 +217,17 @@ class UserState:
                     known[int(told["job_id"])] = float(told["at"])
         return known
 
+    def newest_submissions(self, limit: int) -> tuple[tuple[int, float, str], ...]:
+        """(job id, when, name) of those that are taken in, newest first."""
+        with self._rows(f"SELECT job_id, at, name FROM submissions ORDER BY at DESC LIMIT {limit:d}") as rows:
+            return tuple((int(row["job_id"]), float(row["at"]), str(row["name"])) for row in rows)
+
+    def newest_runs(self, limit: int) -> tuple[tuple[str, float, str, str], ...]:
+        """(address, when it was submitted, name, final state) of runs, newest first."""
+        query = f"SELECT address, submit_time, name, state FROM attempts ORDER BY submit_time DESC LIMIT {limit:d}"
+        with self._rows(query) as rows:
+            return tuple((str(r["address"]), float(r["submit_time"]), str(r["name"]), str(r["state"])) for r in rows)
+
     def failed_before(
         self,
         script_sha256: str,
@@ -290,9 +286,14 @@ class UserState:
         found = map(submission_in, contents)
         return [one for one in found if one is not None and one.script_sha256 == script_sha256]
 
-    def _fresh(self, context: str, mark: str) -> list[bytes]:
-        """Of the newest files of the spool those of one context that hold `mark`, the newest first."""
-        words = (f'"{context}"'.encode(), f'"{mark}"'.encode())  # looked for before JSON is read: a sweep leaves many
+    def fresh(self, context: str) -> list[bytes]:
+        """Of the newest files of the spool those of one context, the newest first."""
+        return self._fresh(context)
+
+    def _fresh(self, context: str, mark: str = "") -> list[bytes]:
+        """The same, of which only those count that hold `mark`."""
+        # looked for before JSON is read: a sweep leaves many
+        words = tuple(f'"{word}"'.encode() for word in (context, mark) if word)
         try:
             names = sorted(entry.name for entry in os.scandir(f"{self.place}/{SPOOL}") if entry.name.endswith(".obs"))
         except OSError:
@@ -345,6 +346,8 @@ def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) 
 
 
 def _from_attempt(record: AttemptRecord, fingerprint: str) -> PastFailure:
+    from slurmwrap.retry.past_failure import PastFailure
+
     diagnosis = record.diagnosis
     assert diagnosis is not None  # the query asks for judged attempts only
     return PastFailure(
@@ -355,10 +358,14 @@ def _from_attempt(record: AttemptRecord, fingerprint: str) -> PastFailure:
         signature=diagnosis.signature,
         fingerprint=fingerprint,
         evidence=diagnosis.evidence,
+        input_path=diagnosis.input_path,
+        node=diagnosis.node,
     )
 
 
 def _from_prerun(record: PrerunRecord) -> PastFailure:
+    from slurmwrap.retry.past_failure import PastFailure
+
     return PastFailure(
         job_id=record.prerun_job_id,
         at=record.at,
@@ -367,6 +374,7 @@ def _from_prerun(record: PrerunRecord) -> PastFailure:
         fingerprint=record.fingerprint,
         prerun=True,
         evidence=record.verdict.evidence,
+        input_path=record.verdict.input_path,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from slurmwrap.edges import Published
 from slurmwrap.records import dataclass, field
@@ -29,6 +29,8 @@ class Trials:
     digest: Callable[[str], str | None]  # None: cannot be read
     entry_files: Callable[[JobRequest], Mapping[str, bytes]]  # path -> content of the programs the script starts
     holder: Callable[[JobRequest], str] = lambda request: ""  # the known server or tool that is all the script starts
+    changed_at: Callable[[str], float | None] = lambda path: None  # mtime or ctime, the newer; None: it is not there
+    files_in: Callable[[str], Iterable[str]] = lambda folder: ()  # names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from slurmwrap.records import replace
 from slurmwrap.submit import incidents
 from slurmwrap.submit.desk import Desk, Prepared
 from slurmwrap.submit.outlook import outlook
-from slurmwrap.submit.refuse import blocked_inputs, repeated
+from slurmwrap.submit.refuse import blocked_inputs, impossible, repeated
 from slurmwrap.submit.remember import known_profile
 
 TYPE_CHECKING = False
@@ -49,6 +49,10 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     stages.reached("fingerprint and checks")
     snapshot = early or desk.slurm.snapshot()
     stages.reached("snapshot")
+    if (request.own.prerun or desk.config.prerun.mode) != "only" and (refused := impossible(request, snapshot)):
+        if not request.own.force:
+            raise refused[0]
+        forced = (*forced, *map(str, refused))
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
@@ -139,14 +143,7 @@ def _checked(
     """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
     unchanged refuse the job. With a `delay` only what no other job can change until it starts does."""
     mode = request.own.prerun or desk.config.prerun.mode
-    refused = (
-        []
-        if delay
-        else [
-            *blocked_inputs(inputs, desk),
-            *repeated(desk.memory.failures(sha256_hex(request.script.content), mark)),
-        ]
-    )
+    refused = [] if delay else [*blocked_inputs(inputs, desk), *repeated(request, inputs, desk, mark)]
     if refused and not request.own.force and mode != "only":  # a pre-run alone is how to find out
         raise refused[0]
     forced = tuple(str(refusal) for refusal in refused)
@@ -245,7 +242,7 @@ def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str
 
 
 def _nothing_new(request: JobRequest, desk: Desk, mark: str, group: str) -> str:
-    """Why a pre-run would show nothing that is not known; "" when it may. A mode or a number of steps that is asked for is honored."""
+    """Why a pre-run would show nothing that is not known; "" when it may, and where the user asked for one."""
     if request.own.prerun is not None or request.own.prerun_steps is not None:
         return ""
     if why := desk.memory.undecided(mark):

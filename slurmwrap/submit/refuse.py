@@ -6,17 +6,25 @@ Refusals are values: --force overrides them, and what it overrode is remembered.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from re import sub
 from time import localtime, strftime
 
+from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import RefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slurmwrap.cluster.node import Snapshot
+    from slurmwrap.job.request import JobRequest
     from slurmwrap.retry.blocked import BlockedInput
+    from slurmwrap.retry.past_failure import PastFailure
     from slurmwrap.submit.desk import Desk
+    from slurmwrap.submit.unchanged import Surroundings
 
 _EVERYBODY = -1
 _TIMES = 2  # Philly retried blindly; two failures of the very same are proof enough
+_MAY_JOIN = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "FUTURE"))  # node state flags, scontrol(1)
+_SHOWN = 2  # different errors
 
 
 def blocked_inputs(inputs: Sequence[str], desk: Desk) -> list[RefusedError]:
@@ -28,16 +36,74 @@ def blocked_inputs(inputs: Sequence[str], desk: Desk) -> list[RefusedError]:
     return [_blocked(path, block, desk) for path, block in found if block is not None]
 
 
-def repeated(failures: Sequence[str]) -> list[RefusedError]:
-    """A refusal when the very same script, code and arguments failed twice. `failures`: newest first."""
+def repeated(request: JobRequest, inputs: Sequence[str], desk: Desk, mark: str) -> list[RefusedError]:
+    """A refusal when the very same failed twice, and nothing changed since that could have fixed it.
+
+    `mark`: its fingerprint: the same script, code, arguments, options and environment.
+    """
+    failures = desk.memory.failures(sha256_hex(request.script.content), mark)
+    if len(failures) >= _TIMES:
+        from slurmwrap.submit.unchanged import standing
+
+        failures = standing(failures, _surroundings(request, inputs, desk))
     if len(failures) < _TIMES:
         return []
     return [
         RefusedError(
-            f"this very script failed {len(failures)} times, unchanged: {failures[0]}; before that: {failures[1]}",
-            hint="change the script, its code or its arguments, or submit anyway with --force",
+            f"this script failed {_times(len(failures))}, unchanged, with: {_errors(failures)}",
+            hint="Fix it, or submit it anyway with --force.",
         )
     ]
+
+
+def impossible(request: JobRequest, snapshot: Snapshot) -> list[RefusedError]:
+    """A refusal for more nodes than each of the job's partitions has, drained ones and those of a cloud counted: Slurm
+    takes such a job and lets it wait for ever (EnforcePartLimits=NO, slurm.conf(5)). Where nodes may join while Slurm
+    runs, nothing is certain."""
+    asked = request.shape.nodes or 0
+    names = (request.value("partition") or snapshot.default_partition).split(",")
+    sizes = {p.name: p.total_nodes for p in snapshot.partitions if p.name in names}
+    elsewhere = request.hetjob or any(request.setting(option) for option in ("reservation", "cluster-constraint"))
+    if elsewhere or set(names) != set(sizes) or any(n.flags & _MAY_JOIN for n in snapshot.nodes):
+        return []
+    if not all(size and asked > size for size in sizes.values()):
+        return []
+    name, most = max(((name, size or 0) for name, size in sizes.items()), key=lambda pair: pair[1])
+    return [
+        RefusedError(
+            f"{asked} nodes: partition {name} has {most}, so the job could never start",
+            hint=f"Ask for at most {most} nodes (--nodes={most}), or submit it anyway with --force.",
+        )
+    ]
+
+
+def _surroundings(request: JobRequest, inputs: Sequence[str], desk: Desk) -> Surroundings:
+    from slurmwrap.submit.unchanged import Surroundings
+
+    return Surroundings(
+        script=request.script.content.decode("utf-8", "replace"),
+        chdir=request.chdir,
+        environ=desk.environ,
+        inputs=inputs,
+        code=tuple(desk.trials.entry_files(request)),
+        changed_at=desk.trials.changed_at,
+        files_in=desk.trials.files_in,
+    )
+
+
+def _times(count: int) -> str:
+    return "twice" if count == _TIMES else f"{count} times"
+
+
+def _errors(failures: Sequence[PastFailure]) -> str:
+    """Each different error once, newest first, with the newest job that ended so."""
+    newest: dict[str, PastFailure] = {}
+    for failure in failures:
+        newest.setdefault(sub(r"^(?:srun|slurmstepd|sbatch): (?:error|fatal): ", "", failure.error), failure)
+    told = [
+        f"{error.rstrip('.')} ({'pre-run ' if one.prerun else ''}job {one.job_id})" for error, one in newest.items()
+    ]
+    return "; before that: ".join(told[:_SHOWN])
 
 
 def _in_force(desk: Desk) -> dict[str, BlockedInput]:

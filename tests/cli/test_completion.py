@@ -44,7 +44,7 @@ def test_every_command_of_slurmwrap_is_there() -> None:
         "--dir": "dir", "--topology": "choice tree none", "--nodes": "", "--no-reconcile": "",
     }  # fmt: skip
     assert (found["why"].arguments, found["classify"].arguments, found["classify"].repeats) == (
-        ("job",),
+        ("run",),
         ("file",),
         True,
     )

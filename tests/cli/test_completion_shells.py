@@ -145,6 +145,31 @@ def test_sbatch_is_completed_where_it_is_gsub_by_another_name(
         assert open_shell(shell, sbatch=True).complete("sbatch --explai").line == "sbatch --explain "
 
 
+RECENT = """#!/bin/sh
+[ "$SLURMWRAP_COMPLETE" = jobs ] && [ $# = 0 ] && printf '47|FAILED|train\\n46||two words\\n'
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("queue", "wanted"), [("", {"47", "46"}), ("51|RUNNING|now\n47|PENDING|again", {"51", "47", "46"})]
+)
+def test_recent_runs_are_offered_beside_the_jobs_in_the_queue(
+    shell: str, queue: str, wanted: set[str], desk: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
+) -> None:
+    desk.answers({"squeue -h --me": "51\n47" if queue and shell == "bash" else queue})
+    desk.program("gsub", RECENT)
+    line = "slurmwrap why "
+    if shell == "fish":
+        found = Fish(completion_script(shell, tmp_path), desk.env, desk.work).complete(line)
+        assert set(found) == wanted
+        assert found["46"].strip() == "two words"
+        assert found["47"] == ("PENDING  again" if queue else "FAILED  train")
+        return
+    offers = [one.split()[0] for one in open_shell(shell).complete(line).offers]
+    assert sorted(offers) == sorted(wanted)
+
+
 # --- gsub new and its templates -------------------------------------------------------------------------------------
 
 NEW = {

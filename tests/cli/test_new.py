@@ -150,6 +150,8 @@ REFUSED: list[tuple[tuple[str, ...], int, str, str]] = [
     (("--template=jax", "--values=1", "-G1", "train.py"), 255, "--values is for --template=array, not for jax", ""),
     (("--template=srun", "-G16", "--bogus", "train.py"), 255, "unrecognized option '--bogus'", ""),
     (("--template=", "train.py"), 255, "Invalid --template specification: ''", "It takes a name."),
+    (("new", "-G4", "train.py"), 255, "gsub new needs a template", "gsub new --template torchrun -G4 train.py."),
+    (("new", "--", "x"), 255, "gsub new needs a template", "NAME is one of accelerate, array, deepspeed,"),
     (("new", *T16, "-o", "%x.out", "train.py"), 255, "-o %x.out: gsub new -o names the script", "--output=%x.out"),
 ]
 

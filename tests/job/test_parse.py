@@ -245,6 +245,13 @@ def test_more_steps_than_a_pre_run_counts_are_refused() -> None:
         ),
         (("--prerun=", "train.sbatch"), {}, "Invalid --prerun specification: ''", 255),
         (
+            ("--prerun", "late.sbatch"),
+            {},
+            "--prerun needs a mode: --prerun=auto|wait|gate|off|only|profile",
+            255,
+        ),
+        (("--prerun-gpus", "late.sbatch"), {}, "Invalid --prerun-gpus specification: 'late.sbatch'", 255),
+        (
             ("train.sbatch",),
             {"environ": {"GSUB_PRERUN": "x"}},
             "GSUB_PRERUN: Invalid --prerun specification: 'x'",

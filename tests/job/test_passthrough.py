@@ -6,7 +6,14 @@ import pytest
 
 from slurmwrap.config import Submit
 from slurmwrap.job.parse import parse_request
-from slurmwrap.job.passthrough import array_tasks, passthrough_reason, site_reason, switched_off
+from slurmwrap.job.passthrough import (
+    array_tasks,
+    inside_prerun,
+    passthrough_reason,
+    site_reason,
+    switched_off,
+    without_outer_job,
+)
 from slurmwrap.job.request import JobRequest
 
 
@@ -52,6 +59,26 @@ def test_the_callers_off_switch(value: str, off: bool) -> None:
 def test_calls_that_are_not_for_us_go_through_with_a_reason(argv, more, said: str | None) -> None:
     reason = passthrough_reason(ask(*argv, **more))
     assert reason is None if said is None else reason is not None and said in reason
+
+
+@pytest.mark.parametrize(("at_terminal", "said"), [(False, "inside job 77"), (True, None)])
+def test_inside_a_job_a_person_at_a_terminal_is_served_and_a_batch_script_is_not(at_terminal, said) -> None:
+    reason = passthrough_reason(ask("-G1", environ={"SLURM_JOB_ID": "77"}), at_terminal=at_terminal)
+    assert reason is None if said is None else reason is not None and said in reason
+
+
+@pytest.mark.parametrize(("value", "inside"), [("1", True), ("", False)])
+def test_a_pre_run_submits_nothing(value: str, inside: bool) -> None:
+    assert (inside_prerun({"SLURMWRAP_PRERUN": value}) is not None) is inside
+
+
+def test_what_slurm_says_of_an_interactive_job_is_not_handed_on_to_a_new_one() -> None:
+    outer = ["SLURM_JOB_ID", "SLURM_JOBID", "SLURM_MEM_PER_CPU", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_NNODES"]
+    outer += ["SLURM_STEP_NODELIST", "SLURM_SRUN_COMM_PORT", "SLURM_PTY_PORT", "SLURMD_NODENAME", "SLURM_NODELIST"]
+    kept = ["SLURM_CONF", "SLURM_CLUSTERS", "SLURM_HINT", "SLURM_TIME_FORMAT", "SLURMWRAP_CONFIG", "HOME", "SBATCH_QOS"]
+    assert list(without_outer_job(dict.fromkeys([*outer, *kept], "x"))) == kept
+    alone = {"SLURM_MEM_PER_CPU": "100"}
+    assert without_outer_job(alone) == alone  # no job: the user's own
 
 
 # What sbatch 22.05.8 makes of the same words: `sbatch --hold --array=... ; squeue -r`.

@@ -158,3 +158,19 @@ def test_what_shifts_the_cost_of_a_step_is_another_variant_and_the_rest_is_not()
 def test_a_script_without_such_settings_has_no_variant() -> None:
     assert derive_variant(started("python train.py --lr 3")) == ""
     assert derive_variant(started("# python train.py --batch-size 3")) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "counts"),
+    [
+        ("python train.py --lr $LR", b"", True),
+        ("python train.py --lr ${LR:-0.1}", b"", True),
+        ("python train.py", b"lr = float(os.environ['LR'])", True),
+        ("python train.py", b'lr = os.getenv("LR", "0.1")', True),
+        ("python train.py", b"lr = 0.1", False),
+    ],
+)
+def test_a_variable_counts_where_the_script_or_its_program_reads_it(line: str, code: bytes, counts: bool) -> None:
+    job = started(line)
+    marks = {fingerprint(job, {"train.py": code}, {"LR": value, "TERM": value}) for value in ("1", "2")}
+    assert (len(marks) == 2) is counts

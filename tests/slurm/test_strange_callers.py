@@ -171,7 +171,7 @@ def test_a_reader_that_is_gone_ends_the_call_as_it_ends_sbatch(lab: Lab, place: 
     [
         ({"GSUB_PASS": "1"}, ["--gres=gpu:1"], "GSUB_PASS is set."),
         ({}, ["--mem=10"], "The job asks for no GPU."),
-        ({"SLURM_JOB_ID": "7"}, ["--gres=gpu:1"], "This call comes from inside job 7."),
+        ({"SLURM_JOB_ID": "7"}, ["--gres=gpu:1"], "This call comes from inside job 7, and from no terminal."),
         ({"SLURMWRAP_SUBMIT_ENABLED": "no"}, ["--gres=gpu:1"], "gsub is switched off (submit.enabled)."),
         (
             {"SLURMWRAP_SUBMIT_ARRAY_THRESHOLD": "8"},

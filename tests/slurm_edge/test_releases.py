@@ -172,8 +172,8 @@ def test_nodes_and_what_is_held_of_them_are_read_alike(release: str) -> None:
 @every_release
 def test_partitions_and_switches_are_read_alike(release: str) -> None:
     assert parse_partitions(captured(release, "partitions.txt")) == (
-        Partition(name="gpu", default=True),
-        Partition(name="prerun", max_time_s=1200),
+        Partition(name="gpu", default=True, total_nodes=4),
+        Partition(name="prerun", max_time_s=1200, total_nodes=4),
     )
     assert parse_topology(captured(release, "topology.txt")) == Topology(
         switches=(

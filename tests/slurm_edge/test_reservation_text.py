@@ -174,9 +174,9 @@ def test_gpus_that_are_held_are_known_by_index_where_slurm_tells_them(used: str,
 @pytest.mark.parametrize("release", ["24.11", "26.05"])
 def test_partition_that_gives_whole_nodes_only_is_known_in_either_wording(release: str) -> None:
     assert parse_partitions(captured(f"{release}/block/partitions.txt")) == (
-        Partition(name="gpu", default=True),
-        Partition(name="whole", max_time_s=HOUR, min_nodes=2, exclusive=True),
-        Partition(name="hid", state="DOWN"),
+        Partition(name="gpu", default=True, total_nodes=12),
+        Partition(name="whole", max_time_s=HOUR, min_nodes=2, exclusive=True, total_nodes=12),
+        Partition(name="hid", state="DOWN", total_nodes=2),
     )
 
 

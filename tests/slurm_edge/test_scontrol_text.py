@@ -132,8 +132,8 @@ def test_comment_before_any_reason_cannot_pass_for_one() -> None:
 @pytest.mark.parametrize("release", RELEASES)
 def test_partitions_are_read_in_every_release(release: str) -> None:
     assert parse_partitions(captured(release, "partitions.txt")) == (
-        Partition(name="gpu", default=True),
-        Partition(name="ht"),
+        Partition(name="gpu", default=True, total_nodes=3),
+        Partition(name="ht", total_nodes=1),
     )
 
 

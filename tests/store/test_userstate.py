@@ -17,10 +17,11 @@ from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.past_failure import PastFailure
 from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
 from slurmwrap.store.plain import to_plain
-from slurmwrap.store.userstate import PastFailure, UserState
+from slurmwrap.store.userstate import UserState
 
 PASS = PrerunRecord(
     cluster="lab",

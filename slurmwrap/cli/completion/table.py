@@ -117,9 +117,9 @@ _BY_METAVAR: Mapping[str, str] = {
     "FILE...": "file",
     "TRACE": "file",
     "NODE": ",node",
-    "JOBID": "job",
-    "ID|last": "job",
-    "[JOB|FINGERPRINT]": "job",
+    "JOBID": "run",
+    "ID|last": "run",
+    "[JOB|FINGERPRINT]": "run",
     "KEY|SCRIPT|last": "file",
     "[SBATCH OPTIONS] SCRIPT [ARGUMENTS]": "file",
 }

@@ -6,6 +6,7 @@ beside them. `values` is one word of a small language that the scripts in templa
     ""            nothing can be offered (a number, a time, free text)
     file, dir     a path
     template      asked of gsub, which knows the site's own
+    run           a job in the queue, or one of the user's last: asked of Slurm, and of gsub, which knows them
     partition, qos, account, node, feature, reservation, cluster, license, gres, gpu, job, user, group
                   asked of Slurm or of the machine
     dependency, signal

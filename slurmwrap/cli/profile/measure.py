@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurmwrap import config as configuration
-from slurmwrap.cli import flow
+from slurmwrap.cli import caller, flow
 from slurmwrap.cli.trial_job import pre_run_first
 from slurmwrap.cli.voice import Voice
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive
 from slurmwrap.job.parse import parse_request
-from slurmwrap.job.passthrough import passthrough_reason
+from slurmwrap.job.passthrough import inside_prerun, passthrough_reason
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.submit.remember import known_profile
@@ -32,7 +32,7 @@ def measured(words: Sequence[str], seconds: float, voice: Voice) -> tuple[Resour
         read_script=lambda path: Path(path).read_bytes(),
         read_stdin=sys.stdin.buffer.read,
     )
-    reason = passthrough_reason(request)
+    reason = inside_prerun(environ) or passthrough_reason(request, at_terminal=caller.is_at_terminal())
     if reason is not None:
         raise PrerunInconclusive(f"nothing can be measured: {reason}")
     request = replace(request, own=replace(request.own, prerun="only", json=False))

@@ -62,6 +62,7 @@ def partition_of(told: Told) -> Partition:
         exclusive=told["oversubscribe"] == "EXCLUSIVE",
         qos=told["qos"] or "",
         state=told["state"] or "UP",
+        total_nodes=_limit(told.get("total_nodes")),
     )
 
 

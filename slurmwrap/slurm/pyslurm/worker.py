@@ -21,7 +21,7 @@ _NODE = (
 )
 _PARTITION = (
     *("name", "is_default", "max_nodes", "max_cpus_per_node", "max_memory_per_node", "max_memory_per_cpu"),
-    *("max_time", "min_nodes", "oversubscribe", "qos", "state"),
+    *("max_time", "min_nodes", "oversubscribe", "qos", "state", "total_nodes"),
 )
 
 

@@ -1,0 +1,49 @@
+"""What TAB is told of the user's own runs, by the program itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from slurmwrap.cli import start
+from slurmwrap.cli.notes import leave_submission
+from slurmwrap.diagnosis.evidence import Attempt
+from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.retry.submission import Submission
+from slurmwrap.store.database import Database
+
+HERE = Submission(cluster="lab", job_id=81, uid=os.getuid(), user="ada", at=100.0, name="train")
+
+
+def told(home: Path) -> list[str]:
+    environ = {"HOME": str(home), "XDG_STATE_HOME": f"{home}/state", "SLURMWRAP_COMPLETE": "jobs"}
+    done = subprocess.run(
+        [sys.executable, start.__file__], env=environ, cwd=home, capture_output=True, text=True, timeout=60,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_runs_and_submissions_are_told_newest_first_and_an_array_once(tmp_path: Path) -> None:
+    assert told(tmp_path) == []
+    state = tmp_path / "state" / "slurmwrap"
+    state.mkdir(parents=True)
+    with Database.open(state / "user.db") as database:
+        database.save_submission(HERE)
+        for task in (0, 1):
+            database.save_attempt(
+                AttemptRecord(
+                    attempt=Attempt(cluster="lab", job_id=90 + task, submit_time=200),
+                    address=f"90_{task}",
+                    name="sweep\n51|FORGED|x",
+                    state="FAILED",
+                )
+            )
+    leave_submission(replace(HERE, job_id=95, at=300.0, name="late"), os.getuid(), str(state / "spool"), None)
+    first, second, third = told(tmp_path)
+    assert (first, third) == ("95||late", "81||train")
+    assert second.startswith("90|FAILED|sweep")

@@ -1,0 +1,63 @@
+"""gsub typed inside a job: `srun --pty` and `salloc` as at home, a batch script's own calls as sbatch."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab
+
+ALICE = USERS[0]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("script") is None, reason="no script(1) to make a terminal"),
+]
+
+JOB = "#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --time=5\n#SBATCH --mem=2000\nsrun hostname\n"
+
+
+@pytest.fixture
+def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
+    """A fresh directory of alice's, with a job that was never seen."""
+    path = Path(pwd.getpwnam(ALICE).pw_dir) / re.sub(r"\W", "_", request.node.name)
+    lab.run(["mkdir", "-p", str(path)], user=ALICE)
+    (path / "job.sbatch").write_text(f"{JOB}# {path.name}\n")
+    return path
+
+
+def jobs(lab: Lab) -> set[int]:
+    return {int(i) for i in lab.run(["squeue", "-h", "-a", "-t", "all", "-u", ALICE, "-o", "%i"]).stdout.split()}
+
+
+@pytest.mark.parametrize(
+    "outer", ["srun -c 2 --mem-per-cpu=100 --gres=gpu:1 --pty", "salloc --mem-per-cpu=100 --gres=gpu:1"]
+)
+def test_a_person_inside_a_job_is_served_as_elsewhere(lab: Lab, home: Path, outer: str) -> None:
+    done = lab.run(["script", "-qec", f"{outer} gsub job.sbatch", "/dev/null"], user=ALICE, cwd=home)
+    said = re.search(r"job (\d+) waits for its pre-run", done.stdout)
+    assert said, done.stdout + done.stderr
+    lab.wait_job(int(said[1]), {"COMPLETED"}, timeout=120)
+    assert re.fullmatch(r"n\d+\n", (home / f"slurm-{said[1]}.out").read_text())
+
+
+def test_a_batch_script_submits_its_next_part_as_sbatch_does(lab: Lab, home: Path) -> None:
+    (home / "outer.sbatch").write_text("#!/bin/bash\ngsub job.sbatch\n")
+    before = jobs(lab)
+    outer = int(lab.run(["sbatch", "--parsable", "-o", "outer.out", "outer.sbatch"], user=ALICE, cwd=home).stdout)
+    lab.wait_job(outer, {"COMPLETED"}, timeout=120)
+    said = re.fullmatch(r"Submitted batch job (\d+)\n", (home / "outer.out").read_text())
+    assert said
+    assert jobs(lab) - before == {outer, int(said[1])}
+
+
+def test_a_terminal_inside_a_pre_run_submits_nothing(lab: Lab, home: Path) -> None:
+    typed = "script -qec 'gsub --gres=gpu:2 --wrap=hostname' /dev/null"
+    (home / "job.sbatch").write_text(f"{JOB}{typed}\nenv -u SLURM_JOB_ID {typed}\ntrue\n")
+    before = jobs(lab)
+    done = lab.run(["gsub", "--prerun=only", "job.sbatch"], user=ALICE, cwd=home)
+    assert done.returncode in (0, 4), done.stderr
+    assert len(jobs(lab) - before) == 1
