@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from slurmwrap import config as configuration
+from slurmwrap.cli.cancelled import tell_cancelled, was_cancelled
 from slurmwrap.cli.flow import open_desk, tidy
 from slurmwrap.cli.voice import Voice
 from slurmwrap.diagnosis.classify import classifier
@@ -31,6 +32,7 @@ from slurmwrap.prerun.result import Progress
 from slurmwrap.prerun.supervisor import run_trial
 from slurmwrap.prerun.trial import TrialSpec, spec_from_json
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.retry.attempt import PrerunRecord
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import inflight
 from slurmwrap.store.from_plain import from_plain
@@ -123,6 +125,18 @@ def _conclude(waiting: Waiting, directory: Path, verdict: Verdict, desk: Desk, v
             voice.say(f"  {done['verb']} {done['target']} {done['option']} {done['new']} {done['error'] or ''}")
     finally:
         signal.signal(signal.SIGTERM, before)
+    if was_cancelled(record):
+        _tell(waiting, record, desk, voice)
+
+
+def _tell(waiting: Waiting, record: PrerunRecord, desk: Desk, voice: Voice) -> None:
+    """The user hears of a cancelled job; a fault of this changes nothing."""
+    try:
+        place, slurm = str(configuration.user_state_dir(os.environ)), SlurmCommands(timeout_s=10, environ=os.environ)
+        node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+        tell_cancelled(waiting, record, user=desk.user, node=node, place=place, config=slurm.config, say=voice.say)
+    except Exception as error:
+        voice.fault(error)
 
 
 # --- the jobs that attached -----------------------------------------------------------------------------------------
@@ -244,7 +258,13 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _verdict(trial: Trial) -> tuple[Verdict, bool]:
-    """(the verdict, whether we were told to stop)."""
+    """(the verdict, whether we were told to stop). It says how long was tried, whatever ended the trial."""
+    began = time.monotonic()
+    verdict, stopped = _tried(trial)
+    return replace(verdict, seconds=verdict.seconds or round(time.monotonic() - began, 3)), stopped
+
+
+def _tried(trial: Trial) -> tuple[Verdict, bool]:
     watch = Watch(trial.spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = classifier(configuration.load(os.environ).diagnosis.signatures)
     try:
