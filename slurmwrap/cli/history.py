@@ -15,6 +15,7 @@ from slurmwrap.cli.found import Found, finding_runs, only_stopped
 from slurmwrap.cli.known import place_of
 from slurmwrap.cli.why import say_notes
 from slurmwrap.config import load
+from slurmwrap.diagnosis.taxonomy import SUCCESS
 from slurmwrap.report import words
 from slurmwrap.report.rows import alike, label
 from slurmwrap.report.story import failed
@@ -190,4 +191,6 @@ def _result(run: AttemptRecord) -> str:
     """The category of a failure; Slurm's state of anything else."""
     if failed(run) and run.diagnosis:
         return run.diagnosis.category
+    if not run.state and run.end_time is not None:  # Slurm forgot its state before it was judged
+        return "completed" if run.diagnosis is not None and run.diagnosis.category == SUCCESS else "ended"
     return state_of(run).lower().replace("_", " ")

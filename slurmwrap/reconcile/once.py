@@ -64,7 +64,8 @@ def _to_do(run: Pass) -> tuple[AttemptRecord, ...]:
     store, cluster = run.edges.store, run.book.cluster
     with store.transaction():
         open_ones = {record.attempt: record for record in store.attempts(cluster=cluster, unreconciled=True)}
-        shown = {key_of(job, cluster): job for job in run.words.first.values() if job.state in _STARTED or job.ended}
+        jobs = [job for job in run.words.first.values() if not job.refused]
+        shown = {key_of(job, cluster): job for job in jobs if job.state in _STARTED or job.ended}
         for key, job in shown.items():
             if key in run.book.settled:
                 continue

@@ -17,6 +17,7 @@ from slurmwrap.report.actions import REQUEUES, scontrol_line
 from slurmwrap.report.story import Story, failed, stopped_by_prerun, tasks_of
 from slurmwrap.retry.attempt import WAITING_RULES, AttemptRecord
 from slurmwrap.retry.policy import REQUEUED_ALREADY
+from slurmwrap.retry.record import REQUEUED
 
 _GIB = 1024
 _MORE = 1.5  # of the memory or time that did not do
@@ -77,6 +78,8 @@ def last_of(story: Story) -> AttemptRecord | None:
 def _after_run(story: Story, last: AttemptRecord) -> Next:
     assert last.diagnosis is not None
     mine = [action for action in story.actions if action.attempt == last.attempt]
+    if not failed(last) and last.state == REQUEUED:
+        return _requeued(story, last)
     if not failed(last):
         return Next(sentence="Nothing: it was cancelled." if last.diagnosis.category == "cancelled" else "Nothing.")
     again = any(a.verb in _LETS_GO and a.mode == "act" and not a.error for a in mine)
@@ -91,6 +94,15 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     if last.decision == "stop" and f"'{release}'" in last.decision_reason:  # its launch failed, and Slurm holds it
         return Next(sentence="Slurm holds it: let it start again, or cancel it.", command=release)
     return _of_input(story, last) or _of_size(story, last) or _of_decision(story, last)
+
+
+def _requeued(story: Story, last: AttemptRecord) -> Next:
+    """Its last known run was requeued, and failed of nothing. `slurm_says` is about the next one."""
+    if story.slurm_says.partition(" ")[0] in FINAL_STATES:
+        return Next(sentence="The run after it ended, and is not judged yet (slurmwrap reconcile).")
+    waits = f" Slurm says {story.slurm_says}." if story.slurm_says else ""
+    watch = f"slurmwrap watch {shlex.quote(last.address or story.address)}"
+    return Next(sentence=f"Nothing: it was requeued and runs again by itself.{waits}", command=watch)
 
 
 _LETS_GO = {

@@ -14,6 +14,7 @@ from slurmwrap.report.story import Story, failed
 from slurmwrap.report.waiting import waited_line
 from slurmwrap.report.words import count, duration, visible
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident
+from slurmwrap.retry.record import REQUEUED
 
 CANCELLED = "cancelled"
 _INCIDENT = (
@@ -40,7 +41,8 @@ def judged(record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
     domain = DOMAINS.get(diagnosis.domain, "")
     sure = f"{round(100 * diagnosis.confidence)} % sure"
     detail = ", ".join(part for part in (domain, f"node {diagnosis.node}" if diagnosis.node else "", sure) if part)
-    yield look.wrapped(f"{diagnosis.category} ({detail})", "  ", "    ")
+    by_hand = record.state == REQUEUED and diagnosis.category == CANCELLED
+    yield look.wrapped(f"{'requeued' if by_hand else diagnosis.category} ({detail})", "  ", "    ")
     if diagnosis.category in CATEGORIES and diagnosis.category != CANCELLED:
         meaning = CATEGORIES[diagnosis.category].meaning
         yield look.wrapped(f"{meaning[:1].upper()}{meaning[1:]}.")
