@@ -18,6 +18,7 @@ from slurmwrap.cli.found import last_failed
 from slurmwrap.cli.here import cluster_here, known_here
 from slurmwrap.cli.known import Known, Place, about_job, place_of
 from slurmwrap.cli.listing import envelope
+from slurmwrap.cli.looking import look_first
 from slurmwrap.cli.unrecorded import unrecorded
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import Config, load
@@ -57,15 +58,20 @@ def why(
     """
     config = load(os.environ)
     place = place_of(config, os.environ, os.geteuid())
-    address, cluster = (checked(job), "") if job else _last(place)
+    checked(job or "0")
+    unseen = look_first(place, config)
+    if unseen:
+        _say(unseen)
+    address, cluster = (job, "") if job else _last(place)
+    if not address and not unseen and not place.alone:
+        unseen = look_first(place, config, although_site=True)  # none is said only after a look at this moment
+        address, cluster = _last(place)
     if not address:
-        _say(f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as is known here")
+        _say(_none(place, unseen))
         return
     known = about_job(place, address, cluster) if cluster else known_here(place, address, config)
     note(known)
     story = _with_slurm(story_of_job(address, known, config, place), place, config)
-    if place.alone and not any(run.diagnosis for run in story.attempts):
-        _say("no site reconciler here: 'slurmwrap reconcile' finds out how your runs ended")
     if as_json:
         typer.echo(envelope("why", {**plain_story(story), "next": to_plain(next_step(story))}))
         return
@@ -78,6 +84,13 @@ def why(
         account=account(story, known, config),
     )
     typer.echo(page, nl=False)
+
+
+def _none(place: Place, unseen: str) -> str:
+    """Nothing failed, or none can tell."""
+    if unseen:
+        return "no failure is stored; whether a job failed since the last look is not known"
+    return f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as Slurm and slurmwrap know"
 
 
 def checked(job: str) -> str:
