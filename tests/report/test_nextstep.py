@@ -149,3 +149,21 @@ def test_asked_by_the_id_of_a_pre_run_its_verdict_and_its_job_are_told(
 def test_a_job_that_has_ended_is_not_said_to_go_on(state: str) -> None:
     sentence = "It ended, and how is not found out yet: the reconciler does that (slurmwrap reconcile)."
     assert next_step(Story(address="81", submission=ASKED, slurm_says=state)) == Next(sentence=sentence)
+
+
+@pytest.mark.parametrize(
+    ("says", "sentence", "command"),
+    [
+        ("", "Nothing: it was requeued and runs again by itself.", "slurmwrap watch 81"),
+        (
+            "PENDING (Priority)",
+            "Nothing: it was requeued and runs again by itself. Slurm says PENDING (Priority).",
+            "slurmwrap watch 81",
+        ),
+        ("CANCELLED", "The run after it ended, and is not judged yet (slurmwrap reconcile).", ""),
+    ],
+)
+def test_a_job_that_was_requeued_is_not_said_to_be_cancelled(says: str, sentence: str, command: str) -> None:
+    requeued = run("cancelled", state="REQUEUED", decision="none")
+    story = Story(address="81", submission=ASKED, attempts=(requeued,), slurm_says=says)
+    assert next_step(story) == Next(sentence=sentence, command=command)
