@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
 
@@ -22,6 +22,7 @@ from slurmwrap.store.published import FILE
 BOUND_S = 15.0  # the pass is given up then; the next one goes on
 SLURM_S = 4.0  # for one command of Slurm's: what is stored shall not wait longer for a controller that is away
 SHOWN_AFTER_S = 1
+_TRIES, _PAUSE_S = 5, 0.2
 FRESH_S = 420.0  # the site's reconciler publishes every five minutes at least
 
 
@@ -85,7 +86,16 @@ def _pass(place: Place, config: Config) -> str:
     config = replace(config, slurm_timeout_s=min(SLURM_S, config.slurm_timeout_s))
     slurm, voice = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), Voice.of_terminal("slurmwrap")
     slurm.cluster_name()  # SlurmError before anything is made in the user's home
-    with held(place.database.with_suffix(".lock"), "another reconciler"), Database.open(place.database) as store:
+    with ExitStack() as stack:
+        for tries in range(_TRIES):
+            try:
+                stack.enter_context(held(place.database.with_suffix(".lock"), "another reconciler"))
+                break
+            except StoreError as error:  # a gsub call has it for a moment, `reconcile --watch` for ever
+                if tries + 1 == _TRIES:
+                    return f"{error}; what was found so far is shown"
+                time.sleep(_PAUSE_S)
+        store = stack.enter_context(Database.open(place.database))
         summary = reconcile_once(own_edges(config, slurm, store, voice, place.database.parent))
     return f"not all was looked up: {summary.errors[0]}" if summary.errors else ""
 
