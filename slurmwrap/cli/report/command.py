@@ -74,7 +74,9 @@ def report(
     asked_for = report_data.asked(place, user)
     unseen = look_first(place, config)
     page = report_data.night(place, config, start, end, user=asked_for, account=account)
-    page = replace(page, notes=(*page.notes, unseen)) if unseen else page
+    if unseen:
+        typer.echo(f"slurmwrap: {unseen}", err=True)
+        page = replace(page, notes=(*page.notes, unseen))
     if not place.site and not page.user:
         page = replace(page, user=_name(place.uid))
     if nightly:
