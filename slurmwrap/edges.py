@@ -353,3 +353,6 @@ class Publisher(Protocol):
 
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         """Seals one judged attempt for its owner's uid (`munge -u`); only he can open it."""
+
+    def end_pass(self) -> None:
+        """A pass is over: what was collected for the owners is sent."""

@@ -241,6 +241,9 @@ class FakePublisher:
     def tell_gate(self, gate: Gate) -> None:
         self.gate = gate
 
+    def end_pass(self) -> None:
+        """Nothing is collected."""
+
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         self.told[record.attempt.job_id] = (record, tuple(actions))
 

@@ -301,6 +301,41 @@ def test_a_job_that_slurm_requeued_already_is_recorded_and_nothing_is_added(worl
     assert world.asked() == []
 
 
+@pytest.mark.parametrize(
+    ("log", "exit_code", "found"),
+    [
+        ("saved step 40\n", 0, ("cancelled", "none")),
+        ("slurmstepd-n1: error: *** JOB 88 ON n1 CANCELLED AT 2026-11-20T23:47:02 DUE TO JOB REQUEUE ***\n", 0,
+         ("cancelled", "none")),
+        (BUG, 0, ("traceback_from_crash", "stop")),  # `python train.py || scontrol requeue $SLURM_JOB_ID`
+        ("saved step 40\n", 3, ("no_signature", "retry")),  # RequeueExit=3
+    ],
+)  # fmt: skip
+def test_a_run_that_was_requeued_failed_only_if_something_says_so(
+    world: World, log: str, exit_code: int, found: tuple[str, str]
+) -> None:
+    running = job(88, state="RUNNING", reason="None", exit_code=0, end_time=None)
+    world.add(running)
+    world.run()
+    ended = replace(running, end_time=START - 30, exit_code=exit_code)
+    world.hear(submitted(submission(88)), *hooks(ended, log=log))
+    world.add(
+        replace(running, state="PENDING", reason="BeginTime", restarts=1, submit_time=START - 20, start_time=None)
+    )
+    world.run()
+    assert category_of(world, running) == found
+
+
+def test_a_submission_that_slurm_refused_is_no_run(world: World) -> None:
+    at = START - 60
+    never = job(88, state="FAILED", reason="BadConstraints", exit_code=0, signal=1, nodes=(), submit_time=at)
+    world.add(
+        replace(never, start_time=at, end_time=at), replace(never, job_id=89, start_time=at + 30, end_time=at + 30)
+    )
+    world.run()
+    assert [run.attempt.job_id for run in world.store.attempts()] == [89]  # it had waited before it failed
+
+
 @pytest.mark.parametrize("signal", [0, 1], ids=["22.05", "24.11"])
 def test_a_run_whose_node_went_down_and_that_slurm_requeued_is_a_node_failure(world: World, signal: int) -> None:
     running = job(89, state="RUNNING", reason="None", exit_code=0, end_time=None, nodes=("n1", "n2"))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slurmwrap.submit.desk import TrialJob
 
 _LISTED = 2000  # names of one directory
+_NEWS = 3  # cancelled jobs that one call reports
 WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
 
 
@@ -89,7 +90,8 @@ def _catch_up(config: Config, slurm: SlurmCommands, memory: HomeMemory, voice: V
 
 
 def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
-    """submit.prepare, with what the checks remarked on."""
+    """submit.prepare, with what the checks remarked on, after what happened since the last call."""
+    _tell_news(request, desk, voice)
     prepared = submit.prepare(request, desk)
     for warning in prepared.warnings:
         voice.say(f"warning: {submit.describe(warning)}")
@@ -101,6 +103,25 @@ def prepare(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
             voice.say(told)
         trial_gpus(request, largest(prepared))  # a --prerun-gpus that no node has is said before anything is submitted
     return prepared
+
+
+def _tell_news(request: JobRequest, desk: Desk, voice: Voice) -> None:
+    """Jobs that their pre-run cancelled since the last call: once, where a person reads it."""
+    memory = desk.memory
+    if not isinstance(memory, HomeMemory) or not os.path.exists(memory.news) or _tells_little(request):
+        return
+    from slurmwrap.store.news import take_news
+
+    told, in_all = take_news(memory.state.place, _NEWS)
+    for one in told:
+        name = f" ({one.name})" if one.name else ""
+        voice.say(f"since your last call: job {one.job_id}{name} was cancelled by its pre-run: {one.reason}")
+    if len(told) == 1:
+        voice.say(f"more: slurmwrap why {told[0].job_id}")
+    elif in_all > len(told):
+        voice.say(f"and {in_all - len(told)} more: slurmwrap history --prerun")
+    elif told:
+        voice.say("more: slurmwrap why JOBID")
 
 
 _MODES = {  # what each is, for who reads its name for the first time (docs/prerun.md)

@@ -13,9 +13,10 @@ import typer
 from slurmwrap.cli import listing, terminal
 from slurmwrap.cli.found import Found, finding_runs, only_stopped
 from slurmwrap.cli.known import place_of
+from slurmwrap.cli.looking import look_first
 from slurmwrap.cli.why import say_notes
 from slurmwrap.config import load
-from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, title_of
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, title_of
 from slurmwrap.report import words
 from slurmwrap.report.rows import alike, label
 from slurmwrap.report.story import failed
@@ -24,6 +25,8 @@ from slurmwrap.retry.wanted import moment_of, state_of
 from slurmwrap.store.plain import to_plain
 
 HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "result")
+_NONE = "No run is known of this time."
+_NOT_LOOKED = "No run is stored of this time; what ended since the last look is not known."
 _PER_LINE = 20  # runs that are read for each line, for arrays are folded
 
 
@@ -63,7 +66,10 @@ def history(
         state=state, node=node, since=since, until=until, failed=failed,
     )  # fmt: skip
     read = None if everything else limit if each or as_json else limit * _PER_LINE
-    place = place_of(load(os.environ), os.environ, os.geteuid())
+    config = load(os.environ)
+    place = place_of(config, os.environ, os.geteuid())
+    unseen = look_first(place, config)
+    say_notes((unseen,) if unseen else ())
     with listing.nothing_is_garbage(), finding_runs(place, wanted, read, as_listed=not as_json) as found:
         found = only_stopped(found) if prerun else found
         say_notes(found.notes)
@@ -71,7 +77,8 @@ def history(
             _say_json(found, read)
             return
         shown = None if everything else limit
-        typer.echo(page(found, terminal.local_zone(), limit=shown, each=each, columns=terminal.columns()))
+        told = page(found, terminal.local_zone(), limit=shown, each=each, columns=terminal.columns())
+        typer.echo(_NOT_LOOKED if told == _NONE and unseen else told)
 
 
 def _say_json(found: Found, limit: int | None) -> None:
@@ -108,7 +115,7 @@ def page(
     """The table, newest first, then the sums. Users are shown where they differ."""
     lines = [_of_run(run) for run in found.runs] + [_of_stopped(p, found) for p in found.stopped]
     if not lines:
-        return "No run is known of this time."
+        return _NONE
     lines.sort(key=lambda line: line.at, reverse=True)
     groups = [(line,) for line in lines] if each else list(alike(lines, lambda line: line.same))
     shown = groups[:limit]
@@ -191,4 +198,6 @@ def _result(run: AttemptRecord) -> str:
     """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
     if run.diagnosis and (failed(run) or run.diagnosis.category == COMPLETED_WITH_ERROR):
         return title_of(run.diagnosis.category)
+    if not run.state and run.end_time is not None:  # Slurm forgot its state before it was judged
+        return "completed" if run.diagnosis is not None and run.diagnosis.category == SUCCESS else "ended"
     return state_of(run).lower().replace("_", " ")

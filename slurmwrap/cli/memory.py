@@ -157,6 +157,11 @@ class HomeMemory:
         """There when a pre-run has left something that the database does not know yet."""
         return f"{self.state.place}/unread"
 
+    @property
+    def news(self) -> str:
+        """There when a pre-run cancelled a job and no call has reported it (store/news.py)."""
+        return f"{self.state.place}/news"
+
     def trial_dir(self) -> str:
         """prerun/<random>, mode 0700."""
         return str(self._private("prerun", _unique()))

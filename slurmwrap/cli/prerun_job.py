@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from slurmwrap import config as configuration
+from slurmwrap.cli.cancelled import tell_cancelled, was_cancelled
 from slurmwrap.cli.flow import open_desk, tidy
 from slurmwrap.cli.voice import Voice
 from slurmwrap.diagnosis.classify import classifier
@@ -33,6 +34,7 @@ from slurmwrap.prerun.supervisor import run_trial
 from slurmwrap.prerun.sweep import choose_next, has_time
 from slurmwrap.prerun.trial import TrialSpec, spec_from_json
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.retry.attempt import PrerunRecord
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import inflight
 from slurmwrap.store.from_plain import from_plain
@@ -180,6 +182,18 @@ def _conclude(waiting: Waiting, directory: Path, judged: Judged, desk: Desk, voi
             voice.say(f"  {done['verb']} {done['target']} {done['option']} {done['new']} {done['error'] or ''}")
     finally:
         signal.signal(signal.SIGTERM, before)
+    if was_cancelled(record):
+        _tell(waiting, record, desk, voice)
+
+
+def _tell(waiting: Waiting, record: PrerunRecord, desk: Desk, voice: Voice) -> None:
+    """The user hears of a cancelled job; a fault of this changes nothing."""
+    try:
+        place, slurm = str(configuration.user_state_dir(os.environ)), SlurmCommands(timeout_s=10, environ=os.environ)
+        node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+        tell_cancelled(waiting, record, user=desk.user, node=node, place=place, config=slurm.config, say=voice.say)
+    except Exception as error:
+        voice.fault(error)
 
 
 # --- the jobs that attached -----------------------------------------------------------------------------------------
@@ -334,10 +348,18 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _judged(trial: Trial) -> Judged:
+    """The verdict says how long was tried, whatever ended the trial."""
+    began = time.monotonic()
+    judged = _run_and_judge(trial, began)
+    seconds = judged.verdict.seconds or round(time.monotonic() - began, 3)
+    return replace(judged, verdict=replace(judged.verdict, seconds=seconds))
+
+
+def _run_and_judge(trial: Trial, began: float) -> Judged:
+    """`began`: of time.monotonic()."""
     spec = trial.spec
     watch = Watch(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = classifier(configuration.load(os.environ).diagnosis.signatures)
-    began = time.monotonic()
     try:
         watch.look()
         report = _Reporter(trial.directory, watch)
@@ -351,11 +373,9 @@ def _judged(trial: Trial) -> Judged:
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), stopped=True)
     except NobodyWaits as why:
-        reason, seconds = f"{why} {_GIVEN_UP}", round(time.monotonic() - began, 3)
-        lasting = seconds >= _LONG_S and why.started
-        return Judged(
-            Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, seconds=seconds, lasting=lasting)
-        )
+        lasting = time.monotonic() - began >= _LONG_S and why.started
+        reason = f"{why} {_GIVEN_UP}"
+        return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, lasting=lasting))
 
 
 @dataclass(slots=True)

@@ -21,7 +21,8 @@ from slurmwrap.submit.attach import ATTACHED, GONE
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One pre-run. `state`: "pass", "fail", "inconclusive"; Slurm's own in lower case while it lives; "attached" while
-    it waits for another one's; "lost" when it ended without a verdict, "unknown" when Slurm cannot be asked."""
+    its job waits for another one's; "lost" when it, or the job that waited, ended without a verdict; "unknown" when
+    Slurm cannot be asked."""
 
     directory: Path
     spec: TrialSpec
@@ -61,26 +62,34 @@ def _read(directory: Path) -> Row | None:
         directory=directory,
         spec=spec,
         at=at,
-        state=state or ("attached" if host is not None else ""),
+        state=state,
         verdict=verdict,
         prerun_job=host if host is not None else number_in(directory / JOB),
         attached=host is not None,
     )
 
 
-def _slurms_word(desk: Desk) -> Callable[[Row], str]:
-    """Row → Slurm's state of its pre-run, "" for one that it does not know; asked once, of this cluster."""
+def _slurms_word(desk: Desk) -> Callable[[int | None, str], str]:
+    """(job id, cluster) -> Slurm's state of it, "" for one that it does not know; asked once, of this cluster."""
     try:
-        known = {record.job_id: record.state for record in desk.slurm.jobs(desk.user)}
-        here = desk.cluster
+        records, here = desk.slurm.jobs(desk.user), desk.cluster
     except SlurmError as error:
         desk.say(f"how they stand now is not known: {error}")
-        return lambda _: "UNKNOWN"
-    return lambda row: known.get(row.prerun_job or -1, "") if row.spec.cluster in ("", here) else "UNKNOWN"
+        return lambda job, cluster: "UNKNOWN"
+    tasks = {record.array_job_id: record.state for record in records if record.array_job_id is not None}
+    waiting = {record.array_job_id: record.state for record in records if record.array_job_id and record.pending}
+    known = {**tasks, **{record.job_id: record.state for record in records}, **waiting}  # an array waits as a task does
+    return lambda job, cluster: known.get(job or -1, "") if cluster in ("", here) else "UNKNOWN"
 
 
-def _with_state(row: Row, word: Callable[[Row], str]) -> Row:
+def _with_state(row: Row, word: Callable[[int | None, str], str]) -> Row:
+    """Of one without a verdict. A job that attached has none to come when it, or that pre-run, is gone."""
     if row.state:
         return row
-    state = word(row)
-    return replace(row, state="unknown" if state == "UNKNOWN" else state.lower() if state in LIVE else "lost")
+    state, cluster = word(row.prerun_job, row.spec.cluster), row.spec.cluster
+    if state == "UNKNOWN":
+        return replace(row, state="unknown")
+    if not row.attached:
+        return replace(row, state=state.lower() if state in LIVE else "lost")
+    submitted = state in LIVE or not row.prerun_job  # 0: that pre-run is being submitted
+    return replace(row, state="attached" if submitted and word(row.real_job, cluster) == "PENDING" else "lost")

@@ -130,7 +130,7 @@ def _site(config: Config, slurm: SlurmCommands, store: Database, voice: Voice) -
     publisher = None
     if site.published:
         sealed = FilePublisher(Path(site.published), site.munge_socket, munge.encode)
-        publisher = site_publisher(sealed, config, voice.say)
+        publisher = site_publisher(sealed, config, voice.say, store.attempts_of)
     scope = Scope(trusted=trusted | {-1})
     return _edges(config, slurm, store, voice, spools=(*shared, controller), publisher=publisher, scope=scope)
 

@@ -9,7 +9,7 @@ from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.classify import classifier
 from slurmwrap.diagnosis.join import join
-from slurmwrap.errors import SlurmError
+from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.host.userfile import UserLogs
 from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.record import record_of
@@ -18,7 +18,8 @@ from slurmwrap.slurm.commands import SlurmCommands
 
 
 def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: int | None) -> tuple[AttemptRecord, ...]:
-    """Its runs, judged by Slurm's word and the log, where we may read it. () where Slurm tells nothing.
+    """Its runs, judged by Slurm's word and the log, where we may read it. () where Slurm tells nothing. SlurmwrapError
+    for a submission that Slurm refused.
 
     `uid`: whose runs alone are told; None: everybody's, for administrators.
     """
@@ -27,6 +28,11 @@ def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: in
         cluster, now = commands.cluster_name(), commands.job(address)
     except SlurmError:
         return ()
+    if now is not None and now.refused and uid in (None, now.uid):
+        raise SlurmwrapError(
+            f"there is no job {address}: Slurm refused it when it was submitted ({now.reason})",
+            hint="Ask for what the cluster has (sinfo -o '%P %D %c %m %G'), then submit again.",
+        )
     told = {} if now is None else {now.submit_time: now}
     for one in _remembered(address, commands, config, environ):
         told.setdefault(one.submit_time, one)

@@ -18,13 +18,17 @@ from slurmwrap.cli.found import last_failed
 from slurmwrap.cli.here import cluster_here, known_here
 from slurmwrap.cli.known import Known, Place, about_job, place_of
 from slurmwrap.cli.listing import envelope
+from slurmwrap.cli.looking import look_first
 from slurmwrap.cli.unrecorded import unrecorded
+from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import Config, load
 from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
 from slurmwrap.report.account import Account, account_of
 from slurmwrap.report.nextstep import next_step
 from slurmwrap.report.story import Story, last_failure, story_of, tasks_of
 from slurmwrap.report.tell import tell
+from slurmwrap.report.words import moment
+from slurmwrap.retry.record import REQUEUED
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import to_plain
 
@@ -54,15 +58,20 @@ def why(
     """
     config = load(os.environ)
     place = place_of(config, os.environ, os.geteuid())
-    address, cluster = (checked(job), "") if job else _last(place)
+    checked(job or "0")
+    unseen = look_first(place, config)
+    if unseen:
+        _say(unseen)
+    address, cluster = (job, "") if job else _last(place)
+    if not address and not unseen and not place.alone:
+        unseen = look_first(place, config, although_site=True)  # none is said only after a look at this moment
+        address, cluster = _last(place)
     if not address:
-        _say(f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as is known here")
+        _say(_none(place, unseen))
         return
     known = about_job(place, address, cluster) if cluster else known_here(place, address, config)
     note(known)
     story = _with_slurm(story_of_job(address, known, config, place), place, config)
-    if place.alone and not any(run.diagnosis for run in story.attempts):
-        _say("no site reconciler here: 'slurmwrap reconcile' finds out how your runs ended")
     if as_json:
         typer.echo(envelope("why", {**plain_story(story), "next": to_plain(next_step(story))}))
         return
@@ -75,6 +84,13 @@ def why(
         account=account(story, known, config),
     )
     typer.echo(page, nl=False)
+
+
+def _none(place: Place, unseen: str) -> str:
+    """Nothing failed, or none can tell."""
+    if unseen:
+        return "no failure is stored; whether a job failed since the last look is not known"
+    return f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as Slurm and slurmwrap know"
 
 
 def checked(job: str) -> str:
@@ -119,7 +135,8 @@ def _last(place: Place) -> tuple[str, str]:
 def _with_slurm(story: Story, place: Place, config: Config) -> Story:
     """With Slurm's word of this moment, for a job that has not ended."""
     last = story.attempts[-1] if story.attempts else None
-    if (last is not None and (last.state or tasks_of(story))) or story.empty:
+    ended = last is not None and last.state not in ("", REQUEUED)  # after a requeue the next run waits
+    if ended or tasks_of(story) or story.empty:
         return story
     if story.preruns and story.preruns[-1].verdict.outcome.value == "fail":
         return story
@@ -128,9 +145,15 @@ def _with_slurm(story: Story, place: Place, config: Config) -> Story:
     with suppress(SlurmError):
         job = SlurmCommands(os.environ, timeout_s=min(_SLURM_S, config.slurm_timeout_s)).job(story.address)
         if job is not None and (place.site or place.uid in (0, job.uid)):
-            reason = f" ({job.reason})" if job.reason not in ("", "None") else ""
-            return replace(story, slurm_says=f"{job.state}{reason}")
+            return replace(story, slurm_says=_said(job))
     return story
+
+
+def _said(job: JobRecord) -> str:
+    """ "PENDING (Priority)"."""
+    if job.reason == "BeginTime" and job.pending and job.eligible_time is not None:
+        return f"PENDING (BeginTime, not before {moment(float(job.eligible_time), terminal.local_zone())})"
+    return f"{job.state} ({job.reason})" if job.reason not in ("", "None") else job.state
 
 
 def _lines(story: Story, uid: int) -> Mapping[tuple[str, int], str]:

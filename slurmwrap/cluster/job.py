@@ -79,7 +79,16 @@ class JobRecord:
         """True in a final state; COMPLETING and PENDING are none."""
         return self.state in FINAL_STATES
 
+    @property
+    def refused(self) -> bool:
+        """A submission that Slurm refused: it keeps a record of it, FAILED at the moment of its submission and without
+        a node (22.05.8, "Requested node configuration is not available"). sbatch printed no id: it was never a job."""
+        if self.state != "FAILED" or self.nodes or self.restarts or self.end_time is None:
+            return False
+        return self.start_time in (None, self.end_time) and self.end_time - self.submit_time <= _AT_ONCE_S
 
+
+_AT_ONCE_S = 1
 FINAL_STATES = frozenset(
     (
         *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL"),

@@ -7,10 +7,10 @@ from typing import Any
 
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.cluster.node import Partition
-from slurmwrap.diagnosis.evidence import Diagnosis, LogTail
+from slurmwrap.diagnosis.evidence import Diagnosis, Evidence, LogTail
 from slurmwrap.diagnosis.join import join, last_word, measured, of_run, of_this_run, with_steps
 from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE
 from slurmwrap.errors import SlurmError
 from slurmwrap.reconcile.accounted import completed, is_gone, past_of, told_by
 from slurmwrap.reconcile.desk import Pass, learn
@@ -30,6 +30,7 @@ from slurmwrap.retry.strikes import Fleet, fleet_of, lost_node
 from slurmwrap.retry.submission import Submission
 
 _NODE_FAILED = 1  # the wait status that slurmctld gives such a run since 24.11; before, it leaves 0
+_REQUEUED_SURE = 0.8  # that nothing failed in a run that was requeued and left no sign of a failure
 _RESTORE = "checkpoint_error"
 _INPUTS = 20  # of one job are looked at
 _WRITTEN_S = 5.0  # a file system's clock may differ by so much from Slurm's
@@ -72,6 +73,7 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     earlier = [observation for other in before for observation in _seen(other, siblings(other, run), run)]
     evidence = join(record.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
     diagnosis = _with_lost_node(run.edges.classify(evidence), record, run)
+    diagnosis = requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
     submission = submission_of(record, run)
     record = replace(_counted(record, submission, word, run), waited=_waited(record, submission, run))
     blamed = _blamed_input(diagnosis, submission, record, word, run)
@@ -184,6 +186,23 @@ def _refused_by_gate(seen: Sequence[Observation]) -> dict[str, str]:
             word = "".join(c for c in str(gate.get("cause", "")) if c.isalnum() or c in "_-")[:40]
             found[observation.node] = word or "fault"
     return found
+
+
+def requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
+    """Of a run that the next one replaced, and of which nothing tells of a failure: its own script (a trap), its user
+    or an administrator requeued it, which is no failure. Preemption and lost nodes leave a word of Slurm's."""
+    if diagnosis.category != NO_SIGNATURE or evidence.exit_code or evidence.signal or evidence.derived_exit_code:
+        return diagnosis
+    told = CATEGORIES["cancelled"]
+    return replace(
+        diagnosis,
+        category=told.id,
+        domain=told.domain,
+        decision=told.decision,
+        advice=told.advice,
+        signature="slurm.requeued",
+        confidence=_REQUEUED_SURE,
+    )
 
 
 def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> Diagnosis:

@@ -37,7 +37,17 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
     book.cluster = book.cluster or edges.slurm.cluster_name()
     words = Words(ask=lambda: edges.slurm.jobs(edges.scope.user))
     run = Pass(edges=edges, book=book, words=words, summary=Summary(), now=edges.clock.now())
-    run.summary.ingested = ingest(edges, book.cluster, words)
+    try:
+        _work(run)
+    finally:
+        if edges.publisher is not None:
+            edges.publisher.end_pass()
+    run.summary.took_s = max(0.0, edges.clock.now() - run.now)
+    return run.summary
+
+
+def _work(run: Pass) -> None:
+    run.summary.ingested = ingest(run.edges, run.book.cluster, run.words)
     incidents.begin(run)
     _look_after(count_delays, run)  # before the runs that ended are judged: how long they waited is theirs
     _look_after(recall, run)
@@ -55,8 +65,6 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
         _look_after(look, run)
     _publish(run)
     _tell_gate(run)
-    run.summary.took_s = max(0.0, edges.clock.now() - run.now)
-    return run.summary
 
 
 def _to_do(run: Pass) -> tuple[AttemptRecord, ...]:
@@ -64,7 +72,8 @@ def _to_do(run: Pass) -> tuple[AttemptRecord, ...]:
     store, cluster = run.edges.store, run.book.cluster
     with store.transaction():
         open_ones = {record.attempt: record for record in store.attempts(cluster=cluster, unreconciled=True)}
-        shown = {key_of(job, cluster): job for job in run.words.first.values() if job.state in _STARTED or job.ended}
+        jobs = [job for job in run.words.first.values() if not job.refused]
+        shown = {key_of(job, cluster): job for job in jobs if job.state in _STARTED or job.ended}
         for key, job in shown.items():
             if key in run.book.settled:
                 continue

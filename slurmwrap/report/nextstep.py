@@ -19,6 +19,7 @@ from slurmwrap.report.story import Story, failed, stopped_by_prerun, tasks_of
 from slurmwrap.report.words import duration
 from slurmwrap.retry.attempt import WAITING_RULES, AttemptRecord
 from slurmwrap.retry.policy import REQUEUED_ALREADY
+from slurmwrap.retry.record import REQUEUED
 from slurmwrap.retry.resize import time_needed_s
 
 _GIB = 1024
@@ -84,6 +85,8 @@ def last_of(story: Story) -> AttemptRecord | None:
 def _after_run(story: Story, last: AttemptRecord) -> Next:
     assert last.diagnosis is not None
     mine = [action for action in story.actions if action.attempt == last.attempt]
+    if not failed(last) and last.state == REQUEUED:
+        return _requeued(story, last)
     if not failed(last):
         return _of_no_failure(story, last)
     again = any(a.verb in _LETS_GO and a.mode == "act" and not a.error for a in mine)
@@ -98,6 +101,15 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     if last.decision == "stop" and f"'{release}'" in last.decision_reason:  # its launch failed, and Slurm holds it
         return Next(sentence="Slurm holds it: let it start again, or cancel it.", command=release)
     return _of_input(story, last) or _of_size(story, last) or _of_decision(story, last)
+
+
+def _requeued(story: Story, last: AttemptRecord) -> Next:
+    """Its last known run was requeued, and failed of nothing. `slurm_says` is about the next one."""
+    if story.slurm_says.partition(" ")[0] in FINAL_STATES:
+        return Next(sentence="The run after it ended, and is not judged yet (slurmwrap reconcile).")
+    waits = f" Slurm says {story.slurm_says}." if story.slurm_says else ""
+    watch = f"slurmwrap watch {shlex.quote(last.address or story.address)}"
+    return Next(sentence=f"Nothing: it was requeued and runs again by itself.{waits}", command=watch)
 
 
 _LETS_GO = {

@@ -25,6 +25,7 @@ from slurmwrap.report.story import Story, failed
 from slurmwrap.report.waiting import waited_line
 from slurmwrap.report.words import count, duration, visible
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident
+from slurmwrap.retry.record import REQUEUED
 
 CANCELLED = "cancelled"
 _QUOTED = re.compile(r"['\"`]([^'\"`\n]{2,200})['\"`]")
@@ -103,7 +104,8 @@ def judged(record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
     sure = f"{round(100 * diagnosis.confidence)} % sure"
     detail = ", ".join(part for part in (domain, f"node {diagnosis.node}" if diagnosis.node else "", sure) if part)
     named = f" ({category})" if category != CANCELLED else ""
-    yield look.wrapped(f"{title_of(category)}{named}: {detail}", "  ", "    ")
+    title = "requeued" if record.state == REQUEUED and category == CANCELLED else title_of(category)
+    yield look.wrapped(f"{title}{named}: {detail}", "  ", "    ")
     if look.verbose and category in CATEGORIES and category != CANCELLED:
         meaning = CATEGORIES[category].meaning
         yield look.wrapped(f"{meaning[:1].upper()}{meaning[1:]}.")

@@ -18,11 +18,13 @@ from slurmwrap.retry.decision import RetryDecision
 from slurmwrap.retry.incident import Incident, wait_s
 from slurmwrap.retry.launch import comment_of, decide_launch, failed_to_launch
 from slurmwrap.retry.ledger import retries_of
+from slurmwrap.retry.record import REQUEUED
 from slurmwrap.retry.requeue import Again
 from slurmwrap.retry.strikes import blamed_node, drains_of, strikes_of
 
 __all__ = ["REQUEUED_ALREADY", "Case", "decide"]
 
+BY_HAND = "requeued by its own script, its user or an administrator, which is no failure"
 REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
 
 
@@ -49,7 +51,8 @@ def _own_fault(case: Case) -> bool:
 
 
 def _none(case: Case, config: Config) -> RetryDecision:
-    reason = "it was cancelled" if case.record.state == "CANCELLED" else "nothing failed"
+    told = {"CANCELLED": "it was cancelled", REQUEUED: BY_HAND}
+    reason = told.get(case.record.state, "nothing failed")
     if case.diagnosis.category == COMPLETED_WITH_ERROR:
         reason = "Slurm calls it COMPLETED, so it is not run again"
     return RetryDecision(decision="none", reason=reason)

@@ -35,6 +35,9 @@ class BesideOutput:
     def tell_gate(self, gate: Gate) -> None:
         """A user has no gate."""
 
+    def end_pass(self) -> None:
+        """Nothing was collected."""
+
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         """Writes the file, or takes an old one away when the job went well. Where that is refused it is given up:
         `slurmwrap why` tells the same, and one full or odd directory must not keep other jobs waiting."""

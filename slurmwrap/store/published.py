@@ -73,6 +73,9 @@ class FilePublisher:
         for name, told in ((FAULTS, {"version": 1, "at": gate.at, "faults": faults}), (PERMIT, permit)):
             _replace(self.directory / name, json.dumps(told).encode("ascii"))
 
+    def end_pass(self) -> None:
+        """Nothing was collected: each run is sealed at once."""
+
     def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
         """Seals one judged attempt for its owner's uid. One without an owner is told to nobody."""
         if record.uid < 0:

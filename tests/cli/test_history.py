@@ -80,7 +80,8 @@ def test_what_is_left_out_is_said_and_counted(slurmwrap: Run, fill: Fill, day: d
 
 
 def test_nothing_is_said_in_words(slurmwrap: Run) -> None:
-    assert slurmwrap("history").stdout == "No run is known of this time.\n"
+    unknown = "No run is stored of this time; what ended since the last look is not known.\n"
+    assert slurmwrap("history").stdout == unknown
 
 
 @pytest.mark.parametrize("option", ["--since", "--until"])

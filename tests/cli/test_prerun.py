@@ -16,6 +16,7 @@ from click.testing import Result
 from fakes import START, FakeClock, FakeSlurm, job
 
 from slurmwrap.cli.follow import Seen, describe, follow, seen
+from slurmwrap.cli.prerun_rows import rows_of
 from slurmwrap.cli.verdicts import nothing_proven, print_alone, shown
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config
@@ -23,6 +24,7 @@ from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.trial import TrialSpec, spec_to_json
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.store.inflight import Flights
 from slurmwrap.store.userstate import UserState
 from slurmwrap.submit import Desk, Trials
 
@@ -113,6 +115,28 @@ def test_a_sweeps_preruns_share_a_line_and_a_limit_is_said(slurmwrap: Run, leave
     assert jobs("--state", "pass,inconclusive", "--until", "5m") == []
     assert jobs("--category", "import_error") == [] and jobs("--failed") == [11]
     assert jobs("--name", "j*.sh", "--job", "22") == [22] and jobs("--name", "other*") == []
+
+
+def test_a_job_that_attached_is_lost_with_its_pre_run_or_when_it_waits_no_more(
+    leave: Callable[..., Path], tmp_path: Path
+) -> None:
+    trial, waiting = job(12, state="RUNNING"), job(15, state="PENDING")
+    array = job(31, state="PENDING", array_job_id=30, array_task_id=None)
+    slurm = FakeSlurm(clock=FakeClock())
+    slurm.add(trial, waiting, job(16, state="CANCELLED"), array, replace(array, job_id=30, state="RUNNING"))
+    jobs = {"own": 11, "waits": 15, "cancelled": 16, "forgotten": 17, "array": 30, "not submitted": 15, "alone": 15}
+    hosts = {"own": "", "not submitted": "0\n", "alone": "99\n"}
+    for name, number in jobs.items():
+        host = hosts.get(name, "12\n")
+        leave(name, real_job=str(number), **({"attached": host} if host else {"job": "12\n"}))
+    desk = Desk(
+        slurm=slurm, clock=FakeClock(), memory=None, config=Config(), trials=None, uid=1, user="alice", environ={},
+        flights=Flights(tmp_path / "slurmwrap"),
+    )  # type: ignore[arg-type]  # fmt: skip
+    assert {row.directory.name: row.state for row in rows_of(desk)} == {
+        "own": "running", "waits": "attached", "cancelled": "lost", "forgotten": "lost", "array": "attached",
+        "not submitted": "attached", "alone": "lost",
+    }  # fmt: skip
 
 
 def test_show_tells_verdict_findings_evidence_and_output(slurmwrap: Run, leave: Callable[..., Path]) -> None:

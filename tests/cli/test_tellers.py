@@ -1,9 +1,10 @@
-"""A mail server that answers nobody holds the reconciler up once, not once per job."""
+"""Mails to owners: one for each array and cause; a server that never answers holds the reconciler up once."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,12 @@ def failed(job_id: int) -> AttemptRecord:
     attempt = Attempt(cluster="lab", job_id=job_id, submit_time=1)
     plain = AttemptRecord(attempt=attempt, address=str(job_id), name="train", uid=os.getuid(), decision="stop")
     return replace(plain, diagnosis=DIAGNOSIS)
+
+
+def task(number: int, **changes: object) -> AttemptRecord:
+    """Of array 77, told and settled in the store."""
+    plain = replace(failed(1000 + number), address=f"77_{number}", reconciled=True)
+    return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 def plain(payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes:
@@ -52,3 +59,49 @@ def test_a_server_that_never_speaks_is_waited_for_once(tmp_path: Path, monkeypat
         assert calls_at(mute) == 1
     assert len(said) == 1 and said[0].startswith("not mailed: mail to ")
     assert len(list((tmp_path / WHY / "0").iterdir())) == 3
+
+
+class Post:
+    """What was mailed: (subject, first line)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[tuple[str, str]] = []
+        monkeypatch.setattr(mail.Mailer, "send", self.send)
+
+    def send(self, to: str, subject: str, text: str) -> None:
+        self.sent.append((subject, text.splitlines()[0]))
+
+
+def mailing(place: Path, runs: Sequence[AttemptRecord] = ()) -> MailingPublisher:
+    config = replace(Config(), mail=Mail(server="mail.example.org"))
+    return MailingPublisher(FilePublisher(place, "", plain), config, print, lambda array: runs)
+
+
+def test_an_array_s_tasks_that_fail_alike_are_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    post, publisher = Post(monkeypatch), mailing(tmp_path)
+    for number in (12, *range(3, 12)):
+        publisher.tell_owner(task(number), ())
+    assert post.sent == []
+    publisher.end_pass()
+    named = "10 tasks of array 77 so far: 77_3, 77_4, 77_5, 77_6, 77_7, 77_8, 77_9, 77_10, ..."
+    first = ("Slurm array 77 train: 10 tasks failed: gpu_oom", named)
+    assert post.sent == [first]
+    other = replace(DIAGNOSIS, category="cpu_oom", signature="slurm.state_out_of_memory")
+    publisher.tell_owner(task(20), ())  # later, of the same cause
+    publisher.tell_owner(task(21, diagnosis=other), ())
+    publisher.tell_owner(task(22, decision="retry"), ())
+    publisher.end_pass()
+    publisher.end_pass()
+    second = ("Slurm job 77_21 train failed: cpu_oom", "1 task of array 77 so far: 77_21")
+    assert post.sent == [first, second]
+
+
+def test_a_message_is_not_sent_again_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    post = Post(monkeypatch)
+    others = [task(1, uid=4711), task(2, diagnosis=replace(DIAGNOSIS, signature="other")), task(3, reconciled=False)]
+    old = replace(task(4), attempt=Attempt(cluster="lab", job_id=4, submit_time=1 + 90 * 86400))
+    for place, runs, sent in (("a", [*others, old, task(9)], 1), ("b", [*others, task(5)], 1)):
+        publisher = mailing(tmp_path / place, runs)
+        publisher.tell_owner(task(9), ())
+        publisher.end_pass()
+        assert len(post.sent) == sent

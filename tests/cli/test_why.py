@@ -92,10 +92,12 @@ def test_the_last_failed_job_is_the_default(slurmwrap: Run, fill: Fill, day: dic
     assert slurmwrap("why").stdout.startswith("Job 170\n")  # its pre-run failed after every failed run
 
 
-def test_nobody_failed_is_said_and_no_error(slurmwrap: Run) -> None:
+def test_without_slurm_none_is_not_said_to_have_failed(slurmwrap: Run) -> None:
     result = slurmwrap("why")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "slurmwrap: no job of yours failed in the last 30 days, as far as is known here\n"
+    unasked, told = result.stderr.splitlines()
+    assert unasked.startswith("slurmwrap: Slurm could not be asked (")
+    assert told == "slurmwrap: no failure is stored; whether a job failed since the last look is not known"
 
 
 def test_an_unknown_job_is_an_error_with_a_way_out(slurmwrap: Run) -> None:
@@ -115,7 +117,7 @@ def test_what_is_no_job_id_is_refused(slurmwrap: Run, word: str) -> None:
 def test_json_is_the_whole_story(slurmwrap: Run, tmp_path: Path) -> None:
     leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_plain(asked()))
     result = slurmwrap("why", "81", "--json")
-    assert result.stderr == "slurmwrap: no site reconciler here: 'slurmwrap reconcile' finds out how your runs ended\n"
+    assert result.stderr.startswith("slurmwrap: Slurm could not be asked (") and result.stderr.count("\n") == 1
     assert json.loads(result.stdout) == {
         "kind": "slurmwrap.why",
         "schema": 1,
@@ -169,7 +171,7 @@ def test_a_user_reads_what_the_site_sealed_for_him_and_nobody_else_does(open_dir
         return subprocess.run(argv, capture_output=True, text=True, env=environ, user=uid, group=uid, extra_groups=[])
 
     his = why(65534, "88_1")
-    assert (his.returncode, his.stderr) == (0, "")
+    assert (his.returncode, "cannot be read" in his.stderr) == (0, False)
     assert "  gpu_oom (user program, 100 % sure)" in his.stdout.splitlines()
     assert why(65534).stdout == his.stdout
     assert why(65534, "90").stdout.splitlines()[2:] == his.stdout.splitlines()[2:]

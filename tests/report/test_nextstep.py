@@ -220,3 +220,21 @@ def test_after_an_error_in_the_output_the_script_is_to_keep_the_exit_code() -> N
     step = next_step(story)
     assert step.command == f"gsub --prerun=only --prerun-steps 150 {SCRIPT}"
     assert "The script hid the program's exit code: begin it with `set -eo pipefail`" in step.sentence
+
+
+@pytest.mark.parametrize(
+    ("says", "sentence", "command"),
+    [
+        ("", "Nothing: it was requeued and runs again by itself.", "slurmwrap watch 81"),
+        (
+            "PENDING (Priority)",
+            "Nothing: it was requeued and runs again by itself. Slurm says PENDING (Priority).",
+            "slurmwrap watch 81",
+        ),
+        ("CANCELLED", "The run after it ended, and is not judged yet (slurmwrap reconcile).", ""),
+    ],
+)
+def test_a_job_that_was_requeued_is_not_said_to_be_cancelled(says: str, sentence: str, command: str) -> None:
+    requeued = run("cancelled", state="REQUEUED", decision="none")
+    story = Story(address="81", submission=ASKED, attempts=(requeued,), slurm_says=says)
+    assert next_step(story) == Next(sentence=sentence, command=command)

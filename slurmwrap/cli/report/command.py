@@ -50,6 +50,7 @@ def report(
       slurmwrap report --json | jq .headline
       slurmwrap report --mail admins@example.org
     """
+    from slurmwrap.cli.looking import look_first
     from slurmwrap.cli.report import data as report_data
     from slurmwrap.cli.report import nightly as report_nightly
     from slurmwrap.cli.report import output as out
@@ -70,7 +71,12 @@ def report(
         start = terminal.since(since or "24h", now)
     if start >= end:
         raise UsageError(f"--since {since or '24h'} is not before --until {until or 'now'}")
-    page = report_data.night(place, config, start, end, user=report_data.asked(place, user), account=account)
+    asked_for = report_data.asked(place, user)
+    unseen = look_first(place, config)
+    page = report_data.night(place, config, start, end, user=asked_for, account=account)
+    if unseen:
+        typer.echo(f"slurmwrap: {unseen}", err=True)
+        page = replace(page, notes=(*page.notes, unseen))
     if not place.site and not page.user:
         page = replace(page, user=_name(place.uid))
     if nightly:

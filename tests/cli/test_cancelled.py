@@ -1,0 +1,155 @@
+"""A job that its pre-run cancelled is reported: in its own output file, at the next gsub call, by mail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from slurmwrap.cli.cancelled import output_of, tell_cancelled, wants_mail, was_cancelled
+from slurmwrap.host.output_file import append_lines
+from slurmwrap.job.request import JobRequest, Origin, Script, Setting
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.retry.attempt import PrerunRecord
+from slurmwrap.store.news import News, leave_news, take_news
+from slurmwrap.submit.conclude import Waiting
+
+REASON = "train.py:28: KeyError: 'lr'"
+CANCEL = {"verb": "cancel", "target": "47", "option": "", "new": "", "reason": REASON, "error": None}
+TOLD = f"""\
+slurmwrap: job 47 was cancelled by the pre-run (job 48) before the start: {REASON}
+slurmwrap: More: slurmwrap why 47
+slurmwrap: Submit it without a pre-run: gsub --prerun=off train.sbatch
+"""
+
+
+def request(chdir: str | Path = "/work", **settings: str) -> JobRequest:
+    given = tuple(
+        Setting(option=name.replace("_", "-"), value=value, origin=Origin.COMMAND_LINE, where="command line")
+        for name, value in settings.items()
+    )
+    script = Script(path="train.sbatch", name="train.sbatch", content=b"#!/bin/sh\n")
+    return JobRequest(script=script, chdir=str(chdir), settings=given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({}, "/work/slurm-47.out"),
+        ({"output": "log-%j.txt"}, "/work/log-47.txt"),
+        ({"output": "/data/%x/%6j-%u-%N.out", "job_name": "sweep"}, "/data/sweep/000047-ada-n3.out"),
+        ({"output": r"log\%j"}, "/work/log%j"),
+        ({"output": "100%%-%A.out"}, "/work/100%-47.out"),
+        ({"array": "7,3-9:2%2"}, "/work/slurm-47_3.out"),
+        ({"array": "5-15:5", "output": "logs/%A/%3a.out"}, "/work/logs/47/005.out"),
+    ],
+)
+def test_the_output_file_is_the_one_that_slurm_would_have_opened(settings: Mapping[str, str], path: str) -> None:
+    assert output_of(request(**settings), 47, user="ada", node="n3") == path
+
+
+def test_lines_are_added_to_what_stands_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "slurm-47.out"
+    path.write_text("an earlier job of that id, without a last line break")
+    append_lines(str(path), "one\n")
+    append_lines(str(path), "two\n")
+    assert path.read_text() == "an earlier job of that id, without a last line break\none\ntwo\n"
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder", "device", "no folder", "NUL"])
+def test_nothing_but_a_regular_file_is_written(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "out", tmp_path / "other"
+    if kind == "link":
+        other.write_text("other\n")
+    if kind in ("link", "dangling"):
+        path.symlink_to(other)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    named = {"device": "/dev/null", "no folder": str(tmp_path / "none" / "out"), "NUL": str(path) + "\0"}
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(OSError, match=r"."):
+        append_lines(named.get(kind, str(path)), "text\n")
+    assert sorted(tmp_path.iterdir()) == before
+    assert not other.exists() or other.read_text() == "other\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ({}, False),
+        ({"mail_type": "FAIL"}, True),
+        ({"mail_type": "begin,fail"}, True),
+        ({"mail_type": "END,FAIL"}, False),
+        ({"mail_type": "ALL"}, False),
+        ({"mail_type": "NONE"}, False),
+    ],
+)
+def test_a_mail_is_sent_where_slurm_sends_none(asked: Mapping[str, str], sent: bool) -> None:
+    assert wants_mail(request(**asked)) is sent
+
+
+def waiting(asked: JobRequest) -> Waiting:
+    return Waiting(
+        request=asked, plan=PlacementPlan(), job_id=47, prerun_job_id=48, release_at="now", profile_key="",
+        fingerprint="",
+    )  # fmt: skip
+
+
+def record(*changes: Mapping[str, str | None]) -> PrerunRecord:
+    verdict = Verdict(outcome=Outcome.FAIL, layer="exit", reason=REASON)
+    return PrerunRecord(cluster="lab", job_id=47, prerun_job_id=48, uid=1, at=5.0, verdict=verdict, changes=changes)
+
+
+def test_the_user_hears_of_it_by_all_ways(tmp_path: Path) -> None:
+    program, mailed = tmp_path / "mail", tmp_path / "mailed"
+    program.write_text(f"#!/bin/sh\n{{ printf '%s\\n' \"$@\"; cat; }} > {mailed}\n")
+    program.chmod(0o755)
+    asked = request(tmp_path, mail_type="FAIL", mail_user="ada@example.org", job_name="tr\nain")
+    said: list[str] = []
+    config = MappingProxyType({"MailProg": str(program)})
+    tell_cancelled(
+        waiting(asked), record(CANCEL), user="ada", node="n3", place=str(tmp_path / "state"), config=lambda: config,
+        say=said.append,
+    )  # fmt: skip
+    subject = "Slurm Job_id=47 Name=tr?ain Failed, cancelled by its pre-run"
+    assert (tmp_path / "slurm-47.out").read_text() == TOLD
+    assert mailed.read_text() == f"-s\n{subject}\nada@example.org\n{TOLD}"
+    news = News(job_id=47, name="tr\nain", reason=REASON, at=5.0)
+    assert take_news(str(tmp_path / "state"), 3) == ((news,), 1)
+    assert said == []
+
+
+@pytest.mark.parametrize("program", ["", "mail", "/nonexistent/mail"])
+def test_a_mail_that_cannot_be_sent_costs_nothing_else(tmp_path: Path, program: str) -> None:
+    said: list[str] = []
+    tell_cancelled(
+        waiting(request(tmp_path / "none", mail_type="FAIL")), record(CANCEL), user="ada", node="n3",
+        place=str(tmp_path), config=lambda: {"MailProg": program}, say=said.append,
+    )  # fmt: skip
+    assert [line.partition(":")[0] for line in said] == ["not written into the job's output file", "not mailed"]
+    assert take_news(str(tmp_path), 3)[1] == 1
+
+
+def test_only_a_cancellation_that_slurm_took_is_one() -> None:
+    refused = {**CANCEL, "error": "Invalid job id specified"}
+    comment = {**CANCEL, "verb": "update_job"}
+    assert [was_cancelled(record(*changes)) for changes in ((), (comment,), (comment, refused), (comment, CANCEL))] == [
+        *(False, False, False, True)
+    ]
+
+
+def test_news_are_reported_once_the_newest_of_them(tmp_path: Path) -> None:
+    news = [News(job_id=n, name="sweep", reason="x" * 5000, at=float(n)) for n in range(1, 7)]
+    for one in news:
+        leave_news(str(tmp_path), one)
+    (tmp_path / "news" / "000000000009-9").write_bytes(b"{not json")
+    told, in_all = take_news(str(tmp_path), 3)
+    assert ([one.job_id for one in told], in_all, len(told[0].reason)) == ([5, 6], 7, 1000)
+    assert take_news(str(tmp_path), 3) == ((), 0)
+    assert not (tmp_path / "news").exists()

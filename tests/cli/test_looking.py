@@ -1,0 +1,90 @@
+"""Before anything is said of a user's jobs Slurm is asked: when, with which rules, for how long. Without a Slurm."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cli import looking
+from slurmwrap.cli.known import Place
+from slurmwrap.cli.looking import FRESH_S, look_first
+from slurmwrap.config import RULES, Config
+from slurmwrap.errors import SlurmUnreachable
+from slurmwrap.host.lock import held
+from slurmwrap.store.database import Database
+
+ACT, OBSERVE = "act", "observe"
+CONFIG = Config(rules=dict.fromkeys(RULES, ACT))
+
+
+class Passes:
+    """Stands for the user's own reconciler; remembers by which rules it was let work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rules: list[str] = []
+        monkeypatch.setattr(looking, "_pass", self.look)
+
+    def look(self, place: Place, config: Config) -> str:
+        self.rules += sorted(set(config.rules.values()))
+        return ""
+
+
+def place(tmp_path: Path, *, site: bool = False, published_s_ago: float | None = None) -> Place:
+    published = None
+    if published_s_ago is not None:
+        published = tmp_path / "published"
+        published.mkdir()
+        (published / "published.json").touch()
+        os.utime(published / "published.json", (time.time() - published_s_ago,) * 2)
+    return Place(database=tmp_path / "state" / "user.db", site=site, uid=os.geteuid(), published=published)
+
+
+@pytest.mark.parametrize(
+    ("site", "published_s_ago", "although_site", "rules"),
+    [
+        (False, None, False, [ACT]),
+        (True, None, True, []),  # root reads what the site's reconciler wrote
+        (False, 10.0, False, []),
+        (False, 10.0, True, [OBSERVE]),
+        (False, FRESH_S + 60, False, [OBSERVE]),  # a reconciler that comes back acts itself
+    ],
+)
+def test_a_user_s_own_pass_is_made_where_no_site_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: bool, published_s_ago: float | None, although_site: bool,
+    rules: list[str],
+) -> None:  # fmt: skip
+    passes = Passes(monkeypatch)
+    where = place(tmp_path, site=site, published_s_ago=published_s_ago)
+    assert look_first(where, CONFIG, although_site=although_site) == ""
+    assert passes.rules == rules
+
+
+def test_a_slurm_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(*_: object) -> str:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(looking, "_pass", look)
+    monkeypatch.setattr(looking, "BOUND_S", 0.05)
+    monkeypatch.setattr(looking, "SHOWN_AFTER_S", 0.01)
+    assert look_first(place(tmp_path), CONFIG).startswith("Slurm did not give all answers within ")
+
+
+def test_what_keeps_from_looking_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> str:
+        raise SlurmUnreachable("squeue: no answer within 4 s")
+
+    where = place(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(looking, "_pass", away)
+        assert look_first(where, CONFIG).startswith("Slurm could not be asked (squeue: no answer within 4 s)")
+    monkeypatch.setattr("slurmwrap.slurm.commands.SlurmCommands.cluster_name", lambda self: "lab")
+    monkeypatch.setattr(looking, "_PAUSE_S", 0.0)
+    Database.open(where.database).close()
+    with held(where.database.with_suffix(".lock"), "another reconciler"):
+        assert look_first(where, CONFIG).endswith(f"(pid {os.getpid()}); what was found so far is shown")
+    where.database.write_bytes(b"scrambled eggs" * 500)
+    assert look_first(where, CONFIG) == ""  # whoever reads it says that it is damaged

@@ -1,0 +1,35 @@
+"""The pre-run job's program: what its verdict says of a trial that something else ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.cli import prerun_job
+from slurmwrap.cli.prerun_job import NobodyWaits, Stopped, Trial
+from slurmwrap.job.request import JobRequest, Script
+from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.prerun.result import TrialResult
+from slurmwrap.prerun.trial import TrialSpec
+
+
+@pytest.mark.parametrize("ends", [Stopped(), NobodyWaits("job 81 started"), None])
+def test_a_verdict_says_how_long_was_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: BaseException | None
+) -> None:
+    clock = [1000.0]
+
+    def trial(*_: object, **__: object) -> TrialResult:
+        clock[0] += 590.0
+        if ends is not None:
+            raise ends
+        return TrialResult(layer="supervisor", error="the trial could not be prepared")
+
+    monkeypatch.setattr(prerun_job, "run_trial", trial)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    spec = TrialSpec(trial_dir=str(tmp_path), script=str(tmp_path / "script"))
+    request = JobRequest(script=Script(path=None, name="wrap", content=b""))
+    verdict, stopped = prerun_job._verdict(Trial(tmp_path, spec, request, PlacementPlan(), "now", (), None))
+    assert (verdict.outcome.value, verdict.seconds, stopped) == ("inconclusive", 590.0, isinstance(ends, Stopped))
