@@ -47,7 +47,7 @@ def _may_make(one: Started) -> bool:
 def _target(one: Started, strict: bool, or_exit: bool, desk: Desk) -> Iterator[Finding]:
     word = one.words[1]
     sources = one.words[0] in (".", "source")
-    if UNKNOWN in word or isinstance(word, Guess) or word.startswith(("-", "~")) or not word.strip():
+    if UNKNOWN in word or isinstance(word, Guess) or word.startswith("-") or not word.strip():
         return
     base = _before(one, desk)
     if (not word.startswith("/") and not base) or (sources and "/" not in word):
@@ -67,7 +67,9 @@ def _target(one: Started, strict: bool, or_exit: bool, desk: Desk) -> Iterator[F
         message=f"{one.words[0]} {word}: there is no {what} {path}",
         file=desk.script,
         line=one.line,
-        fix=f"correct the path{near_path(path)}",
+        fix="remove the quotes: the shell leaves a quoted ~ as it is"
+        if word.startswith("~/")
+        else f"correct the path{near_path(path)}",
         category="incorrect_inputs",
     )
 
