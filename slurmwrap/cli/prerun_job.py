@@ -26,6 +26,7 @@ from slurmwrap.edges import Slurm
 from slurmwrap.errors import SlurmError
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.prerun.failed_commands import describe_failed_commands
 from slurmwrap.prerun.judge import judge
 from slurmwrap.prerun.result import Progress
 from slurmwrap.prerun.supervisor import run_trial
@@ -119,6 +120,8 @@ def _conclude(waiting: Waiting, directory: Path, verdict: Verdict, desk: Desk, v
             voice.say(f"nobody can follow this: {error}")
         about = f"job {waiting.job_id}: " if waiting.borrowed else ""
         voice.say(f"{about}{verdict.outcome.value}: {verdict.reason}")
+        for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+            voice.say(f"  {sentence}")
         for done in record.changes:
             voice.say(f"  {done['verb']} {done['target']} {done['option']} {done['new']} {done['error'] or ''}")
     finally:
@@ -250,13 +253,24 @@ def _verdict(trial: Trial) -> tuple[Verdict, bool]:
     try:
         watch.look()
         report = _Reporter(trial.directory, watch)
-        return judge(trial.spec, run_trial(trial.spec, environ=os.environ, on_progress=report), classify), False
+        return judge(trial.spec, run_trial(trial.spec, environ=_environment(), on_progress=report), classify), False
     except Stopped:
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
         return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), True
     except NobodyWaits as why:
         reason = f"{why} {_GIVEN_UP}"
         return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), False
+
+
+def _environment() -> dict[str, str]:
+    """This job's environment as Slurm gave it: the wrapper's sh may drop what is no name of a variable, as dash does
+    with the functions that bash exports, `module` of Lmod among them."""
+    given = b""
+    with suppress(OSError):
+        given = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    pairs = (os.fsdecode(entry).partition("=") for entry in given.split(b"\0"))
+    dropped = {name: value for name, equals, value in pairs if equals and not name.isidentifier()}
+    return {**dropped, **os.environ}
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.diagnosis.evidence import LogTail
 from slurmwrap.job.measurement import Measurement
+from slurmwrap.prerun.verdict import FailedCommand
 from slurmwrap.records import dataclass, field
 
 # Sources of something else than training steps: backward passes, batches, printed numbers, busy samples of the GPU.
@@ -68,6 +69,7 @@ class TrialResult:
     oom_kills: int | None = None  # of the job's cgroup; None when it cannot be read
     refused: tuple[str, ...] = ()  # Slurm commands of the script that were left out
     touched: tuple[str, ...] = ()  # files of the user's that the script would have changed; it was stopped before
+    failed_commands: tuple[FailedCommand, ...] = ()  # of the script, by what its shell printed
     error: str = ""  # why the trial could not be run at all, "" when it could
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
 
+from slurmwrap.prerun.failed_commands import describe_failed_commands
 from slurmwrap.prerun.finding import Finding
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.account import Account
@@ -161,6 +162,8 @@ def _prerun(record: PrerunRecord, story: Story, look: Look) -> Iterator[str]:
     yield look.paint(where, "bold") + look.paint(what + steps, style)
     kind = f"{verdict.category}: " if verdict.category else ""
     yield look.wrapped(f"{kind}{verdict.reason}")
+    for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+        yield look.paint(look.wrapped(sentence, "  ", "    "), "yellow")
     for finding in verdict.findings:
         yield from _finding(finding, story.lines.get((finding.file, finding.line), ""), look)
     yield from cited(verdict.evidence, look)
