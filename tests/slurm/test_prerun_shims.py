@@ -102,3 +102,11 @@ def test_functions_that_the_user_exports_are_there_in_a_pre_run(lab: Lab) -> Non
     exported = f"module() {{ echo loaded $2; }}; export -f module; {gsub}"
     done = lab.run(["bash", "-c", exported], ALICE, Path(home))
     assert json.loads(done.stdout)["failed_commands"] == [], done.stderr
+
+
+def test_an_mpi_type_that_srun_does_not_have_is_named_with_those_it_has(lab: Lab) -> None:
+    home = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip())
+    run_as(ALICE, ["tee", home / "mpi.sh"], stdin=HEAD + "srun --mpi=pmix_v99 ./solver\n")
+    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", "--dry-run", "mpi.sh"], ALICE, home)
+    assert "mpi.sh:3: srun --mpi=pmix_v99: the srun of this machine has" in done.stderr
+    assert "pmi2" in done.stderr

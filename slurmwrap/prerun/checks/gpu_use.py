@@ -86,7 +86,7 @@ def _of_entry(entry: EntryPoint, shape: ResourceShape) -> Iterator[tuple[str, st
     elif shape.gpus > 1:
         each = shape.gpus_per_node or shape.gpus
         yield (
-            f"the job asks for {shape.gpus} GPUs, but this line starts one process, and no code of {name} uses a second",
+            f"the job asks for {shape.gpus} GPUs, but this line starts one process, and {name} uses no second one",
             f"ask for one GPU, or use them: torchrun --nproc_per_node={each} with DistributedDataParallel in {name}",
         )
 
