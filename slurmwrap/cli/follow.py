@@ -13,6 +13,7 @@ from typing import Any
 from slurmwrap.cli.voice import Voice, columns
 from slurmwrap.errors import SlurmError
 from slurmwrap.escape import harmless
+from slurmwrap.prerun.failed_commands import describe_failed_commands
 from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_from_json
 from slurmwrap.submit import Desk
 
@@ -127,6 +128,8 @@ def _told(verdict: Verdict, voice: Voice) -> Verdict:
     steps = f", {verdict.steps} steps" if verdict.steps else ""
     style = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.INCONCLUSIVE: "yellow"}[verdict.outcome]
     voice.say(f"pre-run: {verdict.outcome.value} after {verdict.seconds:.0f} s{steps}: {verdict.reason}", style)
+    for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+        voice.say(f"  {sentence}", "yellow")
     for cited in verdict.evidence:
         voice.say(f"  {cited.source}:{cited.line}: {cited.text}")
     return verdict

@@ -28,6 +28,7 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.job.eligibility import DELAYED_NOW
 from slurmwrap.job.request import JobRequest
 from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.prerun.failed_commands import describe_failed_commands
 from slurmwrap.prerun.judge import judge
 from slurmwrap.prerun.result import Progress
 from slurmwrap.prerun.supervisor import run_trial
@@ -178,6 +179,8 @@ def _conclude(waiting: Waiting, directory: Path, judged: Judged, desk: Desk, voi
             voice.say(f"nobody can follow this: {error}")
         about = f"job {waiting.job_id}: " if waiting.borrowed else ""
         voice.say(f"{about}{verdict.outcome.value}: {verdict.reason}")
+        for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+            voice.say(f"  {sentence}")
         for done in record.changes:
             voice.say(f"  {done['verb']} {done['target']} {done['option']} {done['new']} {done['error'] or ''}")
     finally:
@@ -363,7 +366,7 @@ def _run_and_judge(trial: Trial, began: float) -> Judged:
     try:
         watch.look()
         report = _Reporter(trial.directory, watch)
-        result = run_trial(spec, environ=os.environ, on_progress=report)
+        result = run_trial(spec, environ=_environment(), on_progress=report)
         verdict = judge(spec, result, classify)
         if verdict.outcome is not Outcome.FAIL:
             return Judged(verdict)
@@ -376,6 +379,17 @@ def _run_and_judge(trial: Trial, began: float) -> Judged:
         lasting = time.monotonic() - began >= _LONG_S and why.started
         reason = f"{why} {_GIVEN_UP}"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, lasting=lasting))
+
+
+def _environment() -> dict[str, str]:
+    """This job's environment as Slurm gave it: the wrapper's sh may drop what is no name of a variable, as dash does
+    with the functions that bash exports, `module` of Lmod among them."""
+    given = b""
+    with suppress(OSError):
+        given = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    pairs = (os.fsdecode(entry).partition("=") for entry in given.split(b"\0"))
+    dropped = {name: value for name, equals, value in pairs if equals and not name.isidentifier()}
+    return {**dropped, **os.environ}
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ from slurmwrap.cli.prerun_rows import Row
 from slurmwrap.cli.verdicts import shown
 from slurmwrap.config import load
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.prerun.verdict import Verdict
+from slurmwrap.prerun.failed_commands import describe_failed_commands
+from slurmwrap.prerun.verdict import Outcome, Verdict
 from slurmwrap.report import words
 from slurmwrap.report.cited import cited
 from slurmwrap.report.look import Look
@@ -93,6 +94,8 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
         f"  after {words.duration(verdict.seconds)}{steps}, decided by layer {verdict.layer}",
         words.wrapped(f"{category}{verdict.reason}", indent="  ", hanging="    "),
     ]
+    for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+        lines.append(words.wrapped(sentence, indent="  ", hanging="    "))
     for finding in verdict.findings:
         place = f"{finding.file}:{finding.line} " if finding.line else f"{finding.file} ".lstrip()
         fix = f" ({finding.fix})" if finding.fix else ""

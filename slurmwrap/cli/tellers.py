@@ -158,7 +158,9 @@ def _cause_of(record: AttemptRecord) -> _Cause | None:
 def _subject(cause: _Cause, tasks: _Tasks) -> str:
     if len(tasks.addresses) == 1:
         return f"Slurm job {tasks.first.address} {tasks.first.name} failed: {title_of(cause.category)}"
-    return f"Slurm array {cause.array} {tasks.first.name}: {len(tasks.addresses)} tasks failed: {title_of(cause.category)}"
+    return (
+        f"Slurm array {cause.array} {tasks.first.name}: {len(tasks.addresses)} tasks failed: {title_of(cause.category)}"
+    )
 
 
 def _text(cause: _Cause, tasks: _Tasks) -> str:

@@ -17,7 +17,7 @@ _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCL
 
 def shown(verdict: Verdict, **more: Any) -> dict[str, Any]:
     """`verdict` ("pass", "fail", "inconclusive"), `layer`, `reason`, `steps`, `seconds`, `category`, `findings`,
-    `evidence`, `measurement`, the blamed input, then `more`."""
+    `evidence`, `measurement`, the blamed input, `failed_commands` (`file`, `line`, `text`), then `more`."""
     plain = verdict_to_json(verdict)
     return {"verdict": plain.pop("outcome"), **plain, **more}
 

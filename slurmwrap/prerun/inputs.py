@@ -151,6 +151,8 @@ def inspect(path: str) -> str | None:
 
 
 def _resolved(value: str, cwd: str) -> str:
+    if value.startswith("~"):
+        return ""  # `--data=~/x`: the shell leaves it, and some programs expand it themselves
     if not value or UNKNOWN in value or value.startswith("-") or "://" in value or set("*?[{\n") & set(value):
         return ""
     if not value.startswith("/") and not cwd:

@@ -34,6 +34,16 @@ def judge(
     `read` gives the text of a source file that a traceback names: its path as Python printed it, from the job's
     directory.
     """
+    return replace(_decide(spec, result, classify, inspect, read), failed_commands=result.failed_commands)
+
+
+def _decide(
+    spec: TrialSpec,
+    result: TrialResult,
+    classify: Callable[[Evidence], Diagnosis],
+    inspect: Callable[[str], str | None],
+    read: Read,
+) -> Verdict:
     if result.error:
         return _verdict(spec, result, Outcome.INCONCLUSIVE, result.error, lasting=bool(result.touched))
     if result.layer == "step":

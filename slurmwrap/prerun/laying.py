@@ -34,6 +34,8 @@ def lay(spec: TrialSpec, environment: Mapping[str, str]) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
     for kind, names in (("relay", _RELAYED), ("launch", _LAUNCHED), ("refuse", _REFUSED), ("scontrol", ("scontrol",))):
         text = _remembering((here / "shims" / kind).read_text(encoding="utf-8"), environment)
+        if kind == "launch" and os.access("/bin/bash", os.X_OK):
+            text = f"#!/bin/bash -p\n{text.partition(chr(10))[2]}"  # dash drops the functions that a user exports
         for name in names:
             (shims / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             (shims / name).chmod(0o700)

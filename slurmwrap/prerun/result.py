@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.diagnosis.evidence import LogTail
 from slurmwrap.job.measurement import Measurement
+from slurmwrap.prerun.verdict import FailedCommand
 from slurmwrap.records import dataclass, field
 
 # Sources of something else than training steps: backward passes, batches, printed numbers, busy samples of the GPU.
@@ -70,6 +71,7 @@ class TrialResult:
     touched: tuple[str, ...] = ()  # files of the user's that the script would have changed; it was stopped before
     no_training: str = ""  # why no step was waited for any longer
     unproven: str = ""  # why a script that ended with 0 showed nothing
+    failed_commands: tuple[FailedCommand, ...] = ()  # of the script, by what its shell printed
     error: str = ""  # why the trial could not be run at all, "" when it could
 
     @property

@@ -1,4 +1,5 @@
-"""Reads a batch script without running it: turns shell text into commands made of words. Pure.
+"""Reads a batch script without running it: turns shell text into commands made of words. Pure but for the home of
+`~user`.
 
 Not a shell: it knows quotes, simple variables, line continuations, here-documents, operators and compound commands
 well enough to say what a typical job script starts, and says where it does not know (`Word.text` is None).
@@ -150,6 +151,15 @@ def assignment(word: RawWord) -> tuple[str, RawWord] | None:
 _DIRECTORY = r"""(?:(?:realpath|readlink\s+-[fe])\s+"?\$\{?(SLURM_SUBMIT_DIR|PWD)\}?"?|pwd(?:\s+-[LP])?)\s*"""
 
 
+def _home_of(user: str) -> str | None:
+    import pwd  # here: few scripts name another user's home
+
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError:
+        return None
+
+
 def _piece(part: Part, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
     kind, name, default = part
     if kind == "unknown":
@@ -157,6 +167,8 @@ def _piece(part: Part, variables: Mapping[str, str | None], args: tuple[str, ...
         return variables.get(found[1] or "PWD") if found else None
     if kind == "text":
         return name
+    if kind == "home":
+        return _home_of(name)
     if name == "0" or (args is None and (name.isdigit() or name in "#@*")):
         return None
     args = args or ()

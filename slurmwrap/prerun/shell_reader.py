@@ -16,11 +16,14 @@ CLOSING = frozenset({"fi", "done", "esac"})
 SKIPPED = frozenset({"then", "else", "elif", "do", "!", "time", "{"}) | CLOSING
 RESERVED = SKIPPED | OPENING
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=([^=]*:)?$")
 _TEST = re.compile(r"\[\[\s")
 _ARITHMETIC, _LOOKS = 400, 2000  # letters of one `((`, and how many are looked at: a bound against a script of brackets
-_REDIRECT = re.compile(r"(?:\d*|&)(<<-?|<<<|[<>]>?[&|]?|&>>?)")
+_REDIRECT = re.compile(r"(?:\d*|&)(<<<|<<-?|[<>]>?[&|]?|&>>?)")
+_TILDE = re.compile(r"~([A-Za-z_][\w.-]*)?(?=[/:\s;&|()<>]|$)")
 
-Part = tuple[str, str, str]  # ("text", value, "") | ("variable", name, default) | ("unknown", "", "")
+# ("text", value, "") | ("variable", name, default) | ("home", user, "") | ("unknown", "", "")
+Part = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +215,14 @@ class Reader:
                 self._escape(parts)
             elif here in "$`":
                 parts.append(self._dollar())
+            elif here == "~" and not quoted and _begins_a_path(parts) and (tilde := _TILDE.match(self.text, self.at)):
+                parts.append(("home", tilde[1], "") if tilde[1] else ("variable", "HOME", ""))
+                self.at = tilde.end()
             else:
                 glob = (
                     glob or here in "*?[" or (here == "{" and "," in self.text[self.at : self.at + 200].split("}")[0])
                 )
-                glob = glob or (here == "~" and not parts)
+                glob = glob or (here == "~" and not parts)  # ~+ and ~-
                 parts.append(("text", here, ""))
                 self.at += 1
                 if here == "=" and self.text[self.at : self.at + 1] == "(":  # an array
@@ -294,6 +300,14 @@ class Reader:
 def _braced(inside: str) -> Part:
     found = re.fullmatch(r"([A-Za-z_]\w*|\d+|@|\*)(?::?-([^$`\"'\\]*))?", inside)
     return ("variable", found[1], found[2] or "") if found else ("unknown", "", "")
+
+
+def _begins_a_path(parts: list[Part]) -> bool:
+    """Whether the shell expands a tilde behind `parts`: at the beginning of a word, of an assigned value and behind its
+    colons (bash(1), Tilde Expansion)."""
+    text = "".join(value for kind, value, _ in parts if kind == "text")
+    assigns = bool(parts) and parts[0][0] == "text" and _ASSIGNED.match(text) is not None
+    return not parts or (assigns and parts[-1][0] == "text" and text[-1] in "=:")
 
 
 def _merged(parts: list[Part]) -> tuple[Part, ...]:

@@ -168,17 +168,26 @@ def _of_python(request: JobRequest, desk: Desk, text: str) -> Iterator[Finding]:
 
 
 def _of_commands(request: JobRequest, commands: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    from slurmwrap.prerun.checks.background import background_findings
     from slurmwrap.prerun.checks.commands import command_findings
+    from slurmwrap.prerun.checks.destinations import destination_findings
     from slurmwrap.prerun.checks.exit_codes import exit_code_findings
-    from slurmwrap.prerun.checks.launcher_options import launcher_option_findings
+    from slurmwrap.prerun.checks.gpu_use import gpu_use_findings
+    from slurmwrap.prerun.checks.launcher_options import launcher_option_findings, mpi_findings
     from slurmwrap.prerun.checks.launches import launch_findings
+    from slurmwrap.prerun.checks.loader_workers import worker_findings
     from slurmwrap.prerun.checks.surroundings import surrounding_findings
 
     yield from command_findings(commands, text, desk)
     yield from surrounding_findings(commands, text, desk)
+    yield from _safely(destination_findings(commands, text, desk), desk)
+    yield from background_findings(commands, text, desk)
     yield from launcher_option_findings(commands, desk)
     yield from launch_findings(request, commands, desk)
     yield from exit_code_findings(text, commands, desk)
+    yield from gpu_use_findings(request, commands, text, desk)
+    yield from mpi_findings(commands, desk)
+    yield from worker_findings(request, commands, desk)
 
 
 def _of_request(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from slurmwrap.diagnosis.evidence import LogTail
 from slurmwrap.prerun import sampler, sources, steps
 from slurmwrap.prerun.environment import trial_environment_of
 from slurmwrap.prerun.expectation import Expectation
+from slurmwrap.prerun.failed_commands import find_failed_commands
 from slurmwrap.prerun.gpu_sampler import GpuSample, GpuSampler
 from slurmwrap.prerun.laying import command_line, lay, out_of_reach, put_over
 from slurmwrap.prerun.measuring import Measuring, unparked
@@ -31,6 +32,7 @@ from slurmwrap.prerun.result import Progress, StepReading, TrialResult
 from slurmwrap.prerun.signs import Signs, enough, uses_torch
 from slurmwrap.prerun.tree import Tree, subreaper
 from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.prerun.verdict import FailedCommand
 from slurmwrap.prerun.walk import started
 from slurmwrap.records import dataclass, replace
 
@@ -209,6 +211,7 @@ class _Run:
             refused=steps.refused(self.spec.step_dir),
             no_training=no_training,
             unproven=unproven,
+            failed_commands=_failed_commands(self.spec, self.protection.spec),
             error="what it writes would fill the node's disk: its files are set aside there" if crowds else "",
         )
 
@@ -257,6 +260,26 @@ def tail(path: str, name: str = "output") -> LogTail:
     if skipped and b"\n" in raw:
         raw, lines = raw.partition(b"\n")[2], lines + 1
     return LogTail(name=name, text=raw.decode("utf-8", "replace"), first_line=lines + 1, truncated=skipped > 0)
+
+
+def _failed_commands(spec: TrialSpec, ran: TrialSpec) -> tuple[FailedCommand, ...]:
+    """By the beginning and the end of the output. `ran`: `spec` as it was run, perhaps from a copy of the script."""
+    with suppress(OSError):
+        end = tail(spec.output)
+        with Path(spec.output).open("rb") as stream:
+            start = stream.read(TAIL_BYTES).decode("utf-8", "replace") if end.truncated else ""
+        if spec.command:
+            script, names = spec.command, {spec.script_name or "prerun-command": "--prerun-command"}
+        else:
+            script = Path(spec.script).read_text(encoding="utf-8", errors="replace")
+            names = dict.fromkeys((spec.script, ran.script), spec.script_name or spec.script)
+        return find_failed_commands(
+            f"{start}\n{end.text}",
+            script,
+            names=names,
+            is_file=lambda path: not path.startswith(spec.trial_dir) and os.path.isfile(os.path.join(spec.chdir, path)),  # noqa: PTH113, PTH118
+        )
+    return ()
 
 
 def _count_lines(path: str, upto: int) -> int:

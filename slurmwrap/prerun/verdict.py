@@ -20,6 +20,18 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCommand:
+    """One command of the script that failed while the script went on.
+
+    `file`: the script as its user calls it, or a file that it sourced; line 0: not known.
+    """
+
+    file: str
+    line: int
+    text: str  # the shell's words without the place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The sum of a pre-run. `layer` names what decided: "static"; where steps did, how they were counted ("explicit",
     "optimizer", "keras", "deepspeed", "megatron", "jax", "backward", "dataloader", "text", "gpu"); "exit" (the script
@@ -38,6 +50,7 @@ class Verdict:
     input_fault: str = ""  # what our own read of it said, "" when only the log names it
     lasting: bool = False  # `inconclusive` for a reason that another pre-run of the very same would meet again
     input_digest: str = ""  # inputs.digest() of it, "" when it could not be read
+    failed_commands: tuple[FailedCommand, ...] = ()  # of the script, which went on
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
@@ -56,4 +69,5 @@ def verdict_from_json(plain: dict[str, Any]) -> Verdict:
     evidence = tuple(Citation(**{**c, **{name: tuple(c.get(name, ())) for name in around}}) for c in plain["evidence"])
     measured = Measurement(**plain["measurement"]) if plain["measurement"] else None
     rest = {**plain, "outcome": Outcome(plain["outcome"]), "findings": findings, "evidence": evidence}
-    return Verdict(**{**rest, "measurement": measured})
+    failed = tuple(FailedCommand(**one) for one in plain.get("failed_commands", ()))  # none before 2026-12
+    return Verdict(**{**rest, "measurement": measured, "failed_commands": failed})

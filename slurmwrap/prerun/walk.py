@@ -126,7 +126,7 @@ class _Walk:
             contained=contained,
             before=self.before,
             raw=command,
-            targets=tuple("".join(expand(t.word, self.variables, self.args)) for t in command.targets),
+            targets=tuple(_joined_word(expand(t.word, self.variables, self.args)) for t in command.targets),
             inner=self.depth > 0,
         )
         yield from self._within(rest, contained, found, command)
@@ -251,6 +251,12 @@ class _Walk:
         if here is None and len(reads) == 1:
             return of_file("python", [reads[0], *rest[at:]], self.cwd, rest[0])
         return None
+
+
+def _joined_word(words: Sequence[str]) -> str:
+    """A target of a redirection: one word, a Guess where a part of it is one."""
+    kind = Guess if any(isinstance(word, Guess) for word in words) else str
+    return kind("".join(words))
 
 
 def _value(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:

@@ -7,6 +7,7 @@ from datetime import UTC, tzinfo
 from typing import Any
 
 from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.prerun.failed_commands import describe_failed_commands
 from slurmwrap.prerun.finding import Finding
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.account import Account
@@ -182,6 +183,8 @@ def _prerun(record: PrerunRecord, story: Story, look: Look) -> Iterator[str]:
     yield look.paint(where, "bold") + look.paint(what + steps, style)
     kind = f"{title_of(verdict.category)}: " if verdict.category else ""
     yield look.wrapped(f"{kind}{verdict.reason}")
+    for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+        yield look.paint(look.wrapped(sentence, "  ", "    "), "yellow")
     for finding in verdict.findings:
         yield from _finding(finding, story.lines.get((finding.file, finding.line), ""), look)
     yield from cited(verdict.evidence, look, record.output or f"output of pre-run {record.prerun_job_id}")

@@ -19,7 +19,7 @@ from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import UsageError
 from slurmwrap.job.request import Wish
 from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.prerun.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.slurm.jobs import Watched
 
 REASONS = Path(__file__).parent.parent / "data" / "slurm" / "reasons.txt"
@@ -133,6 +133,16 @@ def test_a_job_that_waits_for_its_pre_run_says_so(trial: Trial, expected: str) -
     )
 
 
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_what_failed_in_a_pre_run_that_passed_is_said_until_the_job_ends(state: str) -> None:
+    failed = (FailedCommand(file="/home/a/train.sbatch", line=6, text="mail: command not found"),)
+    passed = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 optimizer steps ran", failed_commands=failed)
+    shown = lines(
+        facts(replace(GATED, state=state), trial=Trial(job_id=82, verdict=passed)), Look(columns=120, zone=UTC)
+    )
+    assert "passed, but 1 command of the script failed: line 6: mail: command not found" in "\n".join(shown)
+
+
 @pytest.mark.parametrize(
     ("change", "title"),
     [
@@ -198,7 +208,8 @@ def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
         "reason_words": "its time to begin has not come", "expected_start": None, "nodes": [], "gpus": 16,
         "start": None, "time_limit_s": 28800, "end": None, "exit_code": None, "locality": None,
-        "prerun": {"job": 82, "stage": "waiting for one GPU", "steps": 0, "verdict": None, "reason": None},
+        "prerun": {"job": 82, "stage": "waiting for one GPU", "steps": 0, "verdict": None, "reason": None,
+                   "failed_commands": []},
         "steps": None, "steps_per_s": None, "gpu_percent": None, "gpu_use": None,
     }  # fmt: skip
 

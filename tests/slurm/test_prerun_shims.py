@@ -72,3 +72,41 @@ def test_a_script_that_submits_itself_again_does_not_in_its_trial(lab: Lab, call
     done, verdict = pre_run(lab, script)
     assert (done.returncode, verdict["verdict"], verdict["steps"]) == (0, "pass", 3), done.stderr
     assert not [row for row in jobs(lab) if " next " in row]
+
+
+def test_commands_of_the_script_that_failed_are_named_although_the_pre_run_passed(lab: Lab) -> None:
+    lines = "module load cuda\nconda activate train\nsrun true\n"
+    done, verdict = pre_run(lab, f"{lines}{sys.executable} work.py\n")
+    assert (done.returncode, verdict["verdict"]) == (0, "pass"), done.stderr
+    assert [(one["line"], one["text"]) for one in verdict["failed_commands"]] == [
+        (3, "module: not found"),
+        (4, "conda: command not found"),
+    ]
+    sentence = (
+        "passed, but 2 commands of the script failed: line 3: module: not found; line 4: conda: command not found"
+    )
+    told = (sentence, "its environment was not activated (line 3: module: not found)")
+    shown = lab.run([sys.executable, "-m", "slurmwrap.cli.slurmwrap", "prerun", "show", "last"], ALICE).stdout
+    number = shown.split()[1]
+    explained = lab.run([sys.executable, "-m", "slurmwrap.cli.slurmwrap", "why", number], ALICE).stdout
+    for text in (done.stderr, shown, explained):
+        assert all(said in " ".join(text.split()) for said in told), text
+
+
+def test_functions_that_the_user_exports_are_there_in_a_pre_run(lab: Lab) -> None:
+    """dash, which the pre-run's wrapper may run in, drops them: `module` of Lmod is one."""
+    home = run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip()
+    script = HEAD.replace("/bin/sh", "/bin/bash") + "module load cuda\nsrun bash -c 'module load more'\n"
+    run_as(ALICE, ["tee", f"{home}/job.sh"], stdin=script)
+    gsub = f"exec {sys.executable} -m slurmwrap.cli.gsub --prerun=only --json {home}/job.sh"
+    exported = f"module() {{ echo loaded $2; }}; export -f module; {gsub}"
+    done = lab.run(["bash", "-c", exported], ALICE, Path(home))
+    assert json.loads(done.stdout)["failed_commands"] == [], done.stderr
+
+
+def test_an_mpi_type_that_srun_does_not_have_is_named_with_those_it_has(lab: Lab) -> None:
+    home = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip())
+    run_as(ALICE, ["tee", home / "mpi.sh"], stdin=HEAD + "srun --mpi=pmix_v99 ./solver\n")
+    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", "--dry-run", "mpi.sh"], ALICE, home)
+    assert "mpi.sh:3: srun --mpi=pmix_v99: the srun of this machine has" in done.stderr
+    assert "pmi2" in done.stderr

@@ -93,7 +93,7 @@ def test_a_training_script_gets_its_verdict_and_its_directory_stays_as_it_was(
     answer = seen.answers[name]
     expected = wanted.expected if overlay == "auto" else wanted.without_overlay
     assert answer.as_expected(expected) == expected, f"{answer.verdict}\n{answer.stdout}\n{answer.stderr}"
-    assert answer.warnings == []
+    assert [line for line in answer.warnings if "this line starts one process, and" not in line] == []
     assert changes(seen.before, seen.after, name, {WRITERS_FILE}) == []
     lines, in_order = seen.other.written(seen.ground.home / name)
     assert lines > 2 and in_order

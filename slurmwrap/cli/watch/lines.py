@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import tzinfo
 from textwrap import wrap
 from typing import Any
@@ -19,6 +19,7 @@ from slurmwrap.cluster.hostlist import fold
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.job.passthrough import array_tasks
 from slurmwrap.placement.relax import due_level
+from slurmwrap.prerun.failed_commands import describe_failed_commands
 from slurmwrap.prerun.verdict import Outcome
 from slurmwrap.report.tell import Paint, plain
 from slurmwrap.slurm.jobs import Watched
@@ -116,6 +117,7 @@ def _plain_trial(trial: Trial) -> dict[str, Any]:
         "steps": verdict.steps if verdict else seen.steps if seen else None,
         "verdict": verdict.outcome.value if verdict else None,
         "reason": verdict.reason if verdict else None,
+        "failed_commands": [asdict(one) for one in verdict.failed_commands] if verdict else [],
     }
 
 
@@ -172,8 +174,19 @@ def _rows(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
         and facts.trial.verdict.outcome is Outcome.FAIL
     ):
         yield "pre-run", _trial(facts, facts.trial), "red"
+    if record.state == "RUNNING":
+        yield from (("pre-run", sentence, "yellow") for sentence in _failed_commands(facts))
     if record.state == "RUNNING" and not facts.array:
         yield from _running(facts, record, look)
+
+
+def _failed_commands(facts: Facts) -> tuple[str, ...]:
+    """What of the script failed in its pre-run."""
+    verdict = facts.trial.verdict if facts.trial else None
+    if verdict is None:
+        return ()
+    found = describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS)
+    return tuple(flat(sentence) for sentence in found)
 
 
 def _tasks(facts: Facts) -> Iterator[tuple[str, str, str]]:
@@ -200,6 +213,7 @@ def _waiting(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
         yield "", found.way_out, "dim"
     if facts.trial is not None:
         yield "pre-run", _trial(facts, facts.trial), ""
+        yield from (("", sentence, "yellow") for sentence in _failed_commands(facts))
     yield from _start(facts, waiting, look)
     yield from _place(facts, look)
 

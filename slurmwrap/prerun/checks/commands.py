@@ -26,6 +26,7 @@ _WELL_KNOWN = words(
     wget curl date env time wait cd cp mv rm ls ln touch exit eval exec nproc numactl taskset bash test true false
     trap tee find xargs wc cut"""
 )
+_MAILERS = ("mail", "mailx", "sendmail", "mutt")  # in many a script, on few nodes
 _ENVIRONMENTS = (
     "activate",
     "conda.sh",
@@ -166,6 +167,14 @@ def _brought(one: Started) -> set[str] | None:
     return None if re.search(r"^\s*(\.|source|eval)\s", text, re.M) else set(_functions(text))
 
 
+def sources_environment(one: Started) -> bool:
+    """`source .../activate`, `eval "$(conda shell.bash hook)"` and the like: they start nothing and make nothing."""
+    if one.words[0] == "eval":
+        said = [part[1] for word in one.raw.words[1:] for part in word.parts] if one.raw is not None else []
+        return any(re.match(r"\s*\S*(conda|mamba|ssh-agent|spack|pyenv|brew|modulecmd)\b", text) for text in said)
+    return one.words[0] in (".", "source") and os.path.basename(" ".join(one.words[1:2])) in _ENVIRONMENTS  # noqa: PTH119
+
+
 def _functions(text: str) -> list[str]:
     return [*re.findall(r"^\s*(?:function\s+)?([\w:.+-]+)\s*\(\s*\)", text, re.M), *_named(text)]
 
@@ -193,6 +202,9 @@ def _command(one: Started, functions: set[str] | None, desk: Desk) -> Iterator[F
         return
     elif len(one.words) > 1 and one.words[1] == "=" and not _installed(name, one, desk):
         yield _finding(one, f"{name}: command not found: no blanks may stand around =", f"{name}=...", desk, one.sure)
+    elif name in _MAILERS and functions is not None and not _installed(name, one, desk):
+        fix = "install it on the nodes, or let Slurm send it: --mail-type=END,FAIL --mail-user=..."
+        yield _finding(one, f"{name}: command not found on this machine", fix, desk, False)
     elif functions is not None and "/" not in name and name not in _WELL_KNOWN and not _installed(name, one, desk):
         near = nearest(name, _WELL_KNOWN, 0.79 if len(name) > 4 else 0.85)
         if near:

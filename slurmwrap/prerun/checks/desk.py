@@ -11,6 +11,7 @@ from slurmwrap.prerun.finding import Severity
 from slurmwrap.records import dataclass, field
 
 if TYPE_CHECKING:
+    from slurmwrap.prerun.checks.modules import Program
     from slurmwrap.prerun.checks.source import Source
     from slurmwrap.prerun.entry import EntryPoint
 
@@ -53,14 +54,19 @@ class Desk:
     node_local: tuple[str, ...]  # below these a node may hold what the login node does not
     deadline: float  # time.monotonic()
     sources: dict[str, Source] = field(default_factory=dict)  # by path, read once
+    programs: dict[tuple[str, ...], Program] = field(default_factory=dict)  # an entry point with all it imports
 
     def left(self) -> float:
         """Seconds until the stage has to end; negative when it should have."""
         return self.deadline - time.monotonic()
 
     def severity(self, entry: EntryPoint, path: str = "") -> Severity:
-        """ERROR for what surely runs, from a place that the nodes see as well."""
-        return Severity.ERROR if entry.certain and self.shared(path or entry.path) else Severity.WARNING
+        """ERROR for what surely runs, from a place that the nodes see as well.
+
+        Behind a `cd` that failed the shell is still where it was.
+        """
+        there = not entry.cwd or Path(entry.cwd).is_dir()
+        return Severity.ERROR if entry.certain and there and self.shared(path or entry.path) else Severity.WARNING
 
     def shared(self, path: str) -> bool:
         """The nodes see there what is seen here: not a node's own, nor on a file system that is not mounted here."""

@@ -7,6 +7,7 @@ misspelt is told, as a warning. After srun(1) of Slurm 22.05 to 25.11.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.inject import slurmwrap_launch
@@ -17,8 +18,9 @@ from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.entry import Started
 from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.launch import parse_srun
-from slurmwrap.prerun.shell import UNKNOWN
+from slurmwrap.prerun.shell import UNKNOWN, RawWord
 
+_MPI_LIST_S = 0.5  # deadline of `srun --mpi=list`: it loads plugins and asks no controller
 _SRUN_ONLY = words(
     """accel-bind bcast bcast-exclude compress cpu-bind cpu_bind disable-status epilog exact external interactive jobid
     kill-on-bad-exit label launch-cmd launcher-opts mem-bind mem_bind mpi msg-timeout multi-prog network no-allocate
@@ -40,6 +42,44 @@ def launcher_option_findings(started: Sequence[Started], desk: Desk) -> Iterator
             options = (name for name, _ in parse_srun(words[1:]).options if len(name) > 1)
             yield from _told(options, known, "srun", one, desk)
         yield from _told(_launcher_names(words), _launcher_known(words), "the launcher", one, desk)
+
+
+def mpi_findings(started: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+    """`srun --mpi=TYPE` with a type that the srun of this machine does not have. Asks it, for such a script alone."""
+    for one in started:
+        words = one.entry.whole if one.entry is not None else tuple(w.literal or UNKNOWN for w in _raw(one))
+        named = parse_srun(words[1:]).value("mpi") if words and os.path.basename(words[0]) == "srun" else None  # noqa: PTH119
+        if not named or UNKNOWN in named or named in ("list", "none"):
+            continue
+        known = _mpi_types(desk)
+        if known and named not in known:
+            yield Finding(
+                severity=Severity.WARNING,
+                message=f"srun --mpi={named}: the srun of this machine has {', '.join(known)}",
+                file=desk.where(one.entry) if one.entry is not None else desk.script,
+                line=one.line,
+                fix=f"did you mean --mpi={nearest(named, known, 0.5) or known[-1]}? srun --mpi=list shows them",
+                category="mpi_error",
+            )
+            return
+
+
+def _raw(one: Started) -> Sequence[RawWord]:
+    return one.raw.words if one.raw is not None else ()
+
+
+def _mpi_types(desk: Desk) -> tuple[str, ...]:
+    """As `srun --mpi=list` names them (22.05 to 25.11: one in each indented line), () when it does not answer."""
+    if desk.left() < _MPI_LIST_S:
+        return ()
+    answer = desk.run(["srun", "--mpi=list"], timeout_s=_MPI_LIST_S)
+    said = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
+    if answer.exit_code != 0 or "MPI" not in said:
+        return ()
+    lines = [line.removeprefix("srun: ") for line in said.splitlines()]
+    types = [line.strip() for line in lines if re.fullmatch(r"\s*[a-z][\w.]*", line)]
+    more = [word for line in lines if "specific" in line for word in re.findall(r"\bpmix_v\w+", line)]
+    return tuple(dict.fromkeys((*types, *more)))
 
 
 def _launch_at(words: Sequence[str]) -> tuple[str, int] | None:

@@ -3,19 +3,18 @@ the job's shape. Pure. All are warnings: some programs share a GPU between proce
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurmwrap.inject import slurmwrap_launch
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, ResourceShape
+from slurmwrap.job.request import GpuUnit, JobRequest, ResourceShape
 from slurmwrap.prerun.checks.desk import Desk
 from slurmwrap.prerun.entry import EntryPoint, Started
 from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.launch import SrunCall, parse_srun
+from slurmwrap.prerun.shell import UNKNOWN
 
-_WORKERS = re.compile(r"--?(num[-_]?workers|workers|dataloader[-_]num[-_]workers|n[-_]workers)(?:=(\d+))?$")
 # Any of these may bring the launcher to the other nodes.
 _SPREADS = ("srun", "ssh", "pdsh", "mpirun", "mpiexec", "clush", "ray", "parallel", "SLURM_NODEID", "horovodrun")
 
@@ -26,9 +25,16 @@ def launch_findings(request: JobRequest, commands: Sequence[Started], desk: Desk
     spread = any(word in _SPREADS for one in commands for word in (one.entry.whole if one.entry else one.words))
     text = request.script.content
     spread = spread or any(word.encode() in text for word in _SPREADS)
+    words = text.decode("utf-8", "replace")
     for entry in entries:
-        for message, fix in _of_entry(entry, request.shape, request, spread, len(entries)):
-            yield Finding(severity=Severity.WARNING, message=message, file=desk.where(entry), line=entry.line, fix=fix)
+        if len(entries) == 1 and not _SHARED.search(words):
+            yield from _told(_idle(entry, request.shape), entry, desk)
+        yield from _told(_of_entry(entry, request.shape, request, spread, len(entries)), entry, desk)
+
+
+def _told(remarks: Iterator[tuple[str, str]], entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+    for message, fix in remarks:
+        yield Finding(severity=Severity.WARNING, message=message, file=desk.where(entry), line=entry.line, fix=fix)
 
 
 def _of_entry(
@@ -54,10 +60,10 @@ def _of_entry(
         and not _on_cpu(entry, options)
     ):
         yield f"--num_processes {total} for {shape.gpus} GPUs of the job", f"--num_processes {shape.gpus}"
-    yield from _nodes(options, shape, call, spread)
+    yield from _nodes(entry.kind, options, shape, call, spread)
+    yield from _trainings(entry, options, shape, call)
     yield from _steps(call, shape)
     yield from _devices(entry, gpus)
-    yield from _workers(entry, shape, processes or 1)
 
 
 def launcher_options(entry: EntryPoint) -> Mapping[str, str]:
@@ -101,13 +107,23 @@ def _srun(entry: EntryPoint) -> SrunCall | None:
 
 
 def _nodes(
-    options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None, spread: bool
+    kind: str, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None, spread: bool
 ) -> Iterator[tuple[str, str]]:
     """Nodes that the launcher waits for, against nodes of the job."""
     asked = options.get("nnodes", options.get("num_machines", ""))
     least = re.fullmatch(r"(\d+)(:\d+)?", asked)
     has = shape.nodes or 1
-    if least is None or "nodes" in options:
+    if "nodes" in options:
+        return
+    alone = call is None and not spread and has > 1
+    if alone and (least is None or int(least[1]) < 2) and kind in ("torchrun", "accelerate"):
+        others = "the other one stays" if has == 2 else f"the other {has - 1} stay"
+        yield (
+            f"this line runs on the first of the job's {has} nodes only: {others} idle",
+            "put srun before it, with --nnodes=$SLURM_NNODES --rdzv_backend=c10d --rdzv_endpoint=FIRST_NODE:29500, "
+            "or ask for --nodes=1",
+        )
+    if least is None:
         return
     if int(least[1]) > (shape.max_nodes or has):
         yield (
@@ -116,6 +132,55 @@ def _nodes(
         )
     elif int(least[1]) > 1 and call is None and not spread:
         yield f"this line runs on the first node only, and waits for {least[1]} nodes", "put srun before it"
+
+
+def _trainings(
+    entry: EntryPoint, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None
+) -> Iterator[tuple[str, str]]:
+    """torchruns that srun starts beside each other and that do not know of each other."""
+    own = entry.whole[: len(entry.whole) - len(entry.argv)]
+    if call is None or entry.kind != "torchrun" or any(UNKNOWN in word for word in own):
+        return
+    nodes = call.value("nodes") or str(shape.nodes or 1)
+    tasks = call.value("ntasks") or ("" if call.given("ntasks-per-node") or call.given("nodes") else _tasks(shape))
+    if options.get("nnodes", "1") != "1" or call.given("nodelist") or not re.fullmatch(r"\d{1,6}", tasks):
+        return
+    if int(tasks) > 1 and re.fullmatch(r"\d{1,6}", nodes):
+        where = f"on {nodes} nodes " if int(nodes) > 1 else ""
+        yield (
+            f"srun starts torchrun {tasks} times {where}without --nnodes: each is a training of its own",
+            "one task per node (--ntasks-per-node=1), and torchrun --nnodes=$SLURM_NNODES --rdzv_backend=c10d "
+            "--rdzv_endpoint=FIRST_NODE:29500",
+        )
+
+
+def _tasks(shape: ResourceShape) -> str:
+    """Tasks that srun starts by itself."""
+    return str(shape.tasks or (shape.tasks_per_node or 1) * (shape.nodes or 1))
+
+
+# Several launches at once, or processes that use more than one GPU or none.
+_SHARED = re.compile(
+    r"(?<![&<>|\\])&(?![&>\d])|CUDA_VISIBLE_DEVICES|vllm|sglang|tensor|pipeline|model[-_.]?parallel|device_map|PET_|xargs"
+    r"|gpu_ids|gpu-ids",
+)
+
+
+def _idle(entry: EntryPoint, shape: ResourceShape) -> Iterator[tuple[str, str]]:
+    """Fewer processes than GPUs."""
+    options, call, gpus = launcher_options(entry), _srun(entry), _gpus_of_a_node(shape)
+    processes = _number(options, "nproc_per_node", "num_gpus")
+    copies = 1
+    if call is not None:
+        tasks, nodes = call.value("ntasks") or _tasks(shape), shape.nodes or 1
+        if call.given("ntasks-per-node") or call.given("nodes") or not re.fullmatch(r"\d{1,6}", tasks):
+            return
+        copies = -(-int(tasks) // nodes)
+    if gpus and 0 < processes * copies < gpus and not _on_cpu(entry, options) and not entry.contained:
+        yield (
+            f"{processes * copies} processes on each node for {gpus} GPUs: {gpus - processes * copies} GPUs stay idle",
+            f"start {gpus} processes (--nproc_per_node={gpus}), or ask for fewer GPUs",
+        )
 
 
 def _steps(call: SrunCall | None, shape: ResourceShape) -> Iterator[tuple[str, str]]:
@@ -146,20 +211,3 @@ def _devices(entry: EntryPoint, gpus: int) -> Iterator[tuple[str, str]]:
             f"CUDA_VISIBLE_DEVICES={entry.devices}: the job sees {gpus} GPUs on a node, 0 to {gpus - 1}",
             "leave it to Slurm, or ask for more GPUs",
         )
-
-
-def _workers(entry: EntryPoint, shape: ResourceShape, processes: int) -> Iterator[tuple[str, str]]:
-    """DataLoader workers of one task against its CPUs."""
-    if shape.cpus is None or shape.cpu_unit is not CpuUnit.PER_TASK:
-        return
-    words = (*entry.argv, "")
-    for word, following in itertools.pairwise(words):
-        found = _WORKERS.match(word)
-        value = (found[2] or following) if found else ""
-        if re.fullmatch(r"\d{1,4}", value) and int(value) * processes > 2 * shape.cpus:
-            each = f"{processes} processes with {value} workers" if processes > 1 else f"{value} workers"
-            yield (
-                f"{each} share the {shape.cpus} CPUs of the task",
-                f"--cpus-per-task={int(value) * processes}, or fewer workers",
-            )
-            return

@@ -16,7 +16,7 @@ from slurmwrap.prerun.checks.source import Source
 from slurmwrap.prerun.checks.words import words
 from slurmwrap.prerun.entry import EntryPoint
 from slurmwrap.prerun.shell import UNKNOWN
-from slurmwrap.records import dataclass, field
+from slurmwrap.records import dataclass, field, replace
 
 _FILES = 150  # of one program that are followed
 _BYTES = 2 << 20  # of all of them together
@@ -97,6 +97,9 @@ _MORE_TRICKS = (
 
 def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
     """Follows the imports of `source`, breadth first, within a bound of files and the desk's time."""
+    key = (entry.path, entry.cwd, entry.modules, entry.kind, entry.module)
+    if source.path and (kept := desk.programs.get(key)) is not None:
+        return replace(kept, entry=entry)
     roots, known = roots_of(entry)
     is_module = bool(entry.path) and roots[:1] == (entry.cwd,) and Path(entry.path).parent != Path(entry.cwd)
     folder = str(Path(entry.path).parent) if is_module else ""
@@ -115,7 +118,7 @@ def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
             fresh = desk.source(path)
             files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=imports_of(fresh))
     tricks = any(f.source.mentions(*_TRICKS, *_MORE_TRICKS) for f in files.values())
-    return Program(
+    read = Program(
         entry=entry,
         files=tuple(files.values()),
         roots=roots,
@@ -124,6 +127,9 @@ def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
         tricks=tricks,
         found=program.found,
     )
+    if entry.code is None:
+        desk.programs[key] = read
+    return read
 
 
 def _reached_from(reached: Reached, program: Program) -> Iterator[tuple[str, str, bool]]:

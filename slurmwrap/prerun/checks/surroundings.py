@@ -25,20 +25,29 @@ _MAKES_NO_FILES = HARMLESS | words(". source cd pushd popd conda mamba micromamb
 def surrounding_findings(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
     """One finding for each directory or sourced file that is not there, and each variable that `set -u` trips over."""
     made = False
-    strict = re.search(r"^\s*set\s+-\w*e|^\s*set\s+-o\s+errexit|^#!\S+\s+-\w*e", text, re.M) is not None
+    strict = stops_at_failure(text)
     for at, one in enumerate(started):
         if one.raw is None or not one.words:
             continue
         following = started[at + 1].words[:1] if at + 1 < len(started) else ()
         if one.words[0] in ("cd", "pushd", ".", "source") and len(one.words) == 2 and one.sure and not made:
             yield from _target(one, strict, following == ("exit",), desk)
-        made = made or _may_make(one)
+        made = made or may_make(one)
     if re.search(r"^\s*set\s+-\w*u|^\s*set\s+-o\s+nounset|^#!\S+\s+-\w*u", text, re.M):
         yield from _unset(started, text, desk)
 
 
-def _may_make(one: Started) -> bool:
+def stops_at_failure(text: str) -> bool:
+    """`set -e` holds, and is not taken back anywhere."""
+    on = re.search(r"^\s*set\s+-\w*e|^\s*set\s+-\w*o\s+errexit|^#!\S+\s+-\w*e", text, re.M)
+    return on is not None and re.search(r"\bset\s+\+\w*e|\bset\s+\+o\s+errexit", text) is None
+
+
+def may_make(one: Started) -> bool:
+    """Whether a command of the script itself may make files or directories."""
     assert one.raw is not None
+    if not one.words:
+        return False
     name = os.path.basename(one.words[0])  # noqa: PTH119
     environment = name in CONDAS and one.words[1:2] != ("activate",)
     return name not in _MAKES_NO_FILES or environment or one.raw.writes
@@ -47,7 +56,7 @@ def _may_make(one: Started) -> bool:
 def _target(one: Started, strict: bool, or_exit: bool, desk: Desk) -> Iterator[Finding]:
     word = one.words[1]
     sources = one.words[0] in (".", "source")
-    if UNKNOWN in word or isinstance(word, Guess) or word.startswith(("-", "~")) or not word.strip():
+    if UNKNOWN in word or isinstance(word, Guess) or word.startswith("-") or not word.strip():
         return
     base = _before(one, desk)
     if (not word.startswith("/") and not base) or (sources and "/" not in word):
@@ -61,13 +70,16 @@ def _target(one: Started, strict: bool, or_exit: bool, desk: Desk) -> Iterator[F
     activates = sources and os.path.basename(path) == "activate"  # noqa: PTH119
     ends = or_exit if one.raw.then == "||" else strict and one.raw.then != "&&"
     certain = (ends or (activates and one.raw.then not in ("||", "&&"))) and mounted(path)
+    certain = certain and (word.startswith("/") or Path(base).is_dir())  # else the `cd` before it failed
     what = "file" if sources else "directory"
     yield Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
         message=f"{one.words[0]} {word}: there is no {what} {path}",
         file=desk.script,
         line=one.line,
-        fix=f"correct the path{near_path(path)}",
+        fix="remove the quotes: the shell leaves a quoted ~ as it is"
+        if word.startswith("~/")
+        else f"correct the path{near_path(path)}",
         category="incorrect_inputs",
     )
 
