@@ -25,7 +25,18 @@ from slurmwrap.report.tell import Paint, plain
 from slurmwrap.slurm.jobs import Watched
 
 _NAMES = 3  # tasks of an array that are named
-_IN_A_LOG = ("reason", "pre-run", "Slurm", "steps", "task", "GPU use", "GPU mem", "idle", "trouble", "warning")  # of a log
+_IN_A_LOG = (
+    "reason",
+    "pre-run",
+    "Slurm",
+    "steps",
+    "task",
+    "GPU use",
+    "GPU mem",
+    "idle",
+    "trouble",
+    "warning",
+)  # of a log
 _BARE = ("reason", "task", "warning")  # without their label there
 
 
