@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmwrap.cli.known import place_of
+from slurmwrap.cli.memory import touch
 from slurmwrap.cli.voice import Voice
 from slurmwrap.config import Config, load, user_state_dir
 from slurmwrap.errors import RefusedError, SlurmwrapError, UsageError
@@ -145,10 +147,14 @@ def _own_shelf(config: Config, environ: Mapping[str, str]) -> Shelf:
 
 
 def catch_up(environ: Mapping[str, str], voice: Voice) -> None:
-    """Takes in what the last pre-runs left; a cluster that does not answer costs only the newest."""
+    """Takes in what the last calls and pre-runs left; a cluster that does not answer costs only the newest."""
     state = UserState(user_state_dir(environ))
-    if not (state.directory / "unread").exists():
-        return
+    mark = state.directory / "unread"
+    if not mark.exists():
+        if not any(state.spool.glob("*.obs")):
+            return
+        with suppress(OSError):  # else submissions without a pre-run would wait for the next one with
+            touch(str(mark))
     from slurmwrap.cli import flow
 
     try:
