@@ -1,4 +1,4 @@
-"""`slurmwrap history`: runs and what they ended of, alike ones on one line. Flags in, one table out."""
+"""`slurmwrap history`: runs and how they ended, alike ones on one line. Flags in, one table out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def history(
     everything: listing.Everything = False,
     as_json: listing.AsJson = False,
 ) -> None:
-    """List runs and what they ended of, newest first.
+    """List runs and how they ended, newest first.
 
     Yours, or everyone's for root and SlurmUser. Tasks of an array that ended alike share a line, and so do failures of
     one name and cause.

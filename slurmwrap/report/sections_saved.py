@@ -64,7 +64,7 @@ def _holdout(report: NightReport) -> str:
     held = report.holdout
     if not held.share and not held.held_out:
         return ""
-    groups = f"{words.count(held.held_out, 'job')} skipped the pre-run by lot, {held.control:,} had one"
+    groups = f"{words.count(held.held_out, 'job')} had no pre-run, chosen at random; {held.control:,} had one"
     if held.difference is None or held.low is None or held.high is None:
         return f"By experiment: not estimated yet; {groups} ({held.needed} of each are needed)."
     return (
