@@ -135,8 +135,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "assumed_run_s": (
             _G,
             "seconds",
-            """Run time assumed for a job without an earlier run. For more CPUs than its share a job waits at most half of
-            the time that they would save it; 0: it never waits for them.""",
+            """Run time assumed for a job without an earlier run. For more CPUs than its share a job waits at most half
+            of the time that they would save it; 0: it never waits for them.""",
         ),
     },
     "retry": {
