@@ -223,6 +223,7 @@ def _changes(rows: Sequence[UsageRow]) -> Iterable[ToDo]:
     worth = [row for row in rows if row.change and row.script]
     for row in worth[:_CHANGES]:
         said = used_words(row) or "it asks for more than it used"
-        start = "; with less it starts sooner" if any(one.startswith("--time") for one in row.change) else ""
+        start = "; with less it may start sooner" if any(one.startswith("--time") for one in row.change) else ""
         command = " ".join(("gsub", *row.change, shlex.quote(row.script)))
-        yield ToDo(why=f"{row.name}: {said}{start}", command=command, advice=True)
+        # a script's arguments are not kept
+        yield ToDo(why=f"{row.name}: {said}{start} (add its arguments, if any)", command=command, advice=True)

@@ -69,7 +69,8 @@ def test_seven_days_for_44_seconds_are_said_with_what_to_ask_for() -> None:
     assert used_words(row) == "asked for 7 d, ran 44 s at most"
     assert found.to_do == (
         ToDo(
-            why="train.sbatch: asked for 7 d, ran 44 s at most; with less it starts sooner",
+            why="train.sbatch: asked for 7 d, ran 44 s at most; with less it may start sooner "
+            "(add its arguments, if any)",
             command="gsub --time=0:10:00 --cpus-per-task=2 --mem=4G '/home/ada/train me.sbatch'",
             advice=True,
         ),
