@@ -234,12 +234,31 @@ def empty() -> r.NightReport:
 
 
 def hostile(text: str = HOSTILE) -> r.NightReport:
-    """The full night with `text` wherever somebody other than us chooses the words."""
-    return _with(full(), lambda name, value: text if name in _CHOSEN else value)
+    """The full night with `text` wherever somebody other than us chooses the words; of all users."""
+    return replace(_with(full(), lambda name, value: text if name in _CHOSEN else value), user="")
+
+
+def own(text: str = "") -> r.NightReport:
+    """What an ordinary user reads of their own jobs; with `text` for words that somebody else chose."""
+    use = r.UsageRow(
+        name="vit-sweep", script="/home/ada/vit/train.sbatch", runs=48, gpu_hours=96.0, time_asked_s=7 * 86400,
+        time_used_s=44.0, cpus_asked=64, cpus_used=5.2, mem_mib_asked=512_000, mem_mib_peak=44_000, gpus=8,
+        gpu_util=0.71, gpus_unused=0, measured_by="the runs", change=("--time=0:10:00", "--mem=54G"),
+    )  # fmt: skip
+    little = r.UsageRow(
+        name="eval", runs=1, gpu_hours=0.1, time_asked_s=None, time_used_s=3600.0, cpus_asked=4, cpus_used=None,
+        mem_mib_asked=None, mem_mib_peak=None, gpus=1,
+    )  # fmt: skip
+    failed = r.ToDo(why="vit-sweep failed 2 times: check the path", command="slurmwrap why 8123")
+    less = r.ToDo(why="vit-sweep: asked for 7 d, ran 44 s at most", command="gsub --time=0:10:00 x", advice=True)
+    mine = replace(
+        full(), own=True, user="ada", usage=(use, little), to_do=(failed, less), suspects=(), lemons=(), drains=()
+    )
+    return _with(mine, lambda name, value: text if name in _CHOSEN else value) if text else mine
 
 
 _CHOSEN = frozenset({"name", "user", "path", "reason", "text", "scope", "advice", "jobs", "address", "nodes", "why",
-                     "clusters", "command", "notes", "note", "causes"})  # fmt: skip
+                     "clusters", "command", "notes", "note", "causes", "script", "change"})  # fmt: skip
 
 
 def _with(value: Any, change: Callable[[str, str], str], name: str = "") -> Any:

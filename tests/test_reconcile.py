@@ -940,10 +940,27 @@ def test_a_measurement_that_cannot_be_true_stops_nobody_and_is_not_learnt(world:
     points = [{"cpus": cpus, "steps_per_s": 5e-324, "spread": 0.0, "rounds": 0} for cpus in (1, 2)]
     odd = {"mem_peak_mib": 2**63 - 1, "cpus_used": 1e308, "gpus": -7, "steps_per_s": 1e308, "cpu_curve": points}
     world.hear(prerun_note(1, verdict={"measurement": odd}))
-    world.hear(prerun_note(2, verdict={"measurement": {"mem_peak_mib": 2048, "mem_source": "cgroup"}}))
+    world.hear(prerun_note(2, at=START + 60.0, verdict={"measurement": {"mem_peak_mib": 2048, "mem_source": "cgroup"}}))
     world.run()
     (profile,) = world.store.profiles()
     assert (profile.mem_mib_per_gpu, profile.cpus_per_gpu, profile.cpu_curve) == (2048, None, ())
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_pre_run_that_reports_before_it_acts_and_after_counts_once(
+    world: World, order: tuple[int, int], passes: int
+) -> None:
+    world.add(job(105, state="PENDING", start_time=None, end_time=None, nodes=()), job(106, end_time=None))
+    measured = {"measurement": {"mem_peak_mib": 2048, "mem_source": "cgroup"}}
+    notes = {1: prerun_note(1, verdict=measured), 2: prerun_note(2, verdict=measured, released=True)}
+    for number in order:
+        world.hear(notes[number])
+        if passes == 2:
+            world.run()
+    world.run()
+    (profile,), (record,) = world.store.profiles(), world.store.preruns()
+    assert (profile.runs, profile.preruns, record.released) == (0, 1, True)
 
 
 @pytest.mark.parametrize("told", [{"at": 1e300}, {"gpus": -1}, {"verdict": {"seconds": 1e308}}])

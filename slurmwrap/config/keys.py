@@ -34,10 +34,10 @@ class Reader(Enum):
         return _SENTENCES[self]
 
 
-_IN_A_USERS_FILE = {Reader.GSUB: "his jobs", Reader.RECONCILE: "his reconcile", Reader.SITE: "nothing"}
+_IN_A_USERS_FILE = {Reader.GSUB: "their jobs", Reader.RECONCILE: "their reconcile", Reader.SITE: "nothing"}
 _SENTENCES = {
-    Reader.GSUB: "In a user's own file it counts for his own submissions.",
-    Reader.RECONCILE: "In a user's own file it counts where he runs `slurmwrap reconcile` himself.",
+    Reader.GSUB: "In a user's own file it counts for their own submissions.",
+    Reader.RECONCILE: "In a user's own file it counts where they run `slurmwrap reconcile` themselves.",
     Reader.SITE: "In a user's own file it does nothing: only the site's own processes act by it.",
 }
 

@@ -11,12 +11,12 @@ _G, _R, _S = "gsub", "reconcile", "site"
 
 SECTIONS: Mapping[str, str] = {
     "": "Above the first [section].",
-    "submit": "Which calls of gsub are for us (docs/dropin.md). Patterns are the shell's: `debug*`, `[ab]?`.",
-    "prerun": "The trial of a job on one GPU (docs/prerun.md).",
+    "submit": "Which calls gsub handles itself (docs/dropin.md). Patterns are the shell's: `debug*`, `[ab]?`.",
+    "prerun": "The pre-run of a job on one GPU (docs/prerun.md).",
     "placement": "Where jobs go (docs/placement.md).",
     "tuning": "CPUs and memory out of profiles (docs/placement.md, docs/profile.md).",
     "retry": "What may be done about a failure (docs/decisions.md).",
-    "site": "What the administrator installed. Without these everybody has his own jobs only.",
+    "site": "What the administrator installed. Without these every user has only their own jobs.",
     "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md); gsub always by the commands.",
     "mail": "Mail to the owner of a job that failed for good, and the night report's.",
     "diagnosis": "How failures are told apart (docs/diagnosis.md).",
@@ -32,23 +32,31 @@ SECTIONS: Mapping[str, str] = {
 
 MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     "": {
-        "slurm_timeout_s": (_G, "seconds", "How long one command of Slurm's may take before Slurm counts as away."),
+        "slurm_timeout_s": (
+            _G,
+            "seconds",
+            "How long one command of Slurm may take before Slurm counts as unreachable.",
+        ),
     },
     "submit": {
-        "enabled": (_G, "", "Whether gsub looks at jobs at all; false hands every call to sbatch as it is."),
-        "array_threshold": (_G, "tasks", "Arrays with more tasks go to sbatch as they are; 0: of any size are ours."),
+        "enabled": (_G, "", "Whether gsub handles jobs at all; false passes every call to sbatch unchanged."),
+        "array_threshold": (
+            _G,
+            "tasks",
+            "Arrays with more tasks are passed to sbatch unchanged; 0: gsub handles arrays of any size.",
+        ),
         "pass_partitions": (
             _G,
             "",
-            "Jobs for these partitions go to sbatch as they are, interactive ones for example.",
+            "Jobs for these partitions are passed to sbatch unchanged, interactive ones for example.",
         ),
-        "pass_accounts": (_G, "", "Jobs of these accounts go to sbatch as they are."),
-        "pass_qos": (_G, "", "Jobs with one of these QOS go to sbatch as they are."),
-        "pass_users": (_G, "", "Jobs of these users go to sbatch as they are."),
+        "pass_accounts": (_G, "", "Jobs of these accounts are passed to sbatch unchanged."),
+        "pass_qos": (_G, "", "Jobs with one of these QOS are passed to sbatch unchanged."),
+        "pass_users": (_G, "", "Jobs of these users are passed to sbatch unchanged."),
         "snapshot_kept_s": (
             _G,
             "seconds",
-            """How long a user's later calls live on what an earlier one read of the nodes, so that a loop of gsub costs
+            """How long a user's later calls reuse what an earlier call read of the nodes, so that a loop of gsub costs
             the controller little more than one of sbatch; partitions, limits and topology last six times as long, and
             with 0 every call reads.""",
         ),
@@ -62,18 +70,22 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "mode": (
             _G,
             "",
-            """How the job waits for its trial: auto until it ends but no longer than grace_s, gate without bound, wait
-            before anything is submitted, only no job at all, off no trial.""",
+            """How the job waits for its pre-run: auto: until it ends, at most grace_s; gate: without a limit; wait: the
+            job is submitted after it; only: no job is submitted; off: no pre-run.""",
         ),
-        "partition": (_G, "", "Where trials run; empty: in the job's own partition."),
-        "grace_s": (_G, "seconds", "How long the real job waits for its trial at most, whatever becomes of the trial."),
-        "time_limit_s": (_G, "seconds", "The time limit of a trial."),
-        "steps": (_G, "optimizer steps", "So many steps count as a pass."),
-        "min_gpus": (_G, "GPUs", "Jobs with fewer are not tried first."),
+        "partition": (_G, "", "The partition of pre-runs; empty: the job's own."),
+        "grace_s": (
+            _G,
+            "seconds",
+            "The longest time that the job waits for its pre-run, even if the pre-run never starts or is lost.",
+        ),
+        "time_limit_s": (_G, "seconds", "The time limit of a pre-run."),
+        "steps": (_G, "optimizer steps", "A pre-run passes after this many steps."),
+        "min_gpus": (_G, "GPUs", "Jobs with fewer GPUs have no pre-run."),
         "profile_s": (
             _G,
             "seconds",
-            "How long a trial may go on to measure the CPU curve of an unknown job; 0: only when asked.",
+            "How long a pre-run may continue to measure the CPU curve of an unknown job; 0: only on request.",
         ),
         "sweep_s": (
             _G,
@@ -84,13 +96,13 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "holdout": (
             _G,
             "share of jobs",
-            """So many skip their trial by lot, so that the report can say by experiment what trials save; 0.05 is
-            enough for most sites, 0: none.""",
+            """This share of jobs, chosen at random, has no pre-run, so that the report can measure what pre-runs save;
+            0.05 is enough for most sites, 0: none.""",
         ),
         "overlay": (
             _G,
             "",
-            "A private overlay over the user's directories, so that a trial leaves nothing, where namespaces allow it.",
+            "A private overlay over the user's directories, so that a pre-run leaves no files, where namespaces allow.",
         ),
         "no_training_s": (
             _G,
@@ -119,7 +131,11 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "seconds",
             "How long a job insists on few switches (--switches=N@this; Slurm cuts it to its max_switch_wait).",
         ),
-        "exclude_cap": (_G, "share of nodes", "At most so many of a partition's are excluded or drained by us."),
+        "exclude_cap": (
+            _G,
+            "share of nodes",
+            "The largest share of a partition's nodes that slurmwrap excludes or drains.",
+        ),
         "skew_limit": (_G, "ratio", "Only models with a larger share in one tensor insist on nodes close together."),
         "topology_file": (_G, "", "The site's own description of racks, where Slurm knows no topology."),
         "topology_features": (
@@ -137,20 +153,21 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     },
     "tuning": {
         "enabled": (_G, "", "Whether CPUs and memory follow what is known of a job."),
-        "memory_margin": (_G, "factor", "Memory asked for over the measured peak of anonymous and shared memory."),
-        "memory_floor_mib": (_G, "MiB", "Never less than so much."),
-        "runs_before_shrink": (_G, "runs", "So many complete runs before memory goes below what the user asked for."),
+        "memory_margin": (_G, "factor", "Memory requested, as a multiple of the measured peak (without page cache)."),
+        "memory_floor_mib": (_G, "MiB", "Memory is never set below this."),
+        "runs_before_shrink": (_G, "runs", "Complete runs needed before memory goes below what the user asked for."),
         "policy": (_G, "", "How waiting jobs share CPUs and memory."),
         "assumed_run_s": (
             _G,
             "seconds",
-            "The run time assumed for a job whose run time is not known: it waits at most half of that for more CPUs.",
+            """Run time assumed for a job without an earlier run. For more CPUs than its share a job waits at most half
+            of the time that they would save it; 0: it never waits for them.""",
         ),
     },
     "retry": {
-        "default": (_G, "", "Whether gsub's jobs are retried that said neither --retry nor --no-retry."),
-        "per_root_cause": (_R, "retries", "So many of one job for one root cause."),
-        "confirmations": (_R, "retries", "So many where an input or a node is blamed, to be sure of it."),
+        "default": (_G, "", "Whether jobs are retried that were submitted with neither --retry nor --no-retry."),
+        "per_root_cause": (_R, "retries", "Retries of one job for one root cause."),
+        "confirmations": (_R, "retries", "Retries where an input or a node is blamed, to confirm it."),
         "resize_memory_factor": (_R, "factor", "More memory for the retry of a job that ran out of it."),
         "resize_time_factor": (_R, "factor", "More time for the retry of a job that was seen to resume."),
         "backoff_s": (_R, "seconds", "The wait before a retry, growing with each."),
@@ -178,7 +195,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "slurm_user": (
             _G,
             "",
-            "Who is believed beside root; empty: the reconciler asks Slurm for SlurmUser, gsub believes root alone.",
+            "The user trusted beside root; empty: the reconciler asks Slurm for SlurmUser, gsub trusts only root.",
         ),
     },
     "slurm": {
@@ -195,7 +212,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
     "incidents": {
         "window_s": (_R, "seconds", "Failures further apart than this are not related."),
         "min_jobs": (_R, "jobs", "So many must have failed, ..."),
-        "min_users": (_R, "users", "... of so many users: one user's many failures are his job, ..."),
+        "min_users": (_R, "users", "... of so many users: many failures of one user are that user's own problem, ..."),
         "min_nodes": (_R, "nodes", "... unless kernel, NVML or Slurm speak of so many nodes."),
         "quiet_s": (_R, "seconds", "It is over when no run failed of it for so long."),
         "spread_s": (_R, "seconds", "Then its retries start within so long, not all at once."),
@@ -213,7 +230,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "relapse_factor": (_R, "weight", "What a fault after a repair counts."),
     },
     "report": {
-        "to": (_S, "", "Who gets the night report by [mail]: addresses with commas between; empty: nobody."),
+        "to": (_S, "", "Who gets the night report by [mail]: addresses, separated by commas; empty: no mail."),
         "directory": (_S, "", "Where its pages are kept, one per day; empty: reports below site.state_dir."),
         "keep_d": (_S, "days", "How long pages are kept."),
     },
@@ -237,7 +254,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "retry": (_R, "", "Start a failed job again."),
         "retry_elsewhere": (_R, "", "Start it again with the blamed node excluded."),
         "resize": (_R, "", "Start it again with more memory or time."),
-        "drain": (_R, "", "Drain a node with a conclusive fault, and lift our own drain when it is repaired."),
+        "drain": (_R, "", "Drain a node with a conclusive fault, and resume it when it is repaired."),
         "block_input": (_R, "", "Refuse jobs that read an input that made jobs fail."),
         "gate": (_S, "", "Permit the nodes' Prolog to refuse a node with a conclusive fault (docs/hooks.md)."),
         "relax": (_R, "", "Loosen the locality that a waiting job asks for."),

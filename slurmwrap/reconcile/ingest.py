@@ -136,9 +136,19 @@ def _unpack(item: Observation, edges: Edges, cluster: str, report: IngestReport,
         edges.store.save_submission(claim)
         report.submitted |= {claim.job_id} if claim.cluster == cluster else set()
         return
-    edges.store.save_prerun(claim)
-    if new:
+    told = _told_before(claim, edges.store)
+    if told is None or claim.changes or claim.released or not (told.changes or told.released):
+        edges.store.save_prerun(claim)
+    if new and (told is None or told.verdict.measurement is None):
         report.profiles += _learn_from_prerun(claim, edges)
+
+
+def _told_before(claim: PrerunRecord, store: Store) -> PrerunRecord | None:
+    """The record of this very pre-run that is stored already. One that decides on a job reports twice, before it acts
+    and with what came of it (submit/conclude.py); the two may arrive in any order, and its measurement counts once."""
+    same = store.preruns(job_id=claim.job_id, since=claim.at)
+    key = (claim.cluster, claim.prerun_job_id, claim.at)
+    return next((one for one in same if (one.cluster, one.prerun_job_id, one.at) == key), None)
 
 
 def _learn_from_prerun(record: PrerunRecord, edges: Edges) -> bool:

@@ -49,7 +49,8 @@ _ALL = (
         id="retry-1",
         what="retry",
         says=(
-            "GPU-hours of runs that completed after slurmwrap's requeue, minus those of the retries that failed again"
+            "GPU-hours of the runs that completed after slurmwrap requeued them, minus those of the retries "
+            "that failed again"
         ),
         symbols="sum of h over retries that completed - sum of h over retries that failed",
         case="retries that ended and were judged",
@@ -99,8 +100,8 @@ _ALL = (
         id="holdout-1",
         what="prerun",
         says=(
-            "GPU-hours of failed runs per job whose pre-run was left out at random, minus the same of the others, "
-            "their pre-runs' own GPU time included"
+            "GPU-hours of failed runs per job whose pre-run was left out at random, minus the same per job of the "
+            "others, their pre-runs' own GPU time included"
         ),
         symbols="W(held out) / n(held out) - (W(others) + T) / n(others)",
         case="draws (submissions of one sweep share one) with a failed run, the fewer of the two groups",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.report.page import Section, Term
-from slurmwrap.report.record import NightReport
+from slurmwrap.report.record import NightReport, Saving
 
 _WORDS = {
     "run": "One attempt of a job, from start to end; a requeued job has several.",
@@ -38,13 +38,17 @@ def glossary(report: NightReport, sections: Sequence[Section]) -> tuple[Term, ..
     if not report.headline.attempts:
         return ()
     formulas = known_formulas()
-    used = dict.fromkeys(one.formula for one in report.savings if one.formula in formulas)
+    used = dict.fromkeys(one.formula for one in report.savings if one.formula in formulas and _shown(report, one))
     named = {section.key for section in sections if section.has_something}
     found = {key: text for name, terms in _OF_SECTION.items() if name in named for key, text in terms.items()}
     return (
         *(Term(name=name, meaning=formulas[name], formula=True) for name in used),
         *(Term(name=name, meaning=meaning) for name, meaning in {**_WORDS, **found}.items()),
     )
+
+
+def _shown(report: NightReport, one: Saving) -> bool:
+    return not report.own or one.gpu_hours is not None
 
 
 def known_formulas() -> Mapping[str, str]:

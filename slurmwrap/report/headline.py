@@ -61,9 +61,9 @@ def verdict(report: NightReport) -> Verdict:
 
 
 def _word(report: NightReport) -> str:
-    if report.to_do:
+    if any(not one.advice for one in report.to_do):
         return "act"
-    doubtful = report.suspects or report.lemons or any(one.over_at is None for one in report.incidents)
+    doubtful = report.to_do or report.suspects or report.lemons or any(one.over_at is None for one in report.incidents)
     return "watch" if doubtful or _worse(report) else "quiet"
 
 
@@ -128,7 +128,8 @@ def _figures(report: NightReport) -> tuple[Figure, ...]:
 
 def _jobs(report: NightReport) -> Figure:
     head, before = report.headline, report.before
-    detail = f"{words.count(head.attempts, 'run')} of {words.count(head.users, 'user')}"
+    of_users = "" if report.user else f" of {words.count(head.users, 'user')}"
+    detail = f"{words.count(head.attempts, 'run')}{of_users}"
     by_gsub = f"; {words.count(head.gsub_jobs, 'call')} of gsub" if head.gsub_jobs else ""
     return Figure(
         key="jobs",
@@ -193,6 +194,8 @@ def _saved(report: NightReport) -> Figure | None:
     if not means:
         return None
     known = [one for one in means if one.gpu_hours is not None]
+    if report.own and not known:
+        return None
     total, bounds = _hours_of(known), _bounds(known)
     parts = ["they cost more, by the formulas" if bounds and bounds[1] < 0 else "", _between(bounds)]
     return Figure(

@@ -6,10 +6,12 @@ stays text. The same report gives the same bytes.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import StringIO
+from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
 
@@ -31,6 +33,7 @@ VARIABLES = {
 }
 SIZE = (5.2, 3.2)  # inches: two side by side on a desk, one on a phone with its text still readable
 SHOWN = 8  # categories
+_MOST_DIGITS = 6
 _FONT = re.compile(r"font-family: [^;]*;? ?")
 _SVG = "http://www.w3.org/2000/svg"
 _STYLE = {
@@ -91,9 +94,10 @@ def _categories(axes: Any, report: NightReport, zone: Any) -> str:
     if report.before is not None:
         axes.plot([row.gpu_hours_before for row in rows], places, "|", color=INK, markersize=13, markeredgewidth=1.6)
     most = max((max(row.gpu_hours, row.gpu_hours_before) for row in rows), default=1.0) or 1.0
+    digits = _digits(most / 10)
     for place, row in zip(places, rows, strict=True):
         end = _free(row.gpu_hours, row.gpu_hours_before if report.before is not None else 0.0, most)
-        axes.text(end + most * 0.025, place, f"{row.gpu_hours:,.0f}", va="center", fontsize=10)
+        axes.text(end + most * 0.025, place, f"{row.gpu_hours:,.{digits}f}", va="center", fontsize=10)
     axes.set_yticks(list(places), [row.category for row in rows])
     axes.set_xlim(0, most * 1.16)
     _plain(axes, "x")
@@ -217,13 +221,24 @@ def _plain(axes: Any, along: str) -> None:
     axes.spines["left" if along == "x" else "bottom"].set_visible(along == "y")
     axes.spines["bottom" if along == "x" else "left"].set_visible(False)
     axis = axes.xaxis if along == "x" else axes.yaxis
-    axis.set_major_formatter(lambda value, _: _tick(value, along))
+    axis.set_major_formatter(lambda value, _: _tick(value, along, axis.get_majorticklocs()))
 
 
-def _tick(value: float, along: str) -> str:
+def _tick(value: float, along: str, marks: Sequence[float]) -> str:
+    """With as many digits as tell the marks of its axis apart."""
     if not value and along == "y":
         return ""  # the first mark of the other axis stands there
-    return (f"{value:,.0f}" if value == round(value) else f"{value:,.1f}").replace("-", "−")
+    steps = [after - before for before, after in pairwise(marks) if after > before]
+    step = min(steps, default=1.0)
+    digits = _digits(step)
+    while digits < _MOST_DIGITS and abs(round(step, digits) - step) > step / 1000:  # 0.25, 0.125
+        digits += 1
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def _digits(step: float) -> int:
+    """Decimal places by which values that differ by `step` can be told apart: 0 from 1 on, 2 for 0.05."""
+    return max(0, min(_MOST_DIGITS, -math.floor(math.log10(step)))) if step > 0 else 0
 
 
 def _key(axes: Any, columns: int) -> None:

@@ -198,7 +198,7 @@ class IdleRow:
     user: str
     name: str
     runs: int
-    jobs: tuple[str, ...]  # addresses, the dearest first
+    jobs: tuple[str, ...]  # addresses, most idle GPU-hours first
     gpus: int  # of the largest
     gpu_hours_idle: float
     gpu_util: float | None  # 0..1, mean over the held time; None: not measured
@@ -219,6 +219,28 @@ class RequestRow:
     mem_mib_peak: float | None
     cpu_hours_unused: float
     gib_hours_unused: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """What a user's job name asked for and used, of runs that completed. CPUs and MiB per node; `cpus_used` is the
+    mean, `mem_mib_peak` the highest. None: not measured."""
+
+    name: str
+    script: str = ""  # "": not gsub's, or without a file
+    runs: int
+    gpu_hours: float
+    time_asked_s: int | None  # of the newest run; None: without a limit
+    time_used_s: float  # of the longest run
+    cpus_asked: float
+    cpus_used: float | None
+    mem_mib_asked: float | None
+    mem_mib_peak: float | None
+    gpus: int
+    gpu_util: float | None = None  # 0..1
+    gpus_unused: int | None = None  # on which nothing ever ran
+    measured_by: str = ""  # "the runs" | "the pre-run" | ""
+    change: tuple[str, ...] = ()  # options that ask for what it needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +418,7 @@ class ToDo:
 
     why: str
     command: str
+    advice: bool = False  # it would be better, and nothing is wrong without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,6 +443,8 @@ class NightReport:
     counted: Counted = field(default_factory=Counted)
     queueing: Queueing = field(default_factory=Queueing)
     user: str = ""  # whose week it is; "": everybody's
+    own: bool = False  # made by an ordinary user of their own jobs: what only an administrator can do is left out
+    usage: tuple[UsageRow, ...] = ()  # of a user's own report
     before: Headline | None = None  # of the period before, equally long; None: nothing is known of it
     savings: tuple[Saving, ...] = ()
     wrong: Wrong = field(default_factory=Wrong)

@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DOMAINS
 from slurmwrap.report.page import Column, Kind, Row, Section, Table
 from slurmwrap.report.record import DEMAND, CategoryRow, NightReport
 from slurmwrap.report.sections_nodes import inputs, nodes
 from slurmwrap.report.sections_saved import saved, wrong
 from slurmwrap.report.sections_site import site_sections
+from slurmwrap.report.sections_usage import usage
 
 
 def sections(report: NightReport) -> tuple[Section, ...]:
     """Sections with something in them, and those whose emptiness is worth a line."""
-    found = (_failed(report), saved(report), wrong(report), nodes(report), inputs(report), *site_sections(report))
-    return tuple(section for section in map(_without_empty, found) if section.has_something or section.empty)
+    site = site_sections(report)
+    if report.own:
+        kept = [section for section in site if section.key in _OWN]
+        found = (_failed(report), usage(report), inputs(report), *kept, saved(report), wrong(report))
+    else:
+        found = (_failed(report), saved(report), wrong(report), nodes(report), inputs(report), *site)
+    if report.user:
+        found = tuple(map(_of_one_user, found))
+    left_out = _NOT_OWN if report.own else ()
+    full = (_without_empty(section, left_out) for section in found)
+    return tuple(section for section in full if section.has_something or section.empty)
 
 
-def _without_empty(section: Section) -> Section:
-    tables = tuple(table for table in section.tables if table.rows)
+_OWN = ("queueing", "large")  # of the site's sections, those that a user's own report has
+_ABOUT_USERS = ("repeated_users", "users")  # tables that say nothing of one user alone
+_NOT_OWN = ("agreement", "rules", "locality")
+
+
+def _of_one_user(section: Section) -> Section:
+    """Without what would say the same name in each row."""
+    tables = tuple(_without_users(table) for table in section.tables if table.key not in _ABOUT_USERS)
+    return replace(section, tables=tables)
+
+
+def _without_users(table: Table) -> Table:
+    kept = [place for place, column in enumerate(table.columns) if column.key not in ("user", "users")]
+
+    def of(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        return tuple(replace(row, values=tuple(row.values[place] for place in kept)) for row in rows)
+
+    columns = tuple(table.columns[place] for place in kept)
+    return replace(table, columns=columns, rows=of(table.rows), unfolded=of(table.unfolded))
+
+
+def _without_empty(section: Section, left_out: tuple[str, ...] = ()) -> Section:
+    tables = tuple(table for table in section.tables if table.rows and table.key not in left_out)
     return Section(
         key=section.key,
         title=section.title,
@@ -149,10 +182,11 @@ def _incidents(report: NightReport) -> Table:
 
 
 def _repeated(report: NightReport) -> Table:
+    whose = "" if report.user else "user's "
     return Table(
         key="repeated_jobs",
         title="The same again",
-        lead="The same failure of the same user's job name, twice or more.",
+        lead=f"The same failure of the same {whose}job name, twice or more.",
         columns=(
             Column(key="user", head="user", kind=Kind.USER),
             Column(key="name", head="job name", kind=Kind.USER),

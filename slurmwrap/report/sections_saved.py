@@ -1,4 +1,4 @@
-"""The sections about ourselves: what pre-runs, retries, placement and tuning saved, and what we got wrong. Pure."""
+"""The sections about slurmwrap: what pre-runs, retries, placement and tuning saved, and its mistakes. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _delay(report: NightReport) -> str:
     if not trials.delayed_jobs:
         return ""
     return (
-        f"{words.count(trials.delayed_jobs, 'job')} started as soon as the pre-run let them go, "
+        f"{words.count(trials.delayed_jobs, 'job')} started as soon as their pre-run released them, "
         f"{words.duration(trials.delay_s)} after submission on average: a delay of at most "
         f"{words.hours(trials.delay_gpu_hours)} GPU-hours, if their GPUs stood free all that time. It is not taken off."
     )
@@ -64,7 +64,7 @@ def _holdout(report: NightReport) -> str:
     held = report.holdout
     if not held.share and not held.held_out:
         return ""
-    groups = f"{words.count(held.held_out, 'job')} skipped the pre-run at random, {held.control:,} had one"
+    groups = f"{words.count(held.held_out, 'job')} had no pre-run, chosen at random; {held.control:,} had one"
     if held.difference is None or held.low is None or held.high is None:
         return f"By experiment: not estimated yet; {groups} ({held.needed} of each are needed)."
     return (
@@ -78,7 +78,7 @@ def _savings(report: NightReport) -> Table:
 
 
 def _retried(report: NightReport) -> Table:
-    return _estimates(report, "retried", "Done without their users", spared=False)
+    return _estimates(report, "retried", "Done automatically", spared=False)
 
 
 def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> Table:
@@ -100,7 +100,7 @@ def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> Ta
                 more=_more(one),
             )
             for one in (report.savings if report.headline.attempts else ())
-            if one.spared is spared
+            if one.spared is spared and not (report.own and one.gpu_hours is None)
         ),
     )
 
@@ -129,13 +129,13 @@ def _caught(report: NightReport) -> Table:
     )
 
 
-# ---- what we got wrong
+# ---- our mistakes
 
 
 def wrong(report: NightReport) -> Section:
     return Section(
         key="wrong",
-        title="What we got wrong",
+        title="Our mistakes",
         lead=(_run_again(report),),
         tables=(_errors(report), _agreement(report), _decided(report)),
     )
@@ -146,15 +146,15 @@ def _run_again(report: NightReport) -> str:
     if not again.jobs:
         return ""
     return (
-        f"Run again: {words.count(again.jobs, 'time')}; {again.completed:,} completed, {again.failed_again:,} failed "
-        f"again, {again.cancelled:,} cancelled, {again.unfinished:,} not ended."
+        f"Retries: {again.jobs:,}; {again.completed:,} completed, {again.failed_again:,} failed again, "
+        f"{again.cancelled:,} cancelled, {again.unfinished:,} not ended yet."
     )
 
 
 def _errors(report: NightReport) -> Table:
     wrong = report.wrong
     found = (
-        ("Retries that failed of the same again", wrong.retries_failed_again, wrong.retries, "retries"),
+        ("Retries that failed for the same reason again", wrong.retries_failed_again, wrong.retries, "retries"),
         ("Pre-runs that passed what one GPU could have shown", wrong.preruns_missed, wrong.preruns_passed, "passes"),
         ("Refused jobs that then ran well", wrong.false_refusals, wrong.refusals, "refusals"),
     )

@@ -139,7 +139,7 @@ def _waited(report: NightReport) -> str:
     wait = report.queueing
     if not wait.runs:
         return ""
-    blind = f"; for {brief(wait.unknown_s)} of it the reason is not known" if wait.unknown_s >= 60 else ""
+    blind = f"; for {brief(wait.unknown_s)} of it the cause was not observed" if wait.unknown_s >= 60 else ""
     together = f"{words.hours(wait.gpu_hours)} GPU-hours together{blind}"
     return f"{words.count(wait.runs, 'run').capitalize()} of gsub's jobs waited, {together}."
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.retry.attempt import LedgerReset, PrerunRecord
@@ -24,6 +26,22 @@ def in_clusters(session: Session, *also: str) -> tuple[str, list[str]]:
     cluster. There are few clusters. `also`: tables that may know one which no run is known of."""
     names = list(clusters(session, *also))
     return f"cluster IN ({', '.join('?' * len(names))})", names
+
+
+class ProfileUse(NamedTuple):
+    """Who used a profile's key last, by his submissions: `script` is a path, or a name where it came from stdin."""
+
+    key: str  # as its user names it
+    uid: int
+    script: str
+    last_at: float  # Unix seconds
+    times: int
+
+
+_USES = """
+SELECT profile_key, uid, CASE script_path WHEN '' THEN name ELSE script_path END AS script, max(at) AS at, count(*) AS n
+FROM submissions WHERE profile_key <> '' GROUP BY profile_key, uid
+"""
 
 
 class Reports(Session):
@@ -84,6 +102,13 @@ class Reports(Session):
     def save_profile(self, profile: ResourceProfile) -> None:
         """Inserts or replaces."""
         self._upsert(schema.PROFILES, profile)
+
+    def profile_uses(self) -> tuple[ProfileUse, ...]:
+        """The keys that submissions name, each with its newest script; in no order."""
+        return tuple(
+            ProfileUse(row["profile_key"], row["uid"], row["script"], float(row["at"]), row["n"])
+            for row in self._rows(_USES, {})
+        )
 
     def forget_profile(self, key: str) -> bool:
         """Removes it with the measurements it was made of; False when there was none."""

@@ -9,16 +9,23 @@ from slurmwrap.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from slurmwrap.profiling.profile import ResourceProfile
     from slurmwrap.submit.desk import Desk
 
 
 def known_profile(key: str, desk: Desk) -> ResourceProfile | None:
+    """What is known under `key` for the user who submits."""
+    return choose_profile(key, desk.uid, desk.memory.profile(key), desk.published.profiles)
+
+
+def choose_profile(
+    key: str, uid: int, own: ResourceProfile | None, published: Iterable[ResourceProfile]
+) -> ResourceProfile | None:
     """The user's own, or the site's of the same user (a key is a user's word): the one that rests on more runs."""
-    site_key = published_key_of(profile_key_of(desk.uid, key))
-    found = [p for p in desk.published.profiles if p.key == site_key]
-    own = desk.memory.profile(key)
-    known = [replace(p, key=key) for p in found] + ([own] if own else [])
+    site_key = published_key_of(profile_key_of(uid, key))
+    known = [replace(p, key=key) for p in published if p.key == site_key] + ([own] if own else [])
     return max(known, key=lambda p: (p.runs, p.measured_at), default=None)
 
 

@@ -50,14 +50,14 @@ def test_one_key_tells_everything_about_itself(tmp_path: Path) -> None:
     assert run(tmp_path, "show", "prerun.steps").output.splitlines() == [
         "prerun.steps = 5",
         "",
-        "So many steps count as a pass. In a user's own file it counts for his own",
-        "submissions.",
+        "A pre-run passes after this many steps. In a user's own file it counts for their",
+        "own submissions.",
         "",
         "  allowed   a whole number from 1 to 1000000",
         "  unit      optimizer steps",
         "  default   3",
         "  variable  SLURMWRAP_PRERUN_STEPS",
-        "  section   [prerun] The trial of a job on one GPU (docs/prerun.md).",
+        "  section   [prerun] The pre-run of a job on one GPU (docs/prerun.md).",
         "  set by    ~/site.toml:2: 5",
         "            default: 3",
     ]
@@ -83,7 +83,7 @@ def test_programs_get_value_origin_and_terms(tmp_path: Path) -> None:
                 "unit": "optimizer steps",
                 "allowed": "a whole number from 1 to 1000000",
                 "variable": "SLURMWRAP_PRERUN_STEPS",
-                "text": "So many steps count as a pass.",
+                "text": "A pre-run passes after this many steps.",
                 "reader": "gsub",
                 "said": [
                     {"origin": "default", "kind": "default", "value": 3},

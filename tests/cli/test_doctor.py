@@ -171,7 +171,7 @@ def test_a_check_explains_itself(tmp_path: Path) -> None:
     assert out.splitlines() == [
         "mail (the site; within 15 s)",
         "  looks at  Whether mail.server greets us (EHLO, NOOP). No mail is sent.",
-        "  to mend   `slurmwrap config show mail`.",
+        "  to fix    `slurmwrap config show mail`.",
     ]
 
 

@@ -14,11 +14,16 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from slurmwrap.cli.profile.store import open_shelf
+from slurmwrap.edges import Published
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.job.measurement import CurvePoint
+from slurmwrap.profiling.key import profile_key_of, published_key_of
 from slurmwrap.profiling.merge import HALF_LIFE_S
 from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.retry.submission import Submission
 from slurmwrap.store.database import Database
+from slurmwrap.store.published import FilePublisher
 from slurmwrap.store.userstate import UserState
 
 Run = Callable[..., Result]
@@ -106,15 +111,15 @@ def test_a_profile_is_shown_with_its_curve_at_80_columns(slurmwrap: Run, own: Pa
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.splitlines()[:5] == [
         "train-a100x8-3f2a91c04be7",
-        "  rests on    3 complete runs, 1 pre-run; the newest 2 h ago, by epilog",
+        "  based on    3 complete runs, 1 pre-run; the newest 2 h ago (epilog)",
         "  confidence  0.91 now",
         "  CPUs        3 per GPU, the least within 5 % of the best speed",
-        "  memory      9,001 MiB per GPU at its peak, anonymous and shared",
+        "  memory      9,001 MiB per GPU (peak)",
     ]
     curve = shown.splitlines()[shown.splitlines().index("CPU curve, measured 25 h ago") :]
     assert curve[1] == "  CPUs    steps/s"
     assert [line.split()[0] for line in curve[2:5]] == ["1", "3", "it"]
-    assert curve[6:8] == ["Memory model", "  least 11,826 MiB per GPU, its peak with a margin"]
+    assert curve[6:8] == ["Memory model", "  at least 11,826 MiB per GPU: the peak with a margin"]
 
 
 def test_the_memory_model_names_the_least_that_the_storage_allows(slurmwrap: Run, own: Path) -> None:
@@ -142,7 +147,7 @@ def test_a_script_is_shown_by_what_gsub_would_call_it(
 def test_a_needs_bound_and_a_doubted_curve_are_said(slurmwrap: Run, own: Path) -> None:
     keep(own, replace(MEASURED, cpus_per_gpu=8.0, cpu_bound=True, curve_doubts=1))
     shown = slurmwrap("profile", "show", "last").stdout
-    assert "at least 8 per GPU, by cores busy: the curve is in doubt" in shown
+    assert "at least 8 per GPU, from the CPU time used: the curve is in doubt" in shown
     assert "a later measurement contradicts it: one more decides" in shown
 
 
@@ -165,7 +170,7 @@ def test_synergys_whole_file_is_taken_in_and_gsub_finds_it(slurmwrap: Run, own: 
     found = UserState(own.parent).profile("alexnet")  # what gsub --resource-profile alexnet reads
     assert found is not None
     assert (found.cpus_per_gpu, found.source) == (12.0, "import")
-    assert "a file that was taken in" in slurmwrap("profile", "show", "alexnet").stdout
+    assert "an imported file" in slurmwrap("profile", "show", "alexnet").stdout
 
 
 def test_what_is_known_stays_unless_it_is_to_be_replaced(slurmwrap: Run, own: Path) -> None:
@@ -266,6 +271,53 @@ def test_a_profile_without_a_curve_has_nothing_to_draw(slurmwrap: Run, own: Path
     keep(own, replace(MEASURED, cpu_curve=()))
     error = slurmwrap("profile", "show", "last", "--plot", str(tmp_path / "curve.png")).exception
     assert "has no CPU curve to draw" in str(error)
+
+
+def submitted(database: Path, key: str, script: str, *at: float) -> None:
+    with Database.open(database) as store:
+        for number, moment in enumerate(at):
+            store.save_submission(
+                Submission(
+                    cluster="lab", job_id=number, uid=os.geteuid(), user="ada", at=moment, script_path=script,
+                    name="train.sbatch", profile_key=key,
+                )
+            )  # fmt: skip
+
+
+def test_profiles_are_told_apart_by_the_script_that_used_them_last(slurmwrap: Run, own: Path) -> None:
+    other = replace(MEASURED, key="train-a100x8-ffffffffffff", runs=0, preruns=1, measured_at=NOW - 9000)
+    keep(own, MEASURED, other)
+    submitted(own, MEASURED.key, "/home/ada/vit/train.sbatch", NOW - 90000, NOW - 7200)
+    submitted(own, other.key, "/home/ada/gpt/a_script_with_a_long_name.sbatch", NOW - 8000)
+    head, *rows = in_hours(slurmwrap("profile", "list").stdout).splitlines()
+    assert head.split() == ["script", "CPUs", "MiB", "steps/s", "runs", "sure", "used", "profile"]
+    assert [row.split()[0] for row in rows] == ["vit/train.sbatch", "a_script_wi…_name.sbatch"]
+    assert max(map(len, rows)) <= 80
+    (one,) = json.loads(slurmwrap("profile", "list", "vit/", "--json").stdout)["rows"]
+    assert (one["key"], one["script"], one["submissions"]) == (MEASURED.key, "/home/ada/vit/train.sbatch", 2)
+    assert in_hours(slurmwrap("profile", "show", MEASURED.key).stdout).splitlines()[1:3] == [
+        "  script      /home/ada/vit/train.sbatch",
+        "  used        2 submissions, the last 2 h ago",
+    ]
+
+
+def test_the_profile_that_gsub_takes_is_the_one_that_is_shown(slurmwrap: Run, own: Path, tmp_path: Path) -> None:
+    """The site's of the same user where it rests on more runs, also of a script that this user never measured."""
+    uid = os.geteuid()
+    keep(own, replace(MEASURED, key="mine", runs=1), replace(MEASURED, key="kept", runs=9))
+    submitted(own, "sites", "/home/ada/new.sbatch", NOW - 60)
+    site = [
+        replace(MEASURED, key=published_key_of(profile_key_of(whose, key)), runs=5)
+        for whose, key in ((uid, "mine"), (uid, "kept"), (uid, "sites"), (uid + 1, "others"))
+    ]
+    folder = tmp_path / "published"
+    folder.mkdir(mode=0o755)
+    FilePublisher(folder, "", seal=lambda *_, **__: b"").publish(Published(profiles=tuple(site)))
+    (tmp_path / "config.toml").write_text(f'[site]\npublished = "{folder}"\n')
+    environ = {"SLURMWRAP_CONFIG": str(tmp_path / "config.toml")}
+    shelf = open_shelf(False, {**environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    assert {one.key: one.runs for one in shelf.profiles()} == {"mine": 5, "kept": 9, "sites": 5}
+    assert {one.key: one.runs for one in shelf.stored()} == {"mine": 1, "kept": 9}
 
 
 # --- the site

@@ -42,6 +42,17 @@ def test_json_is_the_whole_report(slurmwrap: Run, fill: Fill, day: dict[str, Any
     assert report.until - report.since == pytest.approx(86400)
 
 
+def test_a_users_own_report_has_no_administrators_steps(
+    slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path
+) -> None:
+    fill(tmp_path / "slurmwrap" / "user.db", day, time.time() - day["until"] - 1)
+    page = slurmwrap("report").stdout
+    to_do = page[page.index("WHAT TO DO") :].split("\n\n")[0]
+    assert "  slurmwrap why " in to_do
+    for theirs in ("NodeName", "nodes repaired", "SUSPECT", "WAS IT RIGHT?", "WHAT WAS DECIDED", "USERS"):
+        assert theirs not in page
+
+
 def test_without_a_database_a_user_has_a_quiet_night_and_the_site_an_error(slurmwrap: Run, tmp_path: Path) -> None:
     quiet = slurmwrap("report").stdout
     assert "\nNothing ended in this time.\n" in quiet and "Slurm could not be asked (" in quiet

@@ -90,6 +90,24 @@ def test_csv_in_a_directory_or_a_zip_holds_every_table(slurmwrap: Run, tmp_path:
         assert sorted(archive.namelist()) == names == ["figures.csv"]
 
 
+def test_html_has_an_option_of_its_own_and_a_file_may_just_be_named(
+    slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert slurmwrap("report", "--html").stdout.startswith("<!DOCTYPE html>")  # a pipe
+    for words, name in ((("--html", "x.html"), "x.html"), (("y.html",), "y.html"), (("--html", "-o", "z"), "z")):
+        assert slurmwrap("report", *words).stdout == f"{name}\n"
+        assert Path(name).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    for words, said, hint in (
+        (("42",), "'42' is no file of a report", "slurmwrap why 42 explains a job"),
+        (("a.html", "-o", "b.html"), "'a.html' and --output 'b.html' are two places", "give one of them"),
+        (("--html", "--json"), "--html and --json are two formats", "give one of them"),
+    ):
+        error = slurmwrap("report", *words).exception
+        assert isinstance(error, UsageError)
+        assert str(error).startswith(said) and error.hint == hint
+
+
 def test_a_place_that_cannot_be_written_is_named(slurmwrap: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = slurmwrap("report", "-o", f"{tmp_path}/file/night.html").exception

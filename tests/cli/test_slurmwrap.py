@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap import __version__
+from slurmwrap.cli.slurmwrap import app
 
 
 def slurmwrap(home: Path, *words: str, code: str = "") -> tuple[int, str, str]:
@@ -120,3 +121,27 @@ slurmwrap.main()
         talker.stdout.close()
         assert talker.stderr.read() == b""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_tells_a_users_commands_from_an_administrators(tmp_path: Path) -> None:
+    _, out, _ = slurmwrap(tmp_path, "--help")
+    lists = {part.splitlines()[0]: part for part in out.split("\n\n") if part.splitlines()[-1].startswith("  ")}
+    named = {
+        title: [line.split()[0] for line in part.splitlines()[1:] if line.startswith("  ") and line[2] != " "]
+        for title, part in lists.items()
+        if "ommands" in title or "users" in title
+    }
+    assert list(named) == ["Commands for your jobs:", "More for users:", "Commands for administrators:"]
+    assert named["Commands for your jobs:"] == ["watch", "why", "history", "report", "prerun", "profile"]
+    everything = [name for names in named.values() for name in names]
+    assert len(everything) == len(set(everything)) == len(app.registered_commands) + len(app.registered_groups)
+
+
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("profile", "list")])
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *words]
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environ)
+    said = "slurmwrap: error: the output could not be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (74, said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from datetime import UTC
@@ -13,6 +14,7 @@ from slurmwrap.cli.follow import Seen
 from slurmwrap.cli.terminal import paint
 from slurmwrap.cli.watch.facts import Facts, Steps, Trial
 from slurmwrap.cli.watch.lines import Look, as_plain, change_key, lines, one_line
+from slurmwrap.cli.watch.output import Output, read_output
 from slurmwrap.cli.watch.reasons import meaning
 from slurmwrap.cli.watch.words import sparkline
 from slurmwrap.cluster.job import JobRecord
@@ -54,15 +56,20 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
         counts_steps=True,
         steps=Steps(count=12340, at=NOW - 2, per_s=8.0),
         rates=(4.0, 8.0, 6.0, 8.2),
-        last_line="epoch 3  loss 0.21\x1b[2J",
+        output=Output(at=NOW - 12, last_line="epoch 3  loss 0.21\x1b[2J", mean_gap_s=1.0),
         gpus=False,
     )
     assert lines(running, UTC_LOOK) == [
         "job 81 (train): running for 14 min on n[0-1], 2 nodes, 16 GPUs",
-        "time     0:14:20 of 8:00:00 [----------] ends by 11-22 00:39",
+        "time     0:14:20 of 8:00:00 ░░░░░░░░░░ ends by 11-22 00:39",
         "steps    12,340  8.2/s  ▄█▆█",
         "GPU use  --gpus measures it, by a small step in the job",
         "output   epoch 3 loss 0.21\\x1b[2J",
+        "         last output 12 s ago",
+    ]
+    assert lines(running, replace(UTC_LOOK, unicode=False))[1:3] == [
+        "time     0:14:20 of 8:00:00 [----------] ends by 11-22 00:39",
+        "steps    12,340  8.2/s  =@*@",
     ]
 
 
@@ -110,14 +117,51 @@ def test_what_it_insists_on_and_when_that_loosens(waited: int, relaxes: bool, ex
 GATED = replace(JOB, reason="BeginTime", eligible_time=int(NOW) + 540)
 
 
+PRERUN = replace(JOB, job_id=82, num_nodes=1, gpus=1)
+TRIES = replace(PRERUN, state="RUNNING", reason="None", start_time=int(NOW) - 125)
+
+
+def row_of(record: JobRecord = PRERUN, expected_start: int | None = None) -> Watched:
+    return Watched(record=record, expected_start=expected_start)
+
+
 @pytest.mark.parametrize(
     ("trial", "expected"),
     [
+        (Trial(job_id=82, row=row_of()), "(job 82) waits for a free GPU; the job starts without it in 9 min"),
         (
-            Trial(job_id=82, seen=Seen(stage="stepping", seconds=4, steps=2, steps_wanted=3)),
-            "stepping 4 s  2/3 steps (job 82); the job starts without it in 9 min",
+            Trial(job_id=82, row=row_of(replace(PRERUN, reason="Priority"), int(NOW) + 2280)),
+            "(job 82) waits for a free GPU, expected to start at 17:31; the job starts without it in 9 min",
         ),
-        (Trial(job_id=82), "job 82, of which nothing is known yet; the job starts without it in 9 min"),
+        (
+            Trial(job_id=82, row=row_of(replace(PRERUN, reason="Dependency"))),
+            "(job 82) waits for the same dependency",
+        ),
+        (
+            Trial(job_id=82, row=row_of(replace(PRERUN, reason="QOSMaxJobsPerUserLimit"))),
+            "(job 82) waits: its QOS allows no more jobs for one user now (QOSMaxJobsPerUserLimit); "
+            "the job starts without it in 9 min",
+        ),
+        (
+            Trial(job_id=82, row=row_of(replace(TRIES, start_time=int(NOW) - 3)), seen=Seen(stage="starting")),
+            "(job 82) has started 3 s ago; the job starts without it in 9 min",
+        ),
+        (
+            Trial(job_id=82, row=row_of(TRIES), seen=Seen(stage="stepping", steps=3, steps_wanted=3, gpu_percent=41.2)),
+            "(job 82) has run for 2 min: 3 of 3 steps, GPU 41 % busy; the job starts without it in 9 min",
+        ),
+        (
+            Trial(job_id=82, row=row_of(TRIES)),  # its directory is not seen from here
+            "(job 82) has run for 2 min; the job starts without it in 9 min",
+        ),
+        (
+            Trial(job_id=82, row=row_of(replace(TRIES, state="CANCELLED"))),
+            "(job 82) cancelled; it left no verdict; the job starts without it in 9 min",
+        ),
+        (
+            Trial(job_id=82),
+            "(job 82) is not known to Slurm any more, and left no verdict; the job starts without it in 9 min",
+        ),
         (
             Trial(job_id=82, verdict=Verdict(outcome=Outcome.FAIL, layer="exit", reason="train.py:9: ValueError")),
             "fail: train.py:9: ValueError",
@@ -125,7 +169,7 @@ GATED = replace(JOB, reason="BeginTime", eligible_time=int(NOW) + 540)
     ],
 )
 def test_a_job_that_waits_for_its_pre_run_says_so(trial: Trial, expected: str) -> None:
-    shown = lines(facts(GATED, trial=trial), Look(columns=120, zone=UTC))
+    shown = lines(facts(GATED, trial=trial), Look(columns=200, zone=UTC))
     assert f"pre-run  {expected}" in shown
     assert ("reason   it waits for its pre-run (BeginTime)" in shown) == (trial.verdict is None)
     assert [line for line in shown if line.startswith("start")] == (
@@ -151,7 +195,9 @@ def test_what_failed_in_a_pre_run_that_passed_is_said_until_the_job_ends(state: 
             {"state": "FAILED", "exit_code": 3, "end_time": int(NOW)},
             "failed with exit code 3 after 14 min on n[0-1], 2 nodes, 16 GPUs",
         ),
-        ({"state": "OUT_OF_MEMORY", "signal": 9}, "out of memory with signal 9 on n[0-1], 2 nodes, 16 GPUs"),
+        ({"state": "OUT_OF_MEMORY", "signal": 9}, "out of memory on n[0-1], 2 nodes, 16 GPUs"),
+        ({"state": "FAILED", "signal": 11}, "failed with signal 11 on n[0-1], 2 nodes, 16 GPUs"),
+        ({"state": "TIMEOUT", "signal": 15}, "time limit reached on n[0-1], 2 nodes, 16 GPUs"),
         (
             {"state": "CANCELLED", "nodes": (), "start_time": None, "gpus": 1, "num_nodes": 1},
             "cancelled, 1 node, 1 GPU",
@@ -185,8 +231,8 @@ def tasks() -> tuple[Watched, ...]:
 def test_an_array_is_counted_and_its_failures_are_named() -> None:
     array = Facts(at=NOW, address="77", rows=tasks(), gone={"77_7": "COMPLETED", "77_8": "CANCELLED"})
     assert lines(array, UTC_LOOK) == [
-        "job 77 (train): 80 pending, 3 completed, 2 failed, 1 running, 1 timeout, 1 out",
-        "  of memory, 1 cancelled",
+        "job 77 (train): 80 pending, 3 completed, 2 failed, 1 running, 1 time limit",
+        "  reached, 1 out of memory, 1 cancelled",
         "task     77_2, 77_4, 77_5 and 2 more did not complete; slurmwrap why 77_2",
         "reason   it is the next in line, and what it asks for is not free yet",
         "         (Resources)",
@@ -199,18 +245,22 @@ def test_an_array_is_counted_and_its_failures_are_named() -> None:
 
 
 def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
-    gated = facts(GATED, trial=Trial(job_id=82, seen=Seen(stage="waiting for one GPU", seconds=3, steps_wanted=3)))
+    seen = Seen(stage="waiting for one GPU", seconds=3, steps_wanted=3, reason="Resources")
+    gated = facts(GATED, trial=Trial(job_id=82, row=row_of(expected_start=int(NOW) + 2280), seen=seen))
     assert one_line(gated, UTC_LOOK) == (
         "16:53:20 job 81 (train): pending, 2 nodes, 16 GPUs; it waits for its pre-run (BeginTime); "
-        "pre-run waiting for one GPU 3 s (job 82); the job starts without it in 9 min"
+        "pre-run (job 82) waits for a free GPU, expected to start at 17:31; the job starts without it in 9 min"
     )
     assert as_plain(gated) == {
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
-        "reason_words": "its time to begin has not come", "expected_start": None, "nodes": [], "gpus": 16,
+        "reason_words": "it waits for its pre-run", "expected_start": None, "nodes": [], "gpus": 16,
         "start": None, "time_limit_s": 28800, "end": None, "exit_code": None, "locality": None,
-        "prerun": {"job": 82, "stage": "waiting for one GPU", "steps": 0, "verdict": None, "reason": None,
-                   "failed_commands": []},
-        "steps": None, "steps_per_s": None, "gpu_percent": None, "gpu_use": None,
+        "prerun": {
+            "job": 82, "state": "PENDING", "pending_reason": "Resources", "expected_start": int(NOW) + 2280,
+            "start": None, "stage": "waiting for one GPU", "steps": 0, "steps_wanted": 3, "verdict": None,
+            "reason": None, "failed_commands": [],
+        },
+        "output": None, "steps": None, "steps_per_s": None, "gpu_percent": None, "gpu_use": None,
     }  # fmt: skip
 
 
@@ -220,6 +270,55 @@ def test_the_clock_and_a_wavering_forecast_are_no_change() -> None:
     assert change_key(first) == change_key(later)
     assert change_key(facts()) != change_key(facts(replace(JOB, reason="Priority")))
     assert change_key(facts()) != change_key(facts(silent="no answer"))
+
+
+@pytest.mark.parametrize(
+    ("age", "gap", "warned"),
+    [
+        (599, 1.0, False),
+        (601, 1.0, True),
+        (2400, 500.0, False),  # a line every 8 minutes: 40 are not many yet
+        (2600, 500.0, True),
+    ],
+)
+def test_a_silent_job_is_warned_of_by_what_is_usual_for_it(age: float, gap: float, warned: bool) -> None:
+    silent = facts(RUNNING, output=Output(at=NOW - age, last_line="step 7", mean_gap_s=gap))
+    shown = [line for line in lines(silent, UTC_LOOK) if line.startswith("warning")]
+    minutes = int(age // 60)
+    usual = {1.0: "1 s", 500.0: "8 min"}[gap]
+    assert shown == ([f"warning  no output for {minutes} min; usually a line every {usual}"] if warned else [])
+    assert (f"; no output for {minutes} min" in one_line(silent, UTC_LOOK)) == warned
+    assert as_plain(silent)["output"] == {
+        "last_at": NOW - age, "last_line": "step 7", "usual_gap_s": gap, "silent_s": age if warned else None,
+    }  # fmt: skip
+    assert (change_key(silent) != change_key(facts(RUNNING))) == warned
+
+
+def test_counted_steps_are_a_sign_of_life_and_no_output_at_all_is_said() -> None:
+    silent = Output(at=NOW - 2400, last_line="step 7", mean_gap_s=1.0)
+    steps = facts(RUNNING, output=silent, steps=Steps(count=7, at=NOW - 2, per_s=1.0))
+    assert lines(steps, UTC_LOOK)[-1] == "         last output 40 min ago"
+    nothing = facts(RUNNING, output=Output(at=NOW - 2400, empty=True))
+    assert lines(nothing, UTC_LOOK)[-1] == "warning  no output for 40 min"
+    assert lines(facts(RUNNING, output=Output(at=NOW - 9, empty=True)), UTC_LOOK)[-1] == "output   none yet"
+
+
+def test_what_was_written_last_is_read_from_the_newer_file(tmp_path: Path) -> None:
+    out, err = tmp_path / "out", tmp_path / "err"
+    job = replace(RUNNING, std_out=str(out), std_err=str(err))
+    assert read_output(job) is None
+    start = int(job.start_time or 0)
+    out.write_text("step\n" * 100)
+    err.write_text("  1%|\r  2%|\r")
+    os.utime(out, (start + 200, start + 200))
+    os.utime(err, (start + 300, start + 300))
+    assert read_output(job) == Output(at=start + 300, last_line="2%|", mean_gap_s=150.0)
+    os.utime(out, (start + 700, start + 700))
+    first = read_output(job, read_output(replace(job, std_out="")))
+    assert first == Output(at=start + 700, last_line="step", mean_gap_s=7.0, longest_gap_s=400.0)
+    out.unlink()
+    out.symlink_to(err)  # somebody's link is not followed
+    assert read_output(replace(job, std_err="")) is None
 
 
 def test_a_slurm_that_does_not_answer_is_told_and_the_rest_stays() -> None:

@@ -59,7 +59,7 @@ def test_a_job_that_was_forgotten_between_two_looks_has_its_recorded_end(capsys,
     code, lines = watched(capsys, Script(RUNNING, None, last=state))
     assert (code, lines[1]) == (expected, f"81 (train): {state.lower().replace('_', ' ')} on n0, 1 node")
     assert lines[2:4] == ["why      gpu_oom: CUDA out of memory", "next     Ask for more."]
-    assert lines[4:] == ([] if expected == 0 else ["slurmwrap why 81 tells more"])
+    assert lines[4:] == ([] if expected == 0 else ["slurmwrap why 81 shows more"])
 
 
 def test_one_of_whose_end_nothing_is_known_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_one_that_slurm_does_not_know_from_the_beginning_may_never_have_been(cap
     with pytest.raises(SlurmwrapError) as raised:
         watched(capsys, Script(None))
     assert str(raised.value) == "Slurm does not know job 81: it ended a while ago, or there never was one"
-    assert raised.value.hint == "slurmwrap why 81 tells what is kept of it; slurmwrap history lists your jobs"
+    assert raised.value.hint == "slurmwrap why 81 shows what is kept of it; slurmwrap history lists your jobs"
 
 
 def test_what_slurm_refuses_otherwise_is_its_error(capsys: pytest.CaptureFixture[str]) -> None:

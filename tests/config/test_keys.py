@@ -49,7 +49,7 @@ def test_a_key_says_all_about_itself() -> None:
         name="prerun.steps",
         default=3,
         unit="optimizer steps",
-        text="So many steps count as a pass.",
+        text="A pre-run passes after this many steps.",
         reader=Reader.GSUB,
     )
     assert (found.variable, found.allowed) == ("SLURMWRAP_PRERUN_STEPS", "a whole number from 1 to 1000000")

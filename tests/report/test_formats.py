@@ -20,7 +20,13 @@ from slurmwrap.report.words import visible
 from slurmwrap.store.from_plain import from_plain
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schemas" / "report.schema.json"
-NIGHTS = {"full": nights.full(), "hostile": nights.hostile(), "empty": nights.empty()}
+NIGHTS = {
+    "full": nights.full(),
+    "hostile": nights.hostile(),
+    "empty": nights.empty(),
+    "own": nights.own(),
+    "hostile own": nights.own(nights.HOSTILE),
+}
 READER = MarkdownIt("commonmark").enable("table")
 
 
@@ -41,10 +47,10 @@ def test_hostile_names_add_nothing_to_what_markdown_reads() -> None:
 
 
 def test_every_row_of_a_table_has_all_its_cells() -> None:
-    for report in (nights.full(), nights.hostile()):
+    for report, expected in ((nights.full(), 23), (nights.hostile(), 23), (nights.own(nights.HOSTILE), 13)):
         rendered = READER.render(markdown.render(page_of(report)))
         tables = [table.split("</table>")[0] for table in rendered.split("<table>")[1:]]
-        assert len(tables) == 23
+        assert len(tables) == expected
         for table in tables:
             assert len({row.count("<td") + row.count("<th") for row in table.split("<tr>")[1:]}) == 1
 
@@ -90,8 +96,8 @@ def test_the_main_table_has_values_as_they_are() -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
 def test_no_cell_that_somebody_chose_is_a_formula(text: str) -> None:
-    files = csv_files.files(page_of(nights.hostile(text)))
-    cells = [cell for file in files.values() for row in read(file) for cell in row]
+    files = [csv_files.files(page_of(night)) for night in (nights.hostile(text), nights.own(text))]
+    cells = [cell for one in files for file in one.values() for row in read(file) for cell in row]
     assert [cell for cell in cells if cell.startswith((text, visible(text)))] == []
     assert sum(cell.startswith(f"'{visible(text)}") for cell in cells) > 60
 

@@ -129,6 +129,34 @@ def test_one_users_report_says_whose_it_is() -> None:
     assert (page.title, page.whose) == ("Report for ada", "cluster aurora")
 
 
+def test_a_users_own_report_has_what_a_user_can_do_and_never_repeats_their_name() -> None:
+    page = page_of(nights.own())
+    assert [(one.key, [table.key for table in one.tables]) for one in page.sections] == [
+        ("failed", ["categories", "incidents", "repeated_jobs", "repeated_inputs"]),
+        ("usage", ["usage"]),
+        ("inputs", ["inputs"]),
+        ("queueing", ["waits", "longest_waits"]),
+        ("large", ["large_jobs"]),
+        ("saved", ["savings", "retried", "caught"]),
+        ("wrong", ["wrong"]),
+    ]
+    columns = {column.key for one in page.sections for table in one.tables for column in table.columns}
+    assert columns & {"user", "users"} == set()
+    assert all(len(row.values) == len(table.columns) for one in page.sections for table in one.tables
+               for row in table.rows)  # fmt: skip
+    assert page.figures[0].detail == "1,602 runs; 1,120 calls of gsub"
+    assert page.verdict.word == "act"
+    kept = tuple(one for one in nights.own().to_do if one.advice)
+    assert page_of(replace(nights.own(), to_do=kept)).verdict.word == "watch"  # less would do: nothing is wrong
+
+
+def test_one_user_of_a_site_has_the_sites_sections_without_the_name() -> None:
+    keys = {
+        one.key: [table.key for table in one.tables] for one in page_of(replace(nights.full(), user="ada")).sections
+    }
+    assert "users" not in keys and keys["nodes"] == ["suspects", "lemons", "drains"]
+
+
 def test_inputs_that_are_blocked_alike_are_one_row_and_stay_apart_in_csv() -> None:
     blocked = tuple(
         Blocked(

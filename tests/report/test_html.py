@@ -63,7 +63,9 @@ def mail(report: NightReport) -> str:
     return html.mail(page_of(report), made_by="slurmwrap 1")
 
 
-@pytest.mark.parametrize("report", [nights.full(), nights.hostile(), nights.empty()], ids=["full", "hostile", "empty"])
+@pytest.mark.parametrize(
+    "report", [nights.full(), nights.hostile(), nights.empty(), nights.own()], ids=["full", "hostile", "empty", "own"]
+)
 def test_the_page_is_whole_by_itself(report: NightReport) -> None:
     read = Read(page(report))
     assert {"script", "link", "img", "iframe", "object", "form"} & set(read.elements) == set()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import nights
+import pytest
 
 from slurmwrap.report.plots import draw
 
@@ -44,6 +45,31 @@ def test_text_stays_text_and_no_drawing_speaks_for_the_page() -> None:
         assert root.findall(f".//{SVG}style") == []
         assert len(root.findall(f".//{SVG}text")) > 5
         assert "font-family" not in svg
+
+
+@pytest.mark.parametrize(
+    ("most", "least", "labels", "marks"),
+    [
+        (0.05, 0.0067, {"0.050", "0.007"}, {"0.00", "0.01", "0.02", "0.03", "0.04", "0.05"}),
+        (0.2, 0.05, {"0.20", "0.05"}, {"0.00", "0.05", "0.10", "0.15", "0.20"}),
+        (8.0, 0.5, {"8.0", "0.5"}, {"0", "2", "4", "6", "8"}),
+        (812.4, 96.3, {"812", "96"}, {"0", "200", "400", "600", "800"}),
+    ],
+)
+def test_figures_have_as_many_digits_as_their_scale_asks_for(
+    most: float, least: float, labels: set[str], marks: set[str]
+) -> None:
+    """Bars of less than half a GPU-hour were all labelled 0, and their axis read 0, 0.0, 0.1, 0.1, 0.1."""
+    rows = nights.full().categories[:2]
+    told = tuple(
+        replace(row, gpu_hours=value, gpu_hours_before=0.0) for row, value in zip(rows, (most, least), strict=True)
+    )
+    svg = (draw(replace(nights.full(), categories=told, before=None)) or {})["categories"]
+    texts = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    numbers = [text for text in texts if text[:1].isdecimal()]
+    assert labels <= set(numbers) and marks <= set(numbers)
+    ticks = numbers[: len(numbers) - len(labels)]
+    assert len(set(ticks)) == len(ticks)
 
 
 def test_what_there_is_nothing_of_is_not_drawn() -> None:

@@ -35,7 +35,9 @@ def test_a_full_night_gives_the_golden_page(data: Path) -> None:
     assert text == golden(data / "full.txt", text)
 
 
-@pytest.mark.parametrize("report", [nights.full(), nights.hostile(), nights.hostile("x" * 3000)])
+@pytest.mark.parametrize(
+    "report", [nights.full(), nights.hostile(), nights.hostile("x" * 3000), nights.own(), nights.own("x" * 3000)]
+)
 def test_only_commands_and_single_words_are_wider_than_80_columns(report: NightReport) -> None:
     commands = {visible(one.command) for one in (*report.to_do, *report.lemons, *report.drains)}
     wide = {line.strip().removeprefix("# ") for line in page(report).splitlines() if width(line) > 80}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab, run_as
 
+from slurmwrap.lab.layout import Layout
 from slurmwrap.store.database import Database
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
@@ -47,3 +49,35 @@ def test_a_jobs_curve_is_measured_and_nothing_else_is_submitted(lab: Lab) -> Non
     assert profile is not None and profile.preruns == 1
     assert [point.cpus for point in profile.cpu_curve] == [1, 2]
     assert lab.run(["squeue", "-h", "-t", "all", "-u", ALICE, "-n", "measured.sh"]).stdout == ""
+
+
+SHORT = """\
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    optimizer.zero_grad()
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_one_pre_run_counts_once_for_its_user_and_for_the_site_and_its_script_is_named(lab: Lab) -> None:
+    """It reports twice, before it acts on the waiting job and with what came of it."""
+    home = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip())
+    work = home / "counted"
+    run_as(ALICE, ["mkdir", "-p", work])
+    run_as(ALICE, ["tee", work / "short.py"], stdin=SHORT)
+    run_as(ALICE, ["tee", work / "short.sh"], stdin=f"#!/bin/bash\n#SBATCH -N1 -G2 -t5\n{sys.executable} short.py\n")
+    sent = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", "--prerun=auto", "short.sh"], ALICE, work, timeout=150)
+    job = sent.stdout.split()[-1]
+    assert lab.wait_job(job, ("COMPLETED", "FAILED", "CANCELLED"), 150) == "COMPLETED"
+    told = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "profile", "list", "short", "--json"]
+    (mine,) = json.loads(lab.run(told, ALICE, work).stdout)["rows"]
+    assert (mine["preruns"], mine["script"], mine["submissions"]) == (1, str(work / "short.sh"), 1)
+    lab.reconcile_once()
+    with Database.open(Layout(lab.dir).state / "site.db", readonly=True) as database:
+        (theirs,) = [one for one in database.profiles() if one.key.endswith(f":{mine['key']}")]
+    assert (theirs.preruns, theirs.runs) == (1, 1)
+    (shown,) = json.loads(lab.run(told, ALICE, work).stdout)["rows"]
+    assert (shown["preruns"], shown["runs"]) == (1, 1)  # the site's, which gsub takes: it rests on more

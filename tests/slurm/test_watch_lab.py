@@ -158,7 +158,7 @@ def test_a_pipe_gets_a_line_per_change_and_the_exit_code_is_the_jobs(lab: Lab, u
     assert re.match(
         rf"\d\d:\d\d:\d\d job {held} \(sbatch\): failed with exit code 3 after \d+ s on n\d, 1 node$", ended
     )
-    assert lines[-1] == f"slurmwrap why {held} tells more"
+    assert lines[-1] == f"slurmwrap why {held} shows more"
 
 
 def test_an_array_is_told_by_counts_and_programs_get_objects(lab: Lab, user: str) -> None:
@@ -174,6 +174,40 @@ def test_an_array_is_told_by_counts_and_programs_get_objects(lab: Lab, user: str
     assert done.returncode == 1
     objects = [json.loads(line) for line in done.stdout.splitlines()]
     assert "CANCELLED" in objects[-1]["tasks"]
+
+
+def test_what_slurm_knows_of_the_pre_run_and_what_the_job_wrote_last_are_shown(
+    lab: Lab, user: str, open_dir: Path
+) -> None:
+    full = lab.submit("-o/dev/null", "-t5", "--nodes=8", "--exclusive", user=user, script=SLEEP.format(LONG, 0))
+    lab.wait_job(full, ("RUNNING",))
+    open_dir.chmod(0o777)
+    script = open_dir / "train.sh"
+    script.write_text(f"#!/bin/bash\necho epoch 1\nuntil [ -e {open_dir}/gate ]; do sleep 0.1; done\n")
+    options = ["-G2", "-N1", "-t5", "--prerun=auto", f"-o{open_dir}/out"]
+    sent = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", *options, str(script)], user=user, cwd=open_dir)
+    job = sent.stdout.split()[-1]
+    told = wait_for(
+        lambda: json.loads(lab.run([*WATCH, job, "--once", "--json"], user=user).stdout),
+        lambda found: found["prerun"]["pending_reason"] == "Resources",
+        60,
+    )
+    prerun = told["prerun"]["job"]
+    assert (told["prerun"]["state"], told["reason_words"]) == ("PENDING", "it waits for its pre-run")
+    line = lab.run([*WATCH, job, "--once"], user=user).stdout
+    assert f"; pre-run (job {prerun}) waits for a free GPU" in line
+    assert "; the job starts without it in " in line
+    lab.run(["scancel", full, str(prerun)])
+    left = lab.run([*WATCH, job, "--once"], user=user).stdout
+    assert f"pre-run (job {prerun}) cancelled; it left no verdict" in left or "pre-run inconclusive" in left
+    lab.run(["scontrol", "update", f"jobid={job}", "StartTime=now"], user=user)
+    lab.wait_job(job, ("RUNNING",))
+    output = wait_for(
+        lambda: json.loads(lab.run([*WATCH, job, "--once", "--json"], user=user).stdout)["output"],
+        lambda found: found and found["last_line"] == "epoch 1",
+        60,
+    )
+    assert output["last_at"] > 0 and output["silent_s"] is None
 
 
 def test_a_job_of_somebody_else_is_watched_with_less(lab: Lab, lab_users: tuple[str, str], user: str) -> None:
@@ -195,7 +229,7 @@ def test_a_job_that_slurm_does_not_know_is_said(lab: Lab, lab_users: tuple[str, 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
         "slurmwrap: error: Slurm does not know job 999999: it ended a while ago, or there never was one",
-        "slurmwrap: slurmwrap why 999999 tells what is kept of it; slurmwrap history lists your jobs",
+        "slurmwrap: slurmwrap why 999999 shows what is kept of it; slurmwrap history lists your jobs",
     ]
 
 

@@ -29,7 +29,7 @@ def hooks(ground: Ground) -> Check:
     missing = [key for key, value in named.items() if not _is_there(value)]
     if missing:
         hint = "`slurmwrap hooks plan` shows the lines and files that are missing, `slurmwrap hooks install` adds them."
-        text = f"slurm.conf names no hook of ours: {', '.join(missing)}"
+        text = f"slurm.conf does not name these hooks: {', '.join(missing)}"
         return Check(name="hooks", state=FAIL, text=text, hint=hint)
     return _settings(ground)
 
@@ -136,7 +136,7 @@ def topology(ground: Ground) -> Check:
         return Check(name="topology", state=WARN, text="the site's own word is odd", hint=hint, details=known.remarks)
     if not known.source and nodes > 1:
         hint = "TopologyPlugin in slurm.conf, or placement.topology_file here: else nothing is placed by distance."
-        return Check(name="topology", state=WARN, text=f"nobody says how {nodes} nodes are connected", hint=hint)
+        return Check(name="topology", state=WARN, text=f"it is not known how {nodes} nodes are connected", hint=hint)
     text = f"{len(known.domains)} switches, blocks or racks, by {known.source}" if known.source else "one node"
     return Check(name="topology", state=OK, text=text)
 
@@ -178,7 +178,7 @@ def cli_filter(ground: Ground) -> Check:
         return Check(
             name="cli_filter",
             state=OK,
-            text=f"{plugins.replace('(null)', '') or 'none'}; ours is optional (docs/hooks.md)",
+            text=f"{plugins.replace('(null)', '') or 'none'}; slurmwrap's is optional (docs/hooks.md)",
         )
     script = Path(ground.setting("SLURM_CONF") or "/etc/slurm/slurm.conf").with_name("cli_filter.lua")
     try:

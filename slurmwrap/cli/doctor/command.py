@@ -1,4 +1,4 @@
-"""`slurmwrap doctor`: does everything hold that must hold, and how is it mended. Flags in, checks run, told."""
+"""`slurmwrap doctor`: does everything work, and how is it fixed. Flags in, checks run, told."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _Explain = Annotated[str, typer.Option("--explain", metavar="NAME", help="What a
 
 
 def doctor(as_json: _Json = False, only: _Only = None, quiet: _Quiet = False, explain: _Explain = "") -> None:
-    """Look whether everything holds that slurmwrap needs, and say how to mend what does not.
+    """Check that everything works that slurmwrap needs, and say how to fix what does not.
 
     Run it as root or SlurmUser on the controller to have all of the site looked at. Nothing is
     changed and nothing submitted; the probe of the spool is removed at once.

@@ -69,7 +69,7 @@ LOOKS: tuple[Look, ...] = (
     _look(
         "munge", YOU, slurm.seals,
         "munged seals and opens a credential.",
-        "Start munged; `munge -n | unmunge` tells more. Its key must be the cluster's.",
+        "Start munged; `munge -n | unmunge` shows more. Its key must be the cluster's.",
         15.0,
     ),
     _look(
@@ -202,12 +202,12 @@ LOOKS: tuple[Look, ...] = (
     ),
     _look(
         "topology", SITE, cluster.topology,
-        "Who says which nodes are near each other: Slurm, a file of the site's, features of nodes, or nobody.",
+        "What tells which nodes are near each other: Slurm, a file of the site, features of nodes, or nothing.",
         "TopologyPlugin in slurm.conf, or placement.topology_file (docs/placement.md).",
     ),
     _look(
         "cli_filter", SITE, cluster.cli_filter,
-        "Whether slurm.conf names a cli_filter.lua that is there. Ours is optional.",
+        "Whether slurm.conf names a cli_filter.lua that is there. It is optional.",
         "`slurmwrap hooks plan --help`.",
     ),
     _look(

@@ -30,9 +30,7 @@ def configuration(ground: Ground) -> Check:
     odd = (*loose, *unknown_variables(ground.environ), *remarks(ground.config))
     text = ", ".join(map(str, read)) or "defaults: there is no file"
     if loose:
-        hint = (
-            "See that nobody changed it, then: chown root: FILE; chmod 644 FILE. Root and SlurmUser refuse it as it is."
-        )
+        hint = "Check who changed it, then: chown root: FILE; chmod 644 FILE. Root and SlurmUser refuse it as it is."
         return Check(name="configuration", state=WARN, text=text, hint=hint, details=odd)
     hint = "`slurmwrap config show` tells who set what." if odd else ""
     return Check(name="configuration", state=WARN if odd else OK, text=text, hint=hint, details=odd)

@@ -183,7 +183,9 @@ def _by_its_lock(ground: Ground) -> Check:
     if any(line.split()[1:2] == ["FLOCK"] and f":{inode} " in line for line in _locks()):
         return Check(name="reconciler", state=OK, text=f"it holds {lock}")
     hint = "`systemctl start slurmwrap-reconcile` on the controller."
-    return Check(name="reconciler", state=WARN, text="nobody holds the database's lock: none runs now", hint=hint)
+    return Check(
+        name="reconciler", state=WARN, text="no reconciler runs now: no process holds the database's lock", hint=hint
+    )
 
 
 def _locks() -> list[str]:
@@ -271,7 +273,7 @@ def _helpless(ground: Ground, acting: list[str]) -> Iterator[str]:
     config, theirs = ground.config, ground.setting("SlurmUser").partition("(")[0]
     ours = config.site.slurm_user
     if ours and theirs and ours not in (theirs, "root"):
-        yield f"site.slurm_user is {ours}, and Slurm's SlurmUser is {theirs}: Slurm takes no orders of {ours}"
+        yield f"site.slurm_user is {ours}, and Slurm's SlurmUser is {theirs}: Slurm takes no orders from {ours}"
     limited = {"limits", "qos", "safe", "all"} & set(ground.setting("AccountingStorageEnforce").split(","))
     if limited and ours not in ("", "root") and {"resize", "tune"} & set(acting):
         yield (

@@ -122,7 +122,7 @@ def _row(check: Check, section: str) -> dict[str, object]:
 def explained(look: Look) -> str:
     """What a check looks at and how it is mended."""
     lines = [f"{look.name} ({'the site' if look.section == SITE else 'for you'}; within {look.deadline_s:g} s)"]
-    for word, text in (("looks at", look.about), ("to mend", look.mend)):
+    for word, text in (("looks at", look.about), ("to fix", look.mend)):
         first, *rest = _wrapped(text, _WIDE - 12)
         lines += [f"  {word:10}{first}", *(f"{'':12}{line}" for line in rest)]
     return "\n".join(lines)
@@ -137,4 +137,4 @@ def page(looks: Sequence[Look]) -> str:
 
 
 def _page_row(look: Look) -> str:
-    return f"- **{look.name}** ({look.deadline_s:g} s). {look.about} *To mend:* {look.mend}"
+    return f"- **{look.name}** ({look.deadline_s:g} s). {look.about} *To fix:* {look.mend}"

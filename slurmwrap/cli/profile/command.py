@@ -19,6 +19,7 @@ from slurmwrap.errors import UsageError
 from slurmwrap.profiling.merge import as_of
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.store.plain import to_plain
+from slurmwrap.store.reports import ProfileUse
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,7 +40,7 @@ _PER_LINE = 20  # profiles that one line may fold
 
 @app.command("list")
 def list_profiles(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only keys that contain it.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="Only keys and scripts that contain it.")] = "",
     source: Annotated[str, typer.Option(help="Only prerun, epilog, import or user.")] = "",
     since: Annotated[str, typer.Option(help="Only what was measured since: 24h, 7d, or a date.")] = "",
     min_confidence: Annotated[float, typer.Option(min=0.0, max=1.0, help="Only what is that certain now.")] = 0.0,
@@ -49,23 +50,30 @@ def list_profiles(
     everything: listing.Everything = False,
     as_json: listing.AsJson = False,
 ) -> None:
-    """List profiles, the newest first, with their confidence as of now.
+    """List profiles, the newest first: the script that used each last, and the confidence as of now.
 
-    Those that differ in nothing but the digest of their key share a line. --user goes with --site.
+    Of what you measured and what the site did, the better one, as gsub takes it. "runs" counts complete runs +
+    pre-runs. Those that differ in nothing but the digest of their key share a line. --user goes with --site.
     """
     now = time.time()
     shelf = _shelf(site)
     start = terminal.since(since, now) if since else 0.0
     found = [as_of(one, now) for one in shelf.profiles()]
-    found = [one for one in found if name in one.key and source in ("", one.source) and one.measured_at >= start]
+    paths = {key: use.script for key, use in shelf.uses().items()} if name else {}
+    found = [one for one in found if name in one.key or name in paths.get(one.key, "")]
+    found = [one for one in found if source in ("", one.source) and one.measured_at >= start]
     found = sorted((p for p in found if p.confidence >= min_confidence), key=lambda p: (-p.measured_at, p.key))
     if user:
         names = listing.several(user)
         found = [one for one in found if profile_page.name_of(one, site=site).partition(":")[0] in names]
     shown, more = listing.cut(found, limit * (1 if as_json else _PER_LINE), everything)
-    text, left = profile_page.table(shown, now, None if everything else limit, site=site, columns=terminal.columns())
+    uses = shelf.uses()
+    text, left = profile_page.table(
+        *(shown, now, None if everything else limit), uses=uses, site=site, columns=terminal.columns()
+    )
     more = more if as_json else more + left
-    listing.say_list("profiles", [to_plain(one) for one in shown], text, as_json=as_json, more=more)
+    rows = [to_plain(one) | _plain_use(uses.get(one.key)) for one in shown]
+    listing.say_list("profiles", rows, text, as_json=as_json, more=more)
 
 
 @app.command()
@@ -88,9 +96,10 @@ def show(
         draw(profile, plot)
         typer.echo(f"drawn: {plot}", err=True)
     if as_json:
-        typer.echo(listing.envelope("profile", to_plain(as_of(profile, now))))
+        plain = to_plain(as_of(profile, now)) | _plain_use(shelf.uses().get(profile.key))
+        typer.echo(listing.envelope("profile", plain))
         return
-    typer.echo(_page(profile, now, storage))
+    typer.echo(_page(profile, now, storage, shelf.uses().get(profile.key)))
 
 
 @app.command(
@@ -130,7 +139,7 @@ def import_profiles(
         raise UsageError("--user goes with --site: your own profiles are yours")
     shelf = _shelf(site)
     found = shelf.owned(read_profiles(file, time.time()), user)
-    known = {one.key for one in shelf.profiles()}
+    known = {one.key for one in shelf.stored()}
     wanted = [one for one in found if replacing or one.key not in known]
     shelf.keep(wanted)
     typer.echo(f"{len(wanted)} of {len(found)} profiles taken in")
@@ -160,7 +169,7 @@ def clear(
     if bool(keys) == everything:
         raise UsageError("name the keys to clear, or --all", hint="slurmwrap profile list")
     shelf = _shelf(site)
-    gone = list(shelf.profiles()) if everything else [shelf.exactly(key) for key in keys or ()]
+    gone = list(shelf.stored()) if everything else [shelf.exactly(key) for key in keys or ()]
     for one in gone:
         shelf.forget(one.key)
         typer.echo(f"forgotten: {profile_page.name_of(one, site=site)}")
@@ -168,10 +177,17 @@ def clear(
         typer.echo("there is nothing to forget")
 
 
-def _page(profile: ResourceProfile, now: float, storage: float | None = None) -> str:
+def _plain_use(use: ProfileUse | None) -> dict[str, object]:
+    if use is None:
+        return {"script": None, "last_used": None, "submissions": 0}
+    return {"script": use.script, "last_used": use.last_at, "submissions": use.times}
+
+
+def _page(profile: ResourceProfile, now: float, storage: float | None = None, use: ProfileUse | None = None) -> str:
     return profile_page.page(
         profile,
         now,
+        use=use,
         columns=terminal.columns(least=40, most=120),
         unicode=_unicode(),
         paint=terminal.painter(),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pwd
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import PurePath
 
 from slurmwrap.job.curve import least_cpus
 from slurmwrap.profiling import show
@@ -14,8 +15,10 @@ from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.profiling.show import Point
 from slurmwrap.report import words
 from slurmwrap.report.tell import Paint, plain
+from slurmwrap.store.reports import ProfileUse
 
-_ORIGINS = {"import": "a file that was taken in", "epilog": "runs that did not end well"}
+_ORIGINS = {"import": "an imported file", "epilog": "runs that did not end well"}
+_SCRIPT = 24  # columns of a script's name
 HEAD = ("~profile", ">CPUs", ">MiB", ">steps/s", ">runs", ">sure", ">age", "from")
 
 
@@ -24,19 +27,34 @@ def table(
     now: float,
     limit: int | None = None,
     *,
+    uses: Mapping[str, ProfileUse] | None = None,
     site: bool = False,
     columns: int = words.WIDTH,
 ) -> tuple[str, int]:
     """CPUs and MiB are per GPU. Neighbours that differ in nothing but the digest of their key share a line.
 
-    At most `limit` lines, and how many profiles are left out.
+    At most `limit` lines, and how many profiles are left out. Where scripts are known (`uses`) they stand first.
     """
     if not profiles:
         return "No profile is known.", 0
-    rows = [[name_of(one, site=site), *_cells(one, now)] for one in profiles]
+    known = uses or {}
+    rows = [[name_of(one, site=site), *_cells(one, now, known.get(one.key))] for one in profiles]
     groups = [[list(row) for row in group] for _, group in groupby(rows, key=_alike)]
     shown = groups[:limit]
-    return words.table(HEAD, map(_folded, shown), indent=0, columns=columns), sum(map(len, groups[len(shown) :]))
+    lines = [_folded(group) for group in shown]
+    if any(row[-1] for row in lines):
+        head = ("script", *HEAD[1:6], ">used", "~profile")
+        text = words.table(head, ([row[-1], *row[1:7], row[0]] for row in lines), indent=0, columns=columns)
+    else:
+        text = words.table(HEAD, (row[:-1] for row in lines), indent=0, columns=columns)
+    return text, sum(map(len, groups[len(shown) :]))
+
+
+def _short_path(path: str) -> str:
+    """What tells scripts apart: the name, and the directory where there is room."""
+    script = PurePath(path)
+    whole = f"{script.parent.name}/{script.name}" if script.parent.name else script.name
+    return words.fit_middle(whole if words.width(whole) <= _SCRIPT else script.name, _SCRIPT)
 
 
 def name_of(profile: ResourceProfile, *, site: bool = False) -> str:
@@ -50,7 +68,7 @@ def name_of(profile: ResourceProfile, *, site: bool = False) -> str:
         return profile.key
 
 
-def _cells(one: ResourceProfile, now: float) -> list[str]:
+def _cells(one: ResourceProfile, now: float, use: ProfileUse | None) -> list[str]:
     cpus = "" if one.cpus_per_gpu is None else f"{one.cpus_per_gpu:.3g}"
     return [
         f">={cpus}" if cpus and one.cpu_bound else cpus,
@@ -58,8 +76,9 @@ def _cells(one: ResourceProfile, now: float) -> list[str]:
         "" if one.steps_per_s is None else f"{one.steps_per_s:.3g}",
         f"{one.runs}+{one.preruns}",
         f"{one.confidence:.2f}",
-        words.duration(max(0.0, now - one.measured_at)),
+        words.duration(max(0.0, now - (use.last_at if use else one.measured_at))),
         one.source,
+        _short_path(use.script) if use else "",
     ]
 
 
@@ -81,13 +100,14 @@ def page(
     unicode: bool,
     paint: Paint = plain,
     storage_mib_per_s: float | None = None,
+    use: ProfileUse | None = None,
 ) -> str:
     """Facts, then the CPU curve, then the memory model; at most `columns` wide, ASCII alone without `unicode`.
 
     `storage_mib_per_s`: what storage gives one GPU's share of the job; None draws what it would have to give.
     """
     lines = [paint(words.fit(profile.key, columns), "bold")]
-    facts = list(_facts(profile, now))
+    facts = [*_use(use, now), *_facts(profile, now)]
     left = max(len(name) for name, _ in facts)
     for name, text in facts:
         indent = f"  {name:<{left}}  "
@@ -98,20 +118,27 @@ def page(
     return text if unicode else text.encode("ascii", "replace").decode("ascii")
 
 
+def _use(use: ProfileUse | None, now: float) -> Iterator[tuple[str, str]]:
+    if use is not None:
+        ago = words.duration(max(0.0, now - use.last_at))
+        yield "script", use.script
+        yield "used", f"{words.count(use.times, 'submission')}, the last {ago} ago"
+
+
 def _facts(one: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
     age = words.duration(max(0.0, now - one.measured_at))
     if one.runs or one.preruns:
         told = f"{words.count(one.runs, 'complete run')}, {words.count(one.preruns, 'pre-run')}"
-        yield "rests on", f"{told}; the newest {age} ago" + (f", by {one.source}" if one.source else "")
+        yield "based on", f"{told}; the newest {age} ago" + (f" ({one.source})" if one.source else "")
     else:
-        yield "rests on", f"{_ORIGINS.get(one.source, one.source or 'nothing')}, {age} ago"
+        yield "based on", f"{_ORIGINS.get(one.source, one.source or 'nothing')}, {age} ago"
     sure, then = f"{as_of(one, now).confidence:.2f}", f"{one.confidence:.2f}"
     yield "confidence", f"{sure} now" + ("" if sure == then else f"; {then} when it was measured")
     if one.cpus_per_gpu is not None:
         yield "CPUs", f"{'at least ' if one.cpu_bound else ''}{one.cpus_per_gpu:.3g} per GPU, {_cpu_basis(one)}"
     if one.mem_mib_per_gpu is not None:
-        basis = "as the file says" if one.source == "import" else "at its peak, anonymous and shared"
-        yield "memory", f"{one.mem_mib_per_gpu:,} MiB per GPU {basis}"
+        basis = "as the file says" if one.source == "import" else "peak"
+        yield "memory", f"{one.mem_mib_per_gpu:,} MiB per GPU ({basis})"
     if one.steps_per_s is not None:
         yield "speed", f"{one.steps_per_s:.3g} steps/s"
     if gpu := _gpu(one):
@@ -130,13 +157,14 @@ def _cpu_basis(one: ResourceProfile) -> str:
     if one.cpu_curve and one.cpus_per_gpu == least_cpus(one.cpu_curve):
         return "the least within 5 % of the best speed"
     if one.cpu_curve:
-        return "by cores busy: the curve is in doubt, old, or of another batch size"
-    return "it kept all it had busy" if one.cpu_bound else "by cores busy, with a margin"
+        return "from the CPU time used: the curve is in doubt, old, or of another batch size"
+    return "it kept all its CPUs busy" if one.cpu_bound else "the mean in use and 25 % more"
 
 
 def _gpu(one: ResourceProfile) -> str:
-    parts = [f"{one.gpu_type or 'any'} x {one.gpus_per_node} per node"] if one.gpu_type or one.gpus_per_node else []
-    parts += [f"{one.gpu_mem_mib:,} MiB of its memory"] if one.gpu_mem_mib is not None else []
+    measured = f", measured with {one.gpus_per_node} per node" if one.gpus_per_node else ""
+    parts = [f"{one.gpu_type or 'any GPU'}{measured}"] if one.gpu_type or one.gpus_per_node else []
+    parts += [f"{one.gpu_mem_mib:,} MiB of its memory used"] if one.gpu_mem_mib is not None else []
     parts += [f"busy {100 * one.gpu_util:.0f} % of the time"] if one.gpu_util is not None else []
     parts += [f"its memory {100 * one.gpu_mem_util:.0f} %"] if one.gpu_mem_util is not None else []
     return ", ".join(parts)
@@ -177,10 +205,10 @@ def _memory(one: ResourceProfile, storage: float | None, columns: int, unicode: 
         dataset_mib=one.dataset_mib,
         storage_mib_per_s=storage,
     )
-    head = f"least {model.floor_mib:,} MiB per GPU, its peak with a margin"
+    head = f"at least {model.floor_mib:,} MiB per GPU: the peak with a margin"
     lines = ["", paint("Memory model", "bold"), f"  {head}"]
     if not one.read_mib_per_s or not one.dataset_mib:
-        unknown = "what caching its files would save is not known: nobody saw how much an epoch reads"
+        unknown = "What caching its files would save is not known: how much one epoch reads was not measured."
         return [*lines, words.wrapped(unknown, indent="  ", hanging="  ", columns=columns)]
     least = needed_mib(model)
     sizes = [round(model.floor_mib + share * one.dataset_mib) for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]

@@ -5,34 +5,58 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmwrap.cli.known import place_of
+from slurmwrap.cli.memory import touch
 from slurmwrap.cli.voice import Voice
-from slurmwrap.config import load, user_state_dir
+from slurmwrap.config import Config, load, user_state_dir
 from slurmwrap.errors import RefusedError, SlurmwrapError, UsageError
 from slurmwrap.profiling.key import profile_key_of
 from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.store.database import Database
+from slurmwrap.store.published import read_published, trusted_uids
+from slurmwrap.store.reports import ProfileUse
 from slurmwrap.store.userstate import UserState
+from slurmwrap.submit.remember import choose_profile
 
 LAST = "last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shelf:
-    """The profiles of one database; it need not exist yet."""
+    """The profiles of one database; it need not exist yet. `published`: the site's, of which a user's own count."""
 
     database: Path
     site: bool
+    uid: int = -1
+    published: tuple[ResourceProfile, ...] = ()
 
     def profiles(self) -> tuple[ResourceProfile, ...]:
-        """All of them, by key."""
+        """All that gsub would find, by key: of a user's own and the site's word on the same job the better one."""
+        own = {one.key: one for one in self.stored()}
+        if not self.published:
+            return tuple(own.values())
+        keys = sorted({*own, *(use.key for use in self.uses().values() if use.uid == self.uid)})
+        found = (choose_profile(key, self.uid, own.get(key), self.published) for key in keys)
+        return tuple(one for one in found if one is not None)
+
+    def stored(self) -> tuple[ResourceProfile, ...]:
+        """What this database itself holds, by key."""
         if not self.database.exists():
             return ()
         with Database.open(self.database, readonly=True) as database:
             return database.profiles()
+
+    def uses(self) -> Mapping[str, ProfileUse]:
+        """Key of a profile → the script that used it last."""
+        if not self.database.exists():
+            return {}
+        with Database.open(self.database, readonly=True) as database:
+            found = database.profile_uses()
+        return {profile_key_of(use.uid, use.key) if self.site else use.key: use for use in found}
 
     def one(self, name: str) -> ResourceProfile:
         """By key, by an unambiguous beginning of it, or "last": the newest that was measured here.
@@ -54,8 +78,8 @@ class Shelf:
         raise self._unknown(name, known)
 
     def exactly(self, key: str) -> ResourceProfile:
-        """By its whole key."""
-        known = self.profiles()
+        """What this database holds under a whole key."""
+        known = self.stored()
         found = next((one for one in known if one.key == key), None)
         if found is None:
             raise self._unknown(key, known)
@@ -104,7 +128,7 @@ class Shelf:
 def open_shelf(site: bool, environ: Mapping[str, str]) -> Shelf:
     """The user's own, or with `site` the site's; RefusedError for those who may not."""
     if not site:
-        return Shelf(database=UserState(user_state_dir(environ)).database, site=False)
+        return _own_shelf(load(environ), environ)
     place = place_of(load(environ), environ, os.geteuid())
     if not place.site:
         raise RefusedError(
@@ -113,11 +137,24 @@ def open_shelf(site: bool, environ: Mapping[str, str]) -> Shelf:
     return Shelf(database=place.database, site=True)
 
 
+def _own_shelf(config: Config, environ: Mapping[str, str]) -> Shelf:
+    published: tuple[ResourceProfile, ...] = ()
+    if config.site.published:
+        found = read_published(config.site.published, trusted_uids(config))
+        published = found.profiles if found is not None else ()
+    database = UserState(user_state_dir(environ)).database
+    return Shelf(database=database, site=False, uid=os.geteuid(), published=published)
+
+
 def catch_up(environ: Mapping[str, str], voice: Voice) -> None:
-    """Takes in what the last pre-runs left; a cluster that does not answer costs only the newest."""
+    """Takes in what the last calls and pre-runs left; a cluster that does not answer costs only the newest."""
     state = UserState(user_state_dir(environ))
-    if not (state.directory / "unread").exists():
-        return
+    mark = state.directory / "unread"
+    if not mark.exists():
+        if not any(state.spool.glob("*.obs")):
+            return
+        with suppress(OSError):  # else submissions without a pre-run would wait for the next one with
+            touch(str(mark))
     from slurmwrap.cli import flow
 
     try:

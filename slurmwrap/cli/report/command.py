@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import sys
 import time
 from dataclasses import replace
 from typing import Annotated
@@ -17,6 +18,7 @@ from slurmwrap.errors import UsageError
 
 
 def report(
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="The same as --output FILE.")] = "",
     since: Annotated[
         str, typer.Option(help="24h, 7d, or a date. With --nightly: the last night's end.", show_default="24h")
     ] = "",
@@ -29,6 +31,9 @@ def report(
         str, typer.Option("--format", metavar="text|html|md|json|csv", help="By --output's ending, else text.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_html: Annotated[
+        bool, typer.Option("--html", help="The same as --format html; on a terminal into night-DATE.html.")
+    ] = False,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE|DIR", help="With csv, DIR or FILE.zip holds every table.")
     ] = "",
@@ -45,6 +50,7 @@ def report(
     Examples:
       slurmwrap report
       slurmwrap report --since 7d --user me
+      slurmwrap report --html
       slurmwrap report --since 2026-11-20 --output night.html
       slurmwrap report --since 30d --format csv --output tables/
       slurmwrap report --json | jq .headline
@@ -56,9 +62,15 @@ def report(
     from slurmwrap.cli.report import output as out
     from slurmwrap.report.headline import page_of
 
-    if nightly and (output or mail or kind or as_json or user or account):
+    output = _place(file, output)
+    if as_html and as_json:
+        raise UsageError("--html and --json are two formats", hint="give one of them")
+    kind = "html" if as_html else "json" if as_json else kind
+    if as_html and not output and not mail and sys.stdout.isatty():
+        output = "./"
+    if nightly and (output or mail or kind or user or account):
         raise UsageError("--nightly takes its places from the configuration", hint="give --since and --until alone")
-    chosen = out.format_of("json" if as_json else kind, output)
+    chosen = out.format_of(kind, output)
     now = time.time()
     end = terminal.since(until, now) if until else now
     config = load(os.environ)
@@ -92,6 +104,20 @@ def report(
         typer.echo(f"sent to {', '.join(mail)}")
     if not output and not mail:
         typer.echo(out.rendered(page, chosen, terminal.local_zone(), terminal.painter()), nl=False)
+
+
+def _place(file: str, output: str) -> str:
+    """Where it is written. A FILE without a known ending may be a job id or a user: nothing is written then."""
+    from slurmwrap.cli.report.output import is_named
+
+    if not file:
+        return output
+    if output:
+        raise UsageError(f"'{file}' and --output '{output}' are two places", hint="give one of them")
+    if not is_named(file):
+        hint = f"slurmwrap why {file} explains a job" if file.replace("_", "").isdecimal() else "--output takes any"
+        raise UsageError(f"'{file}' is no file of a report: .html, .md, .txt, .json, .csv or .zip", hint=hint)
+    return file
 
 
 def _name(uid: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from slurmwrap.cli.known import Known, Place, of_period
@@ -16,6 +16,7 @@ from slurmwrap.cli.listing import nothing_is_garbage
 from slurmwrap.config import Config
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.report.build import build
+from slurmwrap.report.own import own_report
 from slurmwrap.report.record import NightReport
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import schema
@@ -33,9 +34,13 @@ def night(
     Who is neither root nor SlurmUser gets his own whatever is asked. StoreError.
     """
     period = Period(since=since, until=until, user=user, account=account)
-    with nothing_is_garbage(), _opened(place, period) as (database, reader, notes):
+    with nothing_is_garbage(), _opened(place, period) as (database, reader, known):
+        notes = known.notes if known else ()
         figures = read(database, reader, config, site=place.site, switch_of=lambda: _switches(config), notes=notes)
-        return build(figures, config.nodes)
+        report = build(figures, config.nodes)
+    if known is None:
+        return report
+    return own_report(report, known.attempts, known.submissions, known.preruns)
 
 
 def asked(place: Place, user: str) -> str:
@@ -52,15 +57,16 @@ def asked(place: Place, user: str) -> str:
 
 
 @contextmanager
-def _opened(place: Place, period: Period) -> Iterator[tuple[Database, Reader, Sequence[str]]]:
+def _opened(place: Place, period: Period) -> Iterator[tuple[Database, Reader, Known | None]]:
+    """`Known`: what a user may know; None of the site's database."""
     if place.site:
         with Database.open(place.database, readonly=True) as database, Reader(place.database, period) as reader:
-            yield database, reader, ()
+            yield database, reader, None
         return
     length = max(2 * (period.until - period.since), DETAIL_S)
     known = of_period(place, period.until - length)
     with of_records(known) as database, Reader(database.path, period, database.connection) as reader:
-        yield database, reader, known.notes
+        yield database, reader, known
 
 
 def of_records(known: Known) -> Database:

@@ -38,6 +38,11 @@ def format_of(asked: str, output: str) -> str:
     return chosen
 
 
+def is_named(file: str) -> bool:
+    """Whether a file's ending names a format, or it is a directory."""
+    return Path(file).suffix.lower() in _OF_ENDING or _is_directory(file)
+
+
 def rendered(report: NightReport, kind: str, zone: tzinfo | None, paint: Paint = plain) -> str:
     """The report in one of FORMATS; of CSV the main table."""
     if kind == "json":

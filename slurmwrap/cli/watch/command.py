@@ -79,7 +79,7 @@ def watch(
         screen.done()
         Voice.of_terminal("slurmwrap").say(f"watching ends; job {address} goes on")
         code = EX_SIGINT
-    except BrokenPipeError:  # `| head`: nobody reads any more
+    except BrokenPipeError:  # `| head`: no reader is left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = EX_SIGPIPE
     raise typer.Exit(code)
@@ -90,7 +90,7 @@ def _address(job: str, slurm: SlurmCommands) -> str:
         raise UsageError(f"'{job}' is no job id", hint="write 81, 77 for a whole array, or 77_2 for a task of it")
     address = job or newest(slurm, pwd.getpwuid(os.geteuid()).pw_name)
     if not address:
-        raise SlurmwrapError("Slurm knows no job of yours now", hint="slurmwrap history tells of earlier ones")
+        raise SlurmwrapError("Slurm knows no job of yours now", hint="slurmwrap history lists earlier ones")
     return address
 
 
@@ -141,7 +141,7 @@ def _first(looker: Looker) -> Facts:
     if not facts.rows:
         raise SlurmwrapError(
             f"Slurm does not know job {facts.address}: it ended a while ago, or there never was one",
-            hint=f"slurmwrap why {facts.address} tells what is kept of it; slurmwrap history lists your jobs",
+            hint=f"slurmwrap why {facts.address} shows what is kept of it; slurmwrap history lists your jobs",
         )
     return facts
 
@@ -203,7 +203,7 @@ def _next(looker: Looker, before: Facts) -> Facts:
 
 def _forgotten(address: str) -> SlurmwrapError:
     return SlurmwrapError(
-        f"Slurm does not know job {address} any more", hint=f"slurmwrap why {address} tells what became of it"
+        f"Slurm does not know job {address} any more", hint=f"slurmwrap why {address} shows what became of it"
     )
 
 
@@ -245,7 +245,7 @@ class _Screen:
             # a command stays in one line, so that it can be pasted
             print("\n".join(row(label, flat(text), _columns()) if label else row(label, flat(text), 10_000)))
         if not facts.completed:
-            print(f"slurmwrap why {facts.address} tells more", flush=True)
+            print(f"slurmwrap why {facts.address} shows more", flush=True)
 
     def _redraw(self, facts: Facts) -> None:
         columns, height = shutil.get_terminal_size()

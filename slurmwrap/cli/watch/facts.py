@@ -9,13 +9,13 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from stat import S_ISREG
 from typing import Any
 
 from slurmwrap.cli.follow import Seen, read_progress, read_verdict, seen, steps_wanted
 from slurmwrap.cli.known import Place, about_job, place_of
 from slurmwrap.cli.unrecorded import unrecorded
 from slurmwrap.cli.watch.gpu_use import GpuUse
+from slurmwrap.cli.watch.output import Output, read_output
 from slurmwrap.cluster.job import FINAL_STATES, JobRecord
 from slurmwrap.config import Config, user_state_dir
 from slurmwrap.errors import SlurmwrapError, StoreError
@@ -31,14 +31,14 @@ from slurmwrap.slurm.jobs import Watched
 from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.inflight import Flights, flight
 
-_TAIL = 4096  # bytes of the output that are looked at
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The job's pre-run. `verdict` None: it goes on, as `seen` shows."""
+    """The job's pre-run. `row`: what Slurm says of it now, None where it knows it no more. `seen`: what it left itself
+    while it goes on. `verdict` None: it has none yet."""
 
     job_id: int
+    row: Watched | None = None
     seen: Seen | None = None
     verdict: Verdict | None = None
 
@@ -66,7 +66,7 @@ class Facts:
     trial: Trial | None = None
     steps: Steps | None = None
     rates: tuple[float, ...] = ()  # steps per second between looks, the newest last
-    last_line: str = ""  # of the output
+    output: Output | None = None  # of the running job; None: not known
     silent: str = ""  # why Slurm did not answer now; everything else is older then
     gpus: bool | None = None  # --gpus was given; None: who watches may not measure this job's
     gpu_use: GpuUse | None = None
@@ -110,20 +110,27 @@ class Looker:
         self._states: dict[str, str] = {}
         self._rates: list[float] = []
         self._before: Steps | None = None
+        self._output: Output | None = None
 
     def look(self, now: float) -> Facts:
         """What is known now; no rows when Slurm has forgotten the job. SlurmError as of SlurmCommands."""
-        trial_id = self._submission.prerun_job_id if self._submission else None
-        asked = [self._address, *([str(trial_id)] if trial_id else [])]
-        rows = self._slurm.watched(*asked)
-        own = tuple(w for w in rows if w.record.job_id != trial_id)
-        trial_row = next((w.record for w in rows if w.record.job_id == trial_id), None)
+        known_id = self._prerun_id()
+        rows = self._slurm.watched(self._address, *([str(known_id)] if known_id else []))
+        own = tuple(w for w in rows if w.record.job_id != known_id)
         if not own:
             return Facts(at=now, address=self._address)
         facts = Facts(at=now, address=self._address, rows=own, relaxes=self._relaxes, gone=self._forgotten(own))
         if facts.record.uid != os.geteuid():
             return facts
+        self._submission = self._submission or self._submitted(facts.record)
+        trial_id = self._prerun_id()
+        if trial_id and trial_id != known_id and facts.waiting is not None:  # the first look learns of it only now
+            rows = self._slurm.watched(str(trial_id))
+        trial_row = next((w for w in rows if w.record.job_id == trial_id), None)
         return self._of_its_user(facts, trial_row)
+
+    def _prerun_id(self) -> int | None:
+        return self._submission.prerun_job_id if self._submission else None
 
     def ending(self) -> str:
         """The state in which a job ended that squeue has forgotten, as recorded here or by slurmdbd; "" unknown."""
@@ -163,11 +170,11 @@ class Looker:
         self._states |= {address: state for address, state in now.items() if state in FINAL_STATES}
         return {address: state for address, state in self._states.items() if address not in now}
 
-    def _of_its_user(self, facts: Facts, trial_row: JobRecord | None) -> Facts:
+    def _of_its_user(self, facts: Facts, trial_row: Watched | None) -> Facts:
         record = facts.record
-        if self._submission is None:
-            self._submission = self._submitted(record)
-        facts = replace(facts, last_line=_last_line(record.std_out) if record.state == "RUNNING" else "")
+        if record.state == "RUNNING" and not facts.array:
+            self._output = read_output(record, self._output)
+            facts = replace(facts, output=self._output)
         if self._submission is None:
             return facts
         steps = self._steps(record) if not facts.array else None
@@ -189,21 +196,19 @@ class Looker:
         mine = [one for one in found if one.job_id in ids and one.uid == record.uid]
         return max(mine, key=lambda one: one.at, default=None)
 
-    def _trial(self, submission: Submission, row: JobRecord | None, facts: Facts) -> Trial | None:
+    def _trial(self, submission: Submission, row: Watched | None, facts: Facts) -> Trial | None:
         job_id = submission.prerun_job_id
         if job_id is None:
             return None
         folders = (flight(folder) for folder in Flights(user_state_dir(self._environ)).trials())
         folder = next((one.directory for one in folders if one and one.job_id == job_id), None)
-        if folder is None:
-            return Trial(job_id=job_id)
-        if (verdict := read_verdict(folder)) is not None:
-            return Trial(job_id=job_id, verdict=verdict)
-        if row is None or row.ended:
-            return Trial(job_id=job_id)
-        waited = facts.at - (row.start_time or row.submit_time)
-        now = seen(row.state, row.reason, waited, read_progress(folder), steps_wanted(folder))
-        return Trial(job_id=job_id, seen=now)
+        verdict = read_verdict(folder) if folder is not None else None
+        if verdict is not None or folder is None or row is None or row.record.ended:
+            return Trial(job_id=job_id, row=row, verdict=verdict)
+        record = row.record
+        waited = facts.at - (record.start_time or record.submit_time)
+        now = seen(record.state, record.reason, waited, read_progress(folder), steps_wanted(folder))
+        return Trial(job_id=job_id, row=row, seen=now)
 
     def _steps(self, record: JobRecord) -> Steps | None:
         folder = self._submission.step_dir if self._submission else ""
@@ -228,22 +233,6 @@ def _plan(submission: Submission) -> PlacementPlan:
     except ValueError:
         return PlacementPlan()
     return replace(plan, levels=checked(plan.levels) if plan.levels else ())
-
-
-def _last_line(path: str) -> str:
-    """The last line of the job's output that says something; a progress bar rewrites its own."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not S_ISREG(status.st_mode):
-            return ""
-        file.seek(max(0, status.st_size - _TAIL))
-        text = file.read(_TAIL).decode("utf-8", "replace")
-    said = [line.strip() for line in text.replace("\r", "\n").split("\n")]
-    return next((line for line in reversed(said) if line), "")
 
 
 def places_of(config: Config, environ: Mapping[str, str], uid: int) -> tuple[Place, ...]:

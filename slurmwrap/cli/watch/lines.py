@@ -9,12 +9,13 @@ from datetime import tzinfo
 from textwrap import wrap
 from typing import Any
 
-from slurmwrap.cli.follow import describe
 from slurmwrap.cli.watch import gpu_use
 from slurmwrap.cli.watch.facts import Facts, Trial
 from slurmwrap.cli.watch.gpu_lines import gpu_rows
+from slurmwrap.cli.watch.output import Output
+from slurmwrap.cli.watch.prerun_words import describe_prerun
 from slurmwrap.cli.watch.reasons import Meaning, meaning
-from slurmwrap.cli.watch.words import clock, flat, hms, rate_word, row, span, sparkline, state_word
+from slurmwrap.cli.watch.words import bar, clock, flat, hms, rate_word, row, span, sparkline, state_word
 from slurmwrap.cluster.hostlist import fold
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.job.passthrough import array_tasks
@@ -25,8 +26,19 @@ from slurmwrap.report.tell import Paint, plain
 from slurmwrap.slurm.jobs import Watched
 
 _NAMES = 3  # tasks of an array that are named
-_IN_A_LOG = ("reason", "pre-run", "Slurm", "steps", "task", "GPU use", "GPU mem", "idle", "trouble")  # rows of a log
-_BARE = ("reason", "task")  # without their label there
+_IN_A_LOG = (
+    "reason",
+    "pre-run",
+    "Slurm",
+    "steps",
+    "task",
+    "GPU use",
+    "GPU mem",
+    "idle",
+    "trouble",
+    "warning",
+)  # of a log
+_BARE = ("reason", "task", "warning")  # without their label there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +78,33 @@ def change_key(facts: Facts) -> tuple[object, ...]:
         waiting.record.reason if waiting else "",
         None if forecast is None else forecast // 600,
         facts.record.nodes if not facts.array else (),
-        (trial.verdict.outcome.value if trial.verdict else trial.seen.stage if trial.seen else "") if trial else "",
+        _trial_key(trial) if trial else (),
         level[0] if level else "",
+        _silent_s(facts) is not None,
         bool(facts.silent),
         _gpu_key(facts),
     )
+
+
+def _trial_key(trial: Trial) -> tuple[object, ...]:
+    row = trial.row.record if trial.row else None
+    stage = trial.verdict.outcome.value if trial.verdict else trial.seen.stage if trial.seen else ""
+    return (stage, row.state if row else "", row.reason if row and row.pending else "")
+
+
+def _silent_s(facts: Facts) -> float | None:
+    """For how long a running job has been silent beyond what is usual; steps that are counted are a sign of life."""
+    if facts.output is None or facts.record.state != "RUNNING":
+        return None
+    silent = facts.output.silent_s(facts.at)
+    return None if silent is None or (facts.steps is not None and not _steps_late(facts)) else silent
+
+
+def _steps_late(facts: Facts) -> bool:
+    if facts.steps is None:
+        return False
+    now = facts.rates[-1] if facts.rates else facts.steps.per_s
+    return facts.at - facts.steps.at > max(60.0, 20 / now if now else 0.0)
 
 
 def _gpu_key(facts: Facts) -> tuple[object, ...]:
@@ -92,7 +126,7 @@ def as_plain(facts: Facts) -> dict[str, Any]:
         "state": record.state if not facts.array else None,
         "tasks": dict(_counts(facts)) if facts.array else None,
         "reason": waiting.record.reason if waiting else None,
-        "reason_words": meaning(waiting.record.reason).words if waiting else None,
+        "reason_words": _meaning(facts, waiting).words if waiting else None,
         "expected_start": waiting.expected_start if waiting else None,
         "nodes": list(record.nodes),
         "gpus": record.gpus,
@@ -102,6 +136,7 @@ def as_plain(facts: Facts) -> dict[str, Any]:
         "exit_code": record.exit_code if record.ended else None,
         "locality": None if level is None else {"now": level[0], "next": level[1], "next_at": level[2]},
         "prerun": None if trial is None else _plain_trial(trial),
+        "output": None if facts.output is None else _plain_output(facts, facts.output),
         "steps": None if facts.steps is None else facts.steps.count,
         "steps_per_s": facts.rates[-1] if facts.rates else facts.steps.per_s if facts.steps else None,
         "gpu_percent": None if use is None or use.percent is None else round(use.percent, 1),
@@ -110,14 +145,30 @@ def as_plain(facts: Facts) -> dict[str, Any]:
 
 
 def _plain_trial(trial: Trial) -> dict[str, Any]:
-    seen, verdict = trial.seen, trial.verdict
+    seen, verdict, row = trial.seen, trial.verdict, trial.row
     return {
         "job": trial.job_id,
+        "state": row.record.state if row else None,
+        "pending_reason": row.record.reason if row and row.record.pending else None,
+        "expected_start": row.expected_start if row else None,
+        "start": row.record.start_time if row else None,
         "stage": seen.stage if seen else None,
         "steps": verdict.steps if verdict else seen.steps if seen else None,
         "verdict": verdict.outcome.value if verdict else None,
+        "steps_wanted": seen.steps_wanted if seen else None,
         "reason": verdict.reason if verdict else None,
         "failed_commands": [asdict(one) for one in verdict.failed_commands] if verdict else [],
+    }
+
+
+def _plain_output(facts: Facts, output: Output) -> dict[str, Any]:
+    """`silent_s`: null while it is not silent for longer than usual."""
+    silent = _silent_s(facts)
+    return {
+        "last_at": None if output.empty else round(output.at, 3),
+        "last_line": output.last_line,
+        "usual_gap_s": round(output.usual_gap_s, 1) or None,
+        "silent_s": None if silent is None else round(silent),
     }
 
 
@@ -146,6 +197,8 @@ def _ended(record: JobRecord) -> str:
     ran = ""
     if record.start_time and record.end_time and record.end_time > record.start_time:
         ran = f" after {span(record.end_time - record.start_time)}"
+    if record.state != "FAILED":  # the state says it: Slurm's 0:125 and 0:15 add nothing to it
+        return ran
     if record.signal:
         return f" with signal {record.signal}{ran}"
     return f" with exit code {record.exit_code}{ran}" if record.exit_code else ran
@@ -173,7 +226,7 @@ def _rows(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
         and facts.trial.verdict
         and facts.trial.verdict.outcome is Outcome.FAIL
     ):
-        yield "pre-run", _trial(facts, facts.trial), "red"
+        yield "pre-run", describe_prerun(facts, facts.trial, look.zone), "red"
     if record.state == "RUNNING":
         yield from (("pre-run", sentence, "yellow") for sentence in _failed_commands(facts))
     if record.state == "RUNNING" and not facts.array:
@@ -200,19 +253,25 @@ def _tasks(facts: Facts) -> Iterator[tuple[str, str, str]]:
         yield "task", f"{', '.join(bad[:_NAMES])}{more} did not complete; slurmwrap why {bad[0]}", "red"
 
 
+def _meaning(facts: Facts, waiting: Watched) -> Meaning:
+    """Why it waits, in words."""
+    found, reason = meaning(waiting.record.reason), waiting.record.reason
+    if reason == "BeginTime" and facts.trial and not facts.trial.verdict:
+        return Meaning(words="it waits for its pre-run", way_out="")
+    if waiting.dependency and reason.startswith("Dependency"):
+        return Meaning(words=f"{found.words}: {flat(waiting.dependency)}", way_out=found.way_out)
+    return found
+
+
 def _waiting(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
     waiting = facts.waiting
     assert waiting is not None
-    found = meaning(waiting.record.reason)
-    if waiting.record.reason == "BeginTime" and facts.trial and not facts.trial.verdict:
-        found = Meaning(words="it waits for its pre-run", way_out="")
-    if waiting.dependency and waiting.record.reason.startswith("Dependency"):
-        found = Meaning(words=f"{found.words}: {flat(waiting.dependency)}", way_out=found.way_out)
+    found = _meaning(facts, waiting)
     yield "reason", f"{found.words} ({flat(waiting.record.reason)})", ""
     if found.way_out:
         yield "", found.way_out, "dim"
     if facts.trial is not None:
-        yield "pre-run", _trial(facts, facts.trial), ""
+        yield "pre-run", describe_prerun(facts, facts.trial, look.zone), ""
         yield from (("", sentence, "yellow") for sentence in _failed_commands(facts))
     yield from _start(facts, waiting, look)
     yield from _place(facts, look)
@@ -231,19 +290,6 @@ def _start(facts: Facts, waiting: Watched, look: Look) -> Iterator[tuple[str, st
 
 def _when(at: float, facts: Facts, look: Look) -> str:
     return f"{clock(at, facts.at, look.zone)}, in {span(at - facts.at)}"
-
-
-def _trial(facts: Facts, trial: Trial) -> str:
-    """The pre-run in one line, and how long the job waits for it at most."""
-    eligible = facts.record.eligible_time or 0
-    left = f"; the job starts without it in {span(eligible - facts.at)}" if eligible > facts.at else ""
-    if facts.waiting is not None and facts.waiting.record.reason.startswith("Dependency"):
-        left = "; it waits for the same jobs"
-    if trial.verdict is not None:
-        return f"{trial.verdict.outcome.value}: {flat(trial.verdict.reason)}"
-    if trial.seen is not None:
-        return f"{describe(trial.seen).removeprefix('pre-run ')} (job {trial.job_id}){left}"
-    return f"job {trial.job_id}, of which nothing is known yet{left}"
 
 
 def _level(facts: Facts) -> tuple[str, str, float | None] | None:
@@ -292,8 +338,7 @@ def _running(facts: Facts, record: JobRecord, look: Look) -> Iterator[tuple[str,
     if facts.steps is not None:
         now = facts.rates[-1] if facts.rates else facts.steps.per_s
         rate = f"  {rate_word(now)}" if now else ""
-        age = facts.at - facts.steps.at
-        late = f"  (none for {span(age)})" if age > max(60.0, 20 / now if now else 0.0) else ""
+        late = f"  (none for {span(facts.at - facts.steps.at)})" if _steps_late(facts) else ""
         yield "steps", f"{facts.steps.count:,}{rate}  {sparkline(facts.rates, look.unicode)}".rstrip() + late, ""
     elif facts.counts_steps:
         yield "steps", "none counted yet", ""
@@ -301,8 +346,21 @@ def _running(facts: Facts, record: JobRecord, look: Look) -> Iterator[tuple[str,
         yield from gpu_rows(facts.gpu_use, look.unicode)
     elif facts.gpus is False and record.gpus:
         yield "GPU use", "--gpus measures it, by a small step in the job", "dim"
-    if facts.last_line:
-        yield "output", flat(facts.last_line)[: 2 * look.columns], ""
+    if facts.output is not None:
+        yield from _output(facts, facts.output, look)
+
+
+def _output(facts: Facts, output: Output, look: Look) -> Iterator[tuple[str, str, str]]:
+    """The last line, how old it is, and a warning where that is unusual."""
+    silent = _silent_s(facts)
+    if output.last_line:
+        yield "output", flat(output.last_line)[: 2 * look.columns], ""
+    if silent is None:
+        age = span(facts.at - output.at)
+        yield ("output", "none yet", "dim") if output.empty else ("", f"last output {age} ago", "dim")
+        return
+    gap = "" if output.empty or output.usual_gap_s < 1 else f"; usually a line every {span(output.usual_gap_s)}"
+    yield "warning", f"no output for {span(silent)}{gap}", "yellow"
 
 
 def _time(now: float, record: JobRecord, look: Look) -> str:
@@ -310,10 +368,9 @@ def _time(now: float, record: JobRecord, look: Look) -> str:
     began = record.start_time or now
     if not record.time_limit_s:
         return f"{hms(now - began)}, without a limit"
-    full = min(10, int(10 * (now - began) / record.time_limit_s))
-    bar = f"[{'#' * full}{'-' * (10 - full)}]"
+    shown = bar((now - began) / record.time_limit_s, look.unicode)
     ends = clock(began + record.time_limit_s, now, look.zone)
-    return f"{hms(now - began)} of {hms(record.time_limit_s)} {bar} ends by {ends}"
+    return f"{hms(now - began)} of {hms(record.time_limit_s)} {shown} ends by {ends}"
 
 
 def _counts(facts: Facts) -> Counter[str]:

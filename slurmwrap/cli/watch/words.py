@@ -21,9 +21,25 @@ def sparkline(rates: tuple[float, ...], unicode: bool = True, width: int = 20, m
     return "".join(bars[min(len(bars) - 1, int(rate / most * (len(bars) - 1) + 0.5))] for rate in shown)
 
 
+def bar(share: float, unicode: bool = True, width: int = 10) -> str:
+    """How much of a whole: "███░░░░░░░", or "[###-------]" where the terminal knows ASCII alone."""
+    full = max(0, min(width, int(width * share)))
+    return f"{'█' * full}{'░' * (width - full)}" if unicode else f"[{'#' * full}{'-' * (width - full)}]"
+
+
+_STATES = {
+    "COMPLETING": "ending",
+    "CONFIGURING": "starting",
+    "TIMEOUT": "time limit reached",
+    "DEADLINE": "deadline reached",
+    "NODE_FAIL": "node failed",
+    "BOOT_FAIL": "boot failed",
+}
+
+
 def state_word(state: str) -> str:
     """Slurm's state, in small letters and plain."""
-    return {"COMPLETING": "ending", "CONFIGURING": "starting"}.get(state, state.lower().replace("_", " "))
+    return _STATES.get(state, state.lower().replace("_", " "))
 
 
 def rate_word(per_s: float) -> str:

@@ -1,0 +1,68 @@
+"""The section of a user's own report: asked for and used, and what to change. Pure."""
+
+from __future__ import annotations
+
+from slurmwrap.report.own import used_words
+from slurmwrap.report.page import Column, Kind, Row, Section, Table
+from slurmwrap.report.record import NightReport, UsageRow
+
+
+def usage(report: NightReport) -> Section:
+    by_prerun = any(one.measured_by == "the pre-run" for one in report.usage)
+    how = "Of runs that completed: the longest run, the mean of CPUs in use, the peak of memory, both per node."
+    scaled = " Where no run was measured they are the pre-run's, times the GPUs of a node." if by_prerun else ""
+    return Section(
+        key="usage",
+        title="Asked for and used",
+        tables=(
+            Table(
+                key="usage",
+                title="Asked for and used",
+                lead=how + scaled,
+                columns=(
+                    Column(key="name", head="job name", kind=Kind.USER),
+                    Column(key="runs", head="runs", kind=Kind.COUNT),
+                    *_pair("time", "time", ("limit", "ran"), Kind.TIME, "_s"),
+                    *_pair("cpus", "CPUs", ("CPUs", "CPUs busy"), Kind.NUMBER),
+                    *_pair("mem_gib", "GiB", ("GiB", "GiB peak"), Kind.NUMBER),
+                    Column(key="gpus", head="asked", kind=Kind.COUNT, group="GPUs", alone="GPUs"),
+                    Column(key="gpu_util", head="busy", kind=Kind.SHARE, group="GPUs", alone="GPU use", narrow=False),
+                    Column(key="measured_by", head="measured by", data=True),
+                    Column(key="change", head="ask for", kind=Kind.NAMES, data=True),
+                    Column(key="script", head="script", kind=Kind.USER, data=True),
+                ),
+                rows=tuple(map(_row, report.usage)),
+            ),
+        ),
+    )
+
+
+def _pair(key: str, group: str, alone: tuple[str, str], kind: Kind, unit: str = "") -> tuple[Column, ...]:
+    named = zip(("asked", "used"), alone, strict=True)
+    return tuple(
+        Column(key=f"{key}_{word}{unit}", head=word, kind=kind, group=group, alone=name) for word, name in named
+    )
+
+
+def _row(one: UsageRow) -> Row:
+    values = (
+        one.name,
+        one.runs,
+        one.time_asked_s,
+        one.time_used_s,
+        one.cpus_asked,
+        one.cpus_used,
+        _gib(one.mem_mib_asked),
+        _gib(one.mem_mib_peak),
+        one.gpus,
+        one.gpu_util,
+        one.measured_by or None,
+        one.change,
+        one.script or None,
+    )
+    enough = f"ask for {' '.join(one.change)}" if one.change else ""
+    return Row(values, more=": ".join(part for part in (used_words(one), enough) if part))
+
+
+def _gib(mib: float | None) -> float | None:
+    return None if mib is None else mib / 1024

@@ -1,0 +1,166 @@
+"""What a user's own report says of requests and use, and what the user can do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.job.measurement import Measurement
+from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape
+from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.report.own import advised_time_s, own_report, used_words
+from slurmwrap.report.record import Blocked, Estimate, Headline, NightReport, Preruns, SuspectNodes, ToDo
+from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
+from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.retry.submission import Submission
+
+SINCE, UNTIL = 1_000_000.0, 1_086_400.0
+NIGHT = NightReport(
+    since=SINCE, until=UNTIL, clusters=("lab",), headline=Headline(),
+    preruns=Preruns(saved=Estimate(gpu_hours=None, n=0, needed=20, formula="prerun-1")),
+)  # fmt: skip
+SHAPE = ResourceShape(
+    cpus=8, cpu_unit=CpuUnit.PER_TASK, mem_mib=65536, mem_unit=MemUnit.PER_NODE, time_limit_s=7 * 86400
+)
+MEASURED = Measurement(cpus_used=1.0, mem_peak_mib=2000, mem_source="cgroup")
+
+
+def run(number: int, category: str = "success", *, end: float = SINCE + 5000, **more: Any) -> AttemptRecord:
+    record = AttemptRecord(
+        attempt=Attempt(cluster="lab", job_id=number, submit_time=int(SINCE)), address=str(number), name="train.sbatch",
+        user="ada", uid=7, state="COMPLETED" if category == "success" else "FAILED", gpus=2, cpus=8, nodes=("n0",),
+        mem_mib_per_node=65536, time_limit_s=7 * 86400, start_time=int(end) - 44, end_time=int(end),
+        diagnosis=Diagnosis(
+            category=category, domain="U", decision="stop", confidence=1.0, signature="", advice=f"mind {category}"
+        ),
+    )  # fmt: skip
+    return replace(record, **more)
+
+
+def submission(number: int, shape: ResourceShape = SHAPE) -> Submission:
+    return Submission(
+        cluster="lab", job_id=number, uid=7, user="ada", at=SINCE, name="train.sbatch", script_path="train me.sbatch",
+        work_dir="/home/ada", shape=shape, profile_key="k",
+    )  # fmt: skip
+
+
+def prerun(number: int | None, outcome: Outcome, at: float, **verdict: Any) -> PrerunRecord:
+    said = Verdict(outcome=outcome, layer="exit", reason="train.py:7: NameError", **verdict)
+    return PrerunRecord(
+        cluster="lab", job_id=number, prerun_job_id=900, uid=7, at=at, verdict=said, profile_key="k", gpus=2
+    )
+
+
+def test_seven_days_for_44_seconds_are_said_with_what_to_ask_for() -> None:
+    measured = run(81, measurement=MEASURED)
+    found = own_report(NIGHT, [measured, run(80, end=SINCE + 90)], [submission(81)], [])
+    (row,) = found.usage
+    assert (row.runs, row.time_asked_s, row.time_used_s, row.cpus_used, row.mem_mib_peak) == (
+        2,
+        604800,
+        44.0,
+        1.0,
+        2000,
+    )
+    assert row.change == ("--time=0:10:00", "--cpus-per-task=2", "--mem=4G")
+    assert used_words(row) == "asked for 7 d, ran 44 s at most"
+    assert found.to_do == (
+        ToDo(
+            why="train.sbatch: asked for 7 d, ran 44 s at most; with less it may start sooner "
+            "(add its arguments, if any)",
+            command="gsub --time=0:10:00 --cpus-per-task=2 --mem=4G '/home/ada/train me.sbatch'",
+            advice=True,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "shape", "expected"),
+    [
+        ({"time_limit_s": 3540}, SHAPE, ("--cpus-per-task=2", "--mem=4G")),  # it fits into gaps as it is
+        ({"measurement": None}, SHAPE, ("--time=0:10:00",)),
+        # half of it in use, and a peak that needs it: they stay
+        ({"measurement": replace(MEASURED, cpus_used=4.0, mem_peak_mib=40000)}, SHAPE, ("--time=0:10:00",)),
+        # in the job's own unit: another one would be fatal
+        (
+            {},
+            replace(SHAPE, mem_mib=8192, mem_unit=MemUnit.PER_CPU, cpu_unit=CpuUnit.NONE, cpus=None),
+            ("--time=0:10:00", "--mem-per-cpu=1G"),
+        ),
+        ({}, replace(SHAPE, mem_mib=None, mem_unit=MemUnit.NONE), ("--time=0:10:00", "--cpus-per-task=2")),
+    ],
+)
+def test_less_is_advised_where_much_was_not_used(change: dict, shape: ResourceShape, expected: tuple[str, ...]) -> None:
+    one = run(81, **{"measurement": MEASURED, **change})
+    assert own_report(NIGHT, [one], [submission(81, shape)], []).usage[0].change == expected
+
+
+def test_a_pre_runs_figures_are_shown_and_never_advised_by() -> None:
+    tried = prerun(81, Outcome.PASS, SINCE + 9, measurement=Measurement(cpus_used=0.5, mem_peak_mib=1000, gpus=1))
+    (row,) = own_report(NIGHT, [run(81)], [submission(81)], [tried]).usage
+    assert (row.cpus_used, row.mem_mib_peak, row.measured_by) == (1.0, 2000, "the pre-run")  # of two GPUs
+    assert row.change == ("--time=0:10:00",)
+
+
+@pytest.mark.parametrize(
+    ("longest", "minutes"), [(44, 10), (401, 15), (3600, 90), (86400, 2880), (30 * 86400, 45 * 1440)]
+)
+def test_a_time_limit_is_half_as_much_again_as_people_write_it(longest: float, minutes: int) -> None:
+    assert advised_time_s(longest) == 60 * minutes
+
+
+def test_unused_gpus_are_said() -> None:
+    (row,) = own_report(NIGHT, [run(81, measurement=replace(MEASURED, gpus_unused=1))], [], []).usage
+    assert used_words(row) == "asked for 7 d, ran 44 s at most; 1 of 2 GPUs were never used"
+    assert row.change == ("--time=0:10:00",)  # not gsub's: how it asked is not known
+
+
+def test_what_failed_last_is_to_do_until_it_completes() -> None:
+    failed = [run(81, "import_error"), run(82, "import_error", end=SINCE + 6000)]
+    found = own_report(NIGHT, failed, [], [])
+    assert found.to_do == (ToDo(why="train.sbatch failed 2 times: mind import_error", command="slurmwrap why 82"),)
+    later = run(83, end=SINCE + 7000, time_limit_s=600)
+    assert own_report(NIGHT, [*failed, later], [], []).to_do == ()
+    assert own_report(NIGHT, [run(84, "cancelled")], [], []).to_do == ()
+    assert own_report(NIGHT, [replace(failed[1], retry_at=UNTIL)], [], []).to_do == ()  # it is run again by itself
+    assert own_report(NIGHT, [run(85, "cpu_oom", end=UNTIL + 1)], [], []).to_do == ()  # not of this night
+
+
+def test_a_job_that_its_pre_run_cancelled_is_to_do_until_one_passes() -> None:
+    stopped, passed = prerun(81, Outcome.FAIL, SINCE + 5), prerun(82, Outcome.PASS, SINCE + 9)
+    known = [submission(81), submission(82)]
+    assert own_report(NIGHT, [], known, [stopped]).to_do == (
+        ToDo(why="job 81 was cancelled by its pre-run: train.py:7: NameError", command="slurmwrap why 81"),
+    )
+    assert own_report(NIGHT, [], known, [stopped, passed]).to_do == ()
+
+
+def test_nothing_of_an_administrators_is_left_and_a_users_own_blocked_input_is_named() -> None:
+    suspects = SuspectNodes(
+        nodes=("n7",), strikes=1, conclusive=True, causes=("x",), jobs=1, users=1, last_at=1, text=""
+    )
+    inputs = [
+        Blocked(
+            input=BlockedInput(digest="d", path="/d/a b", uid=uid, reason="/d/a b: truncated", at=1.0),
+            user="",
+            new=True,
+        )
+        for uid in (7, -1)
+    ]
+    night = replace(
+        NIGHT,
+        suspects=(suspects,),
+        blocked=tuple(inputs),
+        to_do=(ToDo(why="once it is repaired", command="slurmwrap nodes repaired n3 --resume"),),
+    )
+    found = own_report(night, [], [], [])
+    assert (found.own, found.suspects) == (True, ())
+    assert found.to_do == (
+        ToDo(
+            why="jobs that read /d/a b are refused until it changes: truncated",
+            command="slurmwrap inputs show '/d/a b'",
+        ),
+    )
