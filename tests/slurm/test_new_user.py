@@ -102,15 +102,16 @@ def _lay_out(seen: Seen) -> None:
 
 
 def _submit(today: Day, seen: Seen) -> None:
-    inside = ("srun", "-n1", "--mem=300") if seen.kind.inside else ()
     for words in seen.kind.submit:
-        given = words.format(*seen.jobs).split()
-        code, stdout, stderr = today.ask(*inside, seen.tool, *given, folder=seen.folder, config=dict(seen.kind.config))
-        seen.stderr += stderr
+        typed = [seen.tool, *words.format(*seen.jobs).split()]
+        if seen.kind.inside:  # at a terminal of its own
+            typed = ["script", "-qec", f"srun -n1 --mem=300 --pty {' '.join(typed)}", "/dev/null"]
+        code, stdout, stderr = today.ask(*typed, folder=seen.folder, config=dict(seen.kind.config))
+        seen.stderr += stdout + stderr if seen.kind.inside else stderr
         if code:
             seen.ends, seen.over = "REFUSED", True
             return
-        seen.jobs.append(int(re.findall(r"Submitted batch job (\d+)\n", stdout)[0]))
+        seen.jobs.append(int(re.findall(r"Submitted batch job (\d+)\s", stdout)[0]))
 
 
 def _wait_for_ends(today: Day) -> None:
