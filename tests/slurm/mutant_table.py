@@ -1,4 +1,6 @@
-"""The bugs of tests/scripts/mutants as the table of docs/prerun.md: `python tests/slurm/mutant_table.py` prints it.
+"""The bugs of tests/scripts/mutants as the tables of docs/prerun-reference.md.
+
+`python tests/slurm/mutant_table.py` prints them.
 
 test_mutants.py measures that each stage stands as it is written there; test_scripts.py the good scripts.
 """

@@ -54,7 +54,7 @@ def test_a_bug_is_stopped_where_the_table_says(answers: dict[str, Answer], mutan
 
 
 def test_the_documentation_holds_the_table() -> None:
-    text = (Path(__file__).parents[2] / "docs/prerun.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/prerun-reference.md").read_text(encoding="utf-8")
     assert table(MUTANTS).strip() in text, "python tests/slurm/mutant_table.py"
 
 

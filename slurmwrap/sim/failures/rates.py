@@ -38,7 +38,7 @@ NODE_CAUSES: Mapping[str, float] = MappingProxyType(
 GPU_CAUSES = ("gpu", "pcie")
 # docs/diagnosis.md: four sets of logs at first sight, (logs, share whose category was right).
 CLASSIFIED = ((130, 0.900), (130, 0.877), (45, 0.822), (110, 0.964))
-# docs/prerun.md: mutants of scripts. Bugs that three steps of one rank meet, and how many of them were stopped.
+# docs/prerun-reference.md: mutants of scripts that three steps of one rank meet, and how many of them were stopped.
 MUTANTS_MET, MUTANTS_STOPPED = 81, 79
 
 

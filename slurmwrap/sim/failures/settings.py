@@ -34,9 +34,9 @@ class FailureSettings:
     hand_delay_s: float = 7200.0  # assumed: until he notices and does
     # slurmwrap
     trial_s: float = 180.0  # assumed: three steps and what comes before them; a trial ends there
-    sees: float = rates.seen_share()  # of what one GPU meets within the trial; measured on mutants (docs/prerun.md)
+    sees: float = rates.seen_share()  # of what one GPU meets within the trial; docs/prerun-reference.md, mutants
     needs_company: float = 0.2  # assumed: of the multi-GPU jobs' faults, those that one rank does not meet
-    false_fails: float = 0.0  # of sound jobs; none in 60 scripts (docs/prerun.md)
+    false_fails: float = 0.0  # of sound jobs; none in 60 scripts (docs/prerun-reference.md)
     one_gpu_waits: float = 0.5  # assumed: one-GPU jobs that find no free GPU; the others are their own pre-run
     passed_before: float = 0.0  # assumed: jobs whose fingerprint passed before, so that they need no trial
     # assumed: of the jobs whose user had one of the same name and shape pre-run before, and it passed, those whose
