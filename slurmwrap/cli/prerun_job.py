@@ -101,6 +101,7 @@ class Judged:
 
     verdict: Verdict
     if_delayed: Verdict | None = None
+    delay: str = ""  # why the job could not start yet, where the trial was judged by that
     stopped: bool = False  # we were told to end
 
 
@@ -166,6 +167,8 @@ def _conclude(waiting: Waiting, directory: Path, judged: Judged, desk: Desk, voi
         harmless = judged.if_delayed is not None and judged.if_delayed.outcome is not Outcome.FAIL
         if harmless and judged.if_delayed and waiting.job_id and _cannot_start(str(waiting.job_id)):
             verdict = judged.if_delayed
+        if verdict.reason.startswith(judged.delay or DELAYED_NOW):
+            waiting = replace(waiting, fingerprint="")  # the same may end otherwise when the file is there
         record = conclude(waiting, verdict, desk)
         try:
             _publish(directory / inflight.VERDICT, verdict_to_json(verdict))
@@ -338,7 +341,7 @@ def _judged(trial: Trial) -> Judged:
         result = run_trial(spec, environ=os.environ, on_progress=report)
         verdict = judge(spec, result, classify)
         if verdict.outcome is not Outcome.FAIL:
-            return Judged(verdict)
+            return Judged(verdict, delay=spec.delay)
         if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify)
         return Judged(verdict, replace(if_delayed, measurement=None))
     except Stopped:
