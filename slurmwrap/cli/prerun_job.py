@@ -207,8 +207,8 @@ def _end_at(spec: TrialSpec, began: float) -> float:
 def _guests(crowd: _Crowd, first: Judged) -> None:
     """The jobs that wait for this pre-run. One whose arguments were tried has its own verdict at once.
 
-    While pre-runs are short the others are tried here, one after the other, and as long as all that were tried fail: a
-    failure speaks for the same arguments alone. Then a pass and an inconclusive verdict speak for those that are left,
+    The others are tried here, one after the other: as long as all fail, and after a pass while pre-runs are short. A
+    failure speaks for the same arguments alone; a pass and an inconclusive verdict speak for those that are left then,
     and they are released untried.
     """
     directory, voice = crowd.first.directory, crowd.voice
@@ -222,7 +222,7 @@ def _guests(crowd: _Crowd, first: Judged) -> None:
                 break
             guest = choose_next({one: trial.spec.args for one, trial in waiting.items()}, passed)
             started = time.time()
-            last = _try(guest, waiting[guest], tried, crowd)
+            last = _try(guest, _cut(waiting[guest], speaks, crowd), tried, crowd)
             longest = max(longest, time.time() - started)
             if last.verdict.outcome is Outcome.PASS:
                 passed |= set(waiting[guest].spec.args)
@@ -244,13 +244,22 @@ def _guests(crowd: _Crowd, first: Judged) -> None:
 
 
 def _goes_on(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) -> bool:
-    """Whether one more is tried: always after a failure; once one has passed, as long as the site wants it."""
+    """Whether one more is tried: as long as all failed; once one has passed, within the time that the site gives."""
     now = time.time()
     if crowd.until - now < _WORTH_S:
         return False
-    if last.outcome is Outcome.FAIL or _nobody_waited(last):
-        return True
-    return speaks.outcome is Outcome.PASS and has_time(now - crowd.began, longest_s, crowd.desk.config.prerun.sweep_s)
+    if speaks.outcome is Outcome.PASS:
+        return has_time(now - crowd.began, longest_s, crowd.desk.config.prerun.sweep_s)
+    return last.outcome is Outcome.FAIL or _nobody_waited(last)
+
+
+def _cut(trial: Trial, speaks: Verdict, crowd: _Crowd) -> Trial:
+    """The trial of one that attached, within this Slurm job's time and, once one has passed, that of the sweep."""
+    spec, now = trial.spec, time.time()
+    if speaks.outcome is not Outcome.PASS:
+        return replace(trial, spec=replace(spec, time_limit_s=min(spec.time_limit_s, crowd.until - now)))
+    left = min(spec.time_limit_s, crowd.until - now, crowd.began + crowd.desk.config.prerun.sweep_s - now)
+    return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0))
 
 
 def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[Guest, Trial]:
@@ -270,8 +279,7 @@ def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[Guest, Trial]:
 def _try(guest: Guest, trial: Trial, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
     """The fate of one that attached, by a trial of its own."""
     crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
-    left = min(trial.spec.time_limit_s, crowd.until - time.time())
-    judged = _judged(replace(trial, spec=replace(trial.spec, time_limit_s=left)))
+    judged = _judged(trial)
     tried[trial.spec.fingerprint] = judged
     _conclude(_waiting(trial), trial.directory, judged, crowd.desk, crowd.voice)
     return judged
