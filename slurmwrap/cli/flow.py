@@ -244,7 +244,11 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
 
 def _waits_too(prepared: Prepared) -> bool:
     """The pre-run has the job's dependency."""
-    return prepared.prerun in ("auto", "gate") and bool(prepared.request.value("dependency"))
+    if prepared.prerun not in ("auto", "gate", "profile") or not (dependency := prepared.request.value("dependency")):
+        return False
+    from slurmwrap.job.eligibility import can_share_dependency
+
+    return can_share_dependency(dependency)
 
 
 def _tells_little(request: JobRequest) -> bool:

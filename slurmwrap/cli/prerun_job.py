@@ -107,6 +107,7 @@ class Judged:
 
     verdict: Verdict
     if_delayed: Verdict | None = None
+    delay: str = ""  # why the job could not start yet, where the trial was judged by that
     stopped: bool = False  # we were told to end
 
 
@@ -172,6 +173,8 @@ def _conclude(waiting: Waiting, directory: Path, judged: Judged, desk: Desk, voi
         harmless = judged.if_delayed is not None and judged.if_delayed.outcome is not Outcome.FAIL
         if harmless and judged.if_delayed and waiting.job_id and _cannot_start(str(waiting.job_id)):
             verdict = judged.if_delayed
+        if verdict.reason.startswith(judged.delay or DELAYED_NOW):
+            waiting = replace(waiting, fingerprint="")  # the same may end otherwise when the file is there
         record = conclude(waiting, verdict, desk)
         try:
             _publish(directory / inflight.VERDICT, verdict_to_json(verdict))
@@ -224,8 +227,8 @@ def _end_at(spec: TrialSpec, began: float) -> float:
 def _guests(crowd: _Crowd, first: Judged) -> None:
     """The jobs that wait for this pre-run. One whose arguments were tried has its own verdict at once.
 
-    While pre-runs are short the others are tried here, one after the other, and as long as all that were tried fail: a
-    failure speaks for the same arguments alone. Then a pass and an inconclusive verdict speak for those that are left,
+    The others are tried here, one after the other: as long as all fail, and after a pass while pre-runs are short. A
+    failure speaks for the same arguments alone; a pass and an inconclusive verdict speak for those that are left then,
     and they are released untried.
     """
     directory, voice = crowd.first.directory, crowd.voice
@@ -239,7 +242,7 @@ def _guests(crowd: _Crowd, first: Judged) -> None:
                 break
             guest = choose_next({one: trial.spec.args for one, trial in waiting.items()}, passed)
             started = time.time()
-            last = _try(guest, waiting[guest], tried, crowd)
+            last = _try(guest, _cut(waiting[guest], speaks, crowd), tried, crowd)
             longest = max(longest, time.time() - started)
             if last.verdict.outcome is Outcome.PASS:
                 passed |= set(waiting[guest].spec.args)
@@ -261,13 +264,22 @@ def _guests(crowd: _Crowd, first: Judged) -> None:
 
 
 def _goes_on(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) -> bool:
-    """Whether one more is tried: always after a failure; once one has passed, as long as the site wants it."""
+    """Whether one more is tried: as long as all failed; once one has passed, within the time that the site gives."""
     now = time.time()
     if crowd.until - now < _WORTH_S:
         return False
-    if last.outcome is Outcome.FAIL or _nobody_waited(last):
-        return True
-    return speaks.outcome is Outcome.PASS and has_time(now - crowd.began, longest_s, crowd.desk.config.prerun.sweep_s)
+    if speaks.outcome is Outcome.PASS:
+        return has_time(now - crowd.began, longest_s, crowd.desk.config.prerun.sweep_s)
+    return last.outcome is Outcome.FAIL or _nobody_waited(last)
+
+
+def _cut(trial: Trial, speaks: Verdict, crowd: _Crowd) -> Trial:
+    """The trial of one that attached, within this Slurm job's time and, once one has passed, that of the sweep."""
+    spec, now = trial.spec, time.time()
+    if speaks.outcome is not Outcome.PASS:
+        return replace(trial, spec=replace(spec, time_limit_s=min(spec.time_limit_s, crowd.until - now)))
+    left = min(spec.time_limit_s, crowd.until - now, crowd.began + crowd.desk.config.prerun.sweep_s - now)
+    return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0))
 
 
 def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[Guest, Trial]:
@@ -287,10 +299,9 @@ def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[Guest, Trial]:
 def _try(guest: Guest, trial: Trial, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
     """The fate of one that attached, by a trial of its own."""
     crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
-    left = min(trial.spec.time_limit_s, crowd.until - time.time())
-    judged = _judged(replace(trial, spec=replace(trial.spec, time_limit_s=left)))
-    if judged.verdict.layer == "timeout" and left < trial.spec.time_limit_s:
-        judged = replace(judged, verdict=replace(judged.verdict, lasting=False))  # with all of its time it may tell
+    judged = _judged(trial)
+    if judged.verdict.layer == "timeout":  # its time was cut: with all of it, it may tell
+        judged = replace(judged, verdict=replace(judged.verdict, lasting=False))
     tried[trial.spec.fingerprint] = judged
     _conclude(_waiting(trial), trial.directory, judged, crowd.desk, crowd.voice)
     return judged
@@ -369,7 +380,7 @@ def _run_and_judge(trial: Trial, began: float) -> Judged:
         result = run_trial(spec, environ=_environment(), on_progress=report)
         verdict = judge(spec, result, classify)
         if verdict.outcome is not Outcome.FAIL:
-            return Judged(verdict)
+            return Judged(verdict, delay=spec.delay)
         if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify)
         return Judged(verdict, replace(if_delayed, measurement=None))
     except Stopped:

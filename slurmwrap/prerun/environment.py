@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurmwrap.prerun.job_variables import REPLACED
 from slurmwrap.prerun.walk import SUBMIT_DIR
 
 TYPE_CHECKING = False
@@ -80,6 +79,8 @@ def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostnam
     found = {**_one_node(spec), "SLURM_JOB_NODELIST": node, "SLURM_NODELIST": node, "SLURM_SUBMIT_DIR": spec.chdir}
     found |= environ
     found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
+    from slurmwrap.prerun.job_variables import REPLACED  # not needed by gsub itself
+
     for name, other in REPLACED.items():
         if name in spec.environment:
             found.pop(other, None)

@@ -9,7 +9,6 @@ from slurmwrap import stages
 from slurmwrap.cluster.limits import Quotas
 from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import StaticFailed
-from slurmwrap.job.eligibility import can_share_dependency, find_delay
 from slurmwrap.job.render import render
 from slurmwrap.job.request import JobRequest, Wish
 from slurmwrap.placement.field import LATER
@@ -44,7 +43,7 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     mark = fingerprint(request, entry_files, desk.environ)
     inputs = desk.trials.named_files(request)
     early = desk.slurm.snapshot() if request.setting("reservation") else None  # when does it begin?
-    delay = find_delay(request, desk.clock.now(), early.reservation_begins if early else {})
+    delay = _delay(request, early, desk)
     findings, forced = _checked(request, desk, mark, inputs, delay)
     stages.reached("fingerprint and checks")
     snapshot = early or desk.slurm.snapshot()
@@ -106,6 +105,15 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
         held_out=held_out,
         delay=delay,
     )
+
+
+def _delay(request: JobRequest, snapshot: Snapshot | None, desk: Desk) -> str:
+    """Why the job cannot start yet by its own request; "" when it can."""
+    if not any(request.setting(option) for option in (*LATER, "priority", "reservation")):
+        return ""
+    from slurmwrap.job.eligibility import find_delay
+
+    return find_delay(request, desk.clock.now(), snapshot.reservation_begins if snapshot else {})
 
 
 def _planned(
@@ -226,8 +234,11 @@ def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str
         return mode, "as asked"
     if request.own.prerun is None and (option := next((o for o in _BATCH_CONTAINER if request.setting(o)), "")):
         return "off", f"slurmwrap need not be in the container of --{option}; --prerun=auto tries it there"
-    if not can_share_dependency(request.value("dependency") or ""):
-        return "off", f"its pre-run cannot wait for --dependency={request.value('dependency')}"
+    if dependency := request.value("dependency"):
+        from slurmwrap.job.eligibility import can_share_dependency
+
+        if not can_share_dependency(dependency):
+            return "off", f"its pre-run cannot wait for --dependency={dependency}"
     if request.shape.gpus < settings.min_gpus:
         return "off", f"fewer than {settings.min_gpus} GPUs"
     if request.own.prerun_steps is None and desk.memory.passed(mark):

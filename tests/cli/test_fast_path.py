@@ -32,6 +32,7 @@ PLANNED = {
     "job": {
         *("command_line", "getopt", "glance", "measurement", "options", "parse", "passthrough"),
         *("render", "request", "script", "shape"),
+        "eligibility",  # --hold, --begin, --dependency, --reservation alone
     },
     "placement": {
         *("asked", "avoid", "field", "levels", "locality", "need", "network", "outlook", "place"),
