@@ -59,7 +59,8 @@ class Patience:
         if self._steps_come:
             return
         if now - self._ports_at >= _AS_SELDOM_S:
-            self._ports, self._ports_at = listening(processes), now
+            asked = not self._expectation.may_train or self._idle()  # who trains pays nothing for this
+            self._ports, self._ports_at = listening(processes) if asked else (), now
             self._listens_since = (self._listens_since or now) if self._ports else None
         self.take(look_at(now, processes))
         for process in () if self._expectation.may_train else processes:
@@ -91,7 +92,7 @@ class Patience:
                 f"nothing in its code trains, and it listens on {_named(self._ports)}: a server waits for its clients"
             )
         if seconds >= min(NO_PYTHON_S, self._no_training_s) and not python:
-            return "it only sleeps" if self._idle(now) else "no Python is in it whose steps could be seen"
+            return "it only sleeps" if self._idle() else "no Python is in it whose steps could be seen"
         if seconds >= self._no_training_s:
             torch = "torch is used without an optimizer, and " if marked(self._step_dir, "torch") else ""
             return f"{torch}nothing in its code trains"
@@ -107,11 +108,13 @@ class Patience:
             return f"{reading.count} batches went through it without an optimizer: it evaluates"
         if self._generates_since is not None and now - self._generates_since >= AT_WORK_S:
             return f"it generated text for {now - self._generates_since:.0f} s without an optimizer"
-        if self._listens_since is not None and now - self._listens_since >= AT_WORK_S and self._idle(now):
+        if self._listens_since is not None and now - self._listens_since >= AT_WORK_S and self._idle():
             return f"it listens on {_named(self._ports)} and does nothing else: a server waits for its clients"
         return ""
 
-    def _idle(self, now: float) -> bool:
+    def _idle(self) -> bool:
+        if not self._looks:
+            return False
         first, last = self._looks[0], self._looks[-1]
         if last.at - first.at < IDLE_S or any(look.blocked for look in self._looks):
             return False

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from slurmwrap.prerun import patience as module
 from slurmwrap.prerun.patience import AT_WORK_S, IDLE_S, Look, Patience, listening
 from slurmwrap.prerun.result import StepReading
 
@@ -90,3 +91,21 @@ def test_waiting_for_a_disk_is_no_sleep(tmp_path: Path) -> None:
     for at in range(int(IDLE_S) + 15):
         one.take(Look(at=float(at), cpu_s=0.0, io_bytes=0.0, python=False, blocked=True))
     assert "only sleeps" not in one.ended(30.0, NOTHING)
+
+
+@pytest.mark.parametrize(("cores", "serves"), [(0.0, True), (0.5, False)])
+def test_a_server_whose_code_could_train_is_known_by_its_port_and_its_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: float, serves: bool
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "listening", lambda processes: (8000,))
+    monkeypatch.setattr(
+        module,
+        "look_at",
+        lambda at, processes: Look(at=at, cpu_s=at * cores, io_bytes=0.0, python=True, blocked=False),
+    )
+    one, why = patience(tmp_path, may_train=True), ""
+    while now < 120 and not why:
+        one.look(now, ())
+        why, now = one.ended(now, NOTHING), now + 1.0
+    assert ("it listens on port 8000 and does nothing else" in why) is serves
