@@ -23,7 +23,7 @@ from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.retry.wanted import moment_of, state_of
 from slurmwrap.store.plain import to_plain
 
-HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "result")
+HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "~result")
 _PER_LINE = 20  # runs that are read for each line, for arrays are folded
 
 

@@ -78,8 +78,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "holdout": (
             _G,
             "share of jobs",
-            """So many jobs, chosen at random, have no pre-run, so that the report can measure what pre-runs save; 0.05 is
-            enough for most sites, 0: none.""",
+            """So many jobs, chosen at random, have no pre-run, so that the report can measure what pre-runs save; 0.05
+            is enough for most sites, 0: none.""",
         ),
         "overlay": (
             _G,
