@@ -14,7 +14,7 @@ from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
 from slurmwrap.retry.submission import Submission
 from slurmwrap.retry.wanted import NO_FAILURES, failed, moment_of, state_of
 
-HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "~result", "decision", "~to do")
+HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision", "~to do")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,7 @@ def test_tasks_alike_share_a_line_and_what_waits_is_listed(slurmwrap: Run, own: 
     assert head.split() == ["job", "name", "GPUs", "runs", "last", "result", "decision", "to", "do"]
     assert [" ".join(re.sub(r" \d\d-\d\d \d\d:\d\d", "", line).split()) for line in lines] == [
         "99 later 2 not ended",
-        "81 train 8 3 NCCL error retry 3 actions",
+        "81 train 8 3 NCCL error retry 3 actio…",
         "77_[0-2] (3) sweep 1 out of GPU memory stop",
         "77_3 sweep 1 completed",
     ]
