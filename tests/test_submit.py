@@ -1158,7 +1158,7 @@ def test_of_a_dead_pre_run_another_job_that_has_an_id_since_is_left_alone(tmp_pa
     assert sweep.let_go() == [("103", "now")]
     assert sweep.said[-2:] == [
         "job 101 is left alone: Slurm gave the id to another job since",
-        "job 103 was let go: its pre-run is gone",
+        "job 103 was released: its pre-run is gone",
     ]
 
 

@@ -24,7 +24,7 @@ from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
 from slurmwrap.retry.wanted import moment_of, state_of
 from slurmwrap.store.plain import to_plain
 
-HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "result")
+HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "~result")
 _NONE = "No run is known of this time."
 _NOT_LOOKED = "No run is stored of this time; what ended since the last look is not known."
 _PER_LINE = 20  # runs that are read for each line, for arrays are folded

@@ -19,7 +19,7 @@ from slurmwrap.diagnosis.kernel import AMBIGUOUS, KernelWord, kernel_word
 from slurmwrap.diagnosis.lines import Log, cut_rows, read_log, strip_prefix
 from slurmwrap.diagnosis.marks import DECISIVE, ORDINARY, STRONG, Mark, find_marks
 from slurmwrap.diagnosis.node_words import UNREAD
-from slurmwrap.diagnosis.output_end import find_error_at_end
+from slurmwrap.diagnosis.output_end import find_error_at_end, may_end_in_error
 from slurmwrap.diagnosis.progress import Progress, find_progress
 from slurmwrap.diagnosis.remaining import find_remaining
 from slurmwrap.diagnosis.roots import SPEAKS_OF_PEERS, View, find_root
@@ -77,7 +77,8 @@ def classify(evidence: Evidence, *, signatures: SignatureSet | None = None) -> D
 
 def _of_completed(evidence: Evidence, known: SignatureSet) -> Diagnosis:
     """A success, unless the output ends with an error: that is neither a success nor a failure."""
-    logs = tuple(map(read_log, evidence.logs))
+    suspect = any(may_end_in_error(tail.text) for tail in evidence.logs)
+    logs = tuple(map(read_log, evidence.logs)) if suspect else ()
     end = find_error_at_end(logs)
     if end is None:
         return _plain(SUCCESS, "slurm.completed", 0.99, _slurm_cites(evidence))

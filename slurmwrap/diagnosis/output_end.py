@@ -73,6 +73,8 @@ _LOSS = re.compile(
 )
 _NOT_OF_TRAINING = re.compile(r"\b(?:val(?:id\w{0,6})?|eval\w{0,6}|test\w{0,3}|dev|best|min|lowest)\b", re.IGNORECASE)
 _BROKEN = ("nan", "inf")
+_HINTS = ("Traceback", "Error: ", "error: ", ": line ", "can't open file")
+_NAN_HINTS = ("nan", " inf", "=inf", ":inf", "(inf", "-inf", "+inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,12 @@ class OutputEnd:
     start: int
     row: int
     nan: bool = False
+
+
+def may_end_in_error(text: str) -> bool:
+    """Whether it is worth reading: most jobs that complete have none of these words."""
+    lower = text.lower()
+    return any(hint in text for hint in _HINTS) or any(hint in lower for hint in _NAN_HINTS)
 
 
 def find_error_at_end(logs: Sequence[Log]) -> OutputEnd | None:

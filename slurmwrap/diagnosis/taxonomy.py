@@ -41,7 +41,7 @@ TITLES = MappingProxyType(
         "cuda_version_mismatch": "CUDA version mismatch",
         "mpi_error": "MPI error",
         "mpi_runtime_failure": "MPI process lost",
-        "nccl_error": "NCCL communication error",
+        "nccl_error": "NCCL error",
         "address_in_use": "network port in use",
         "gpu_ecc_error": "GPU memory fault (ECC)",
         "gpu_hardware": "GPU hardware fault",

@@ -32,7 +32,7 @@ def release_gates(run: Pass) -> None:
         )
         try:
             run.edges.slurm.apply(action)
-            run.edges.say(f"job {submission.job_id} was let go: {action.because}")
+            run.edges.say(f"job {submission.job_id} was released: {action.because}")
         except SlurmUnreachable:
             raise
         except SlurmError as error:

@@ -33,7 +33,7 @@ def test_the_composed_day(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_p
     assert lines[0].split() == ["job", "name", "user", "GPUs", "ended", "h:min", "result"]
     assert [line for line in result.stdout.splitlines() if width(line) > 80] == []
     assert "\x1b" not in result.stdout
-    shown = [(line.split()[0], "pre-run  semantic_error" in line) for line in lines[1:]]
+    shown = [(line.split()[0], "pre-run  wrong use" in line) for line in lines[1:]]
     assert ("170", True) in shown
     assert "102" not in {job for job, _ in shown}, "a pre-run is no run of its own"
     assert [job for job, _ in shown if job == "101"] == ["101", "101"]
@@ -116,8 +116,8 @@ def test_tasks_that_ended_alike_share_a_line_and_users_are_shown_only_where_they
     )
     assert told(*runs, other) == [
         "job           name      GPUs  ended        h:min  result",
-        "80            no\\nname     1  11-21 07:00   1:00  gpu_oom",
-        "77_[0-2] (3)  sweep        1  11-21 06:01   0:01  gpu_oom",
+        "80            no\\nname     1  11-21 07:00   1:00  out of GPU memory",
+        "77_[0-2] (3)  sweep        1  11-21 06:01   0:01  out of GPU memory",
         "",
         "4 runs, 4 failed (100 %), 1.05 GPU-hours, 1.05 of them in failed runs.",
     ]
@@ -125,7 +125,7 @@ def test_tasks_that_ended_alike_share_a_line_and_users_are_shown_only_where_they
     assert told(runs[0], bob)[:3] == [
         "job   name      user  GPUs  ended        h:min  result",
         "80    no\\nname  bob      1  11-21 07:00         out of memory",
-        "77_0  sweep     ada      1  11-21 06:01   0:01  gpu_oom",
+        "77_0  sweep     ada      1  11-21 06:01   0:01  out of GPU memory",
     ]
 
 

@@ -63,7 +63,7 @@ def test_a_failed_prerun_is_told_before_any_reconcile(slurmwrap: Run, tmp_path: 
     lines = result.stdout.splitlines()
     assert lines[0] == "Job 81 train"
     assert "PRE-RUN (job 82) failed after 3 s" in lines
-    assert "  import_error: exit code 1" in lines
+    assert "  missing Python module: exit code 1" in lines
     assert "  Job 81 was cancelled before it started: 8 GPUs kept free." in lines
     assert slurmwrap("why", "81").stdout == slurmwrap("why", "82").stdout == result.stdout
     assert not (tmp_path / "slurmwrap" / "user.db").exists()
@@ -76,7 +76,7 @@ def test_root_asks_the_sites_database(slurmwrap: Run, fill: Fill, day: dict[str,
     fill(tmp_path / "site" / "site.db", day, NOW - day["until"])
     result = slurmwrap("why", "101", site=True)
     assert "RUN 1 FAILED" in result.stdout
-    assert "  gpu_hardware (infrastructure, node n3, 90 % sure)" in result.stdout.splitlines()
+    assert "  GPU hardware fault (gpu_hardware): infrastructure, node n3, 90 % sure" in result.stdout.splitlines()
     assert "  done: scontrol requeuehold 101" in result.stdout.splitlines()
     assert "RUN 2 COMPLETED" in result.stdout
     array = json.loads(slurmwrap("why", "110", "--json", site=True).stdout)
@@ -172,7 +172,7 @@ def test_a_user_reads_what_the_site_sealed_for_him_and_nobody_else_does(open_dir
 
     his = why(65534, "88_1")
     assert (his.returncode, "cannot be read" in his.stderr) == (0, False)
-    assert "  gpu_oom (user program, 100 % sure)" in his.stdout.splitlines()
+    assert "  out of GPU memory (gpu_oom): user program, 100 % sure" in his.stdout.splitlines()
     assert why(65534).stdout == his.stdout
     assert why(65534, "90").stdout.splitlines()[2:] == his.stdout.splitlines()[2:]
     other = why(12345, "88_1")
@@ -259,7 +259,7 @@ def test_tasks_that_failed_alike_are_one_story(slurmwrap: Run, own: Path) -> Non
         "TASK 77_33 FAILED, exit code 1",
         "TASK 77_40 COMPLETED",
     ]
-    assert "  Told of 77_0, the first one (slurmwrap why 77_0):" in lines
+    assert "  The first one is 77_0 (slurmwrap why 77_0):" in lines
     assert "on n[1-4]." in page and page.count("slurm-77_0.out:44") == 1
     assert len(lines) < 50
     assert slurmwrap("why", "77", "--verbose").stdout.count("RUN ") == 34
@@ -282,8 +282,8 @@ def test_of_many_runs_the_last_is_told_and_the_ledger_shown(slurmwrap: Run, own:
     lines = slurmwrap("why", "81").stdout.splitlines()
     assert [line for line in lines if line.startswith("RUN ")] == ["RUN 4 FAILED, exit code 1"]
     table = lines[lines.index("4 RUNS") + 2 : lines.index("4 RUNS") + 6]
-    assert [line.split()[-2:] for line in table] == [["nccl_error", "retry"]] * 3 + [["nccl_error", "stop"]]
-    assert ["nccl_error", "4", "3", "3", "0"] in [line.split() for line in lines]
+    assert [line.split()[-3:] for line in table] == [["NCCL", "error", "retry"]] * 3 + [["NCCL", "error", "stop"]]
+    assert ["NCCL", "error", "4", "3", "3", "0"] in [line.split() for line in lines]
     assert slurmwrap("why", "81", "-v").stdout.count("RUN ") == 4
 
 

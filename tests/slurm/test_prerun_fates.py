@@ -156,7 +156,7 @@ def test_a_gate_whose_pre_run_is_gone_is_opened_by_the_next_look(lab: Lab, home:
         lab.wait_job(trial, {"CANCELLED"}, timeout=60)
         assert lab.states(job) + lab.states(second) == ["PENDING", "PENDING"]
         done = ask(lab, home, "reconcile", "--user")
-        assert f"job {job} was let go: its pre-run is gone" in done.stderr, done.stderr
+        assert f"job {job} was released: its pre-run is gone" in done.stderr, done.stderr
         lab.wait_job(job, {"COMPLETED"}, timeout=60)
         lab.wait_job(second, {"COMPLETED"}, timeout=60)
 
@@ -398,7 +398,7 @@ def test_a_pre_run_whose_node_loses_its_power_delays_its_job_by_the_grace_at_mos
         os.kill(pid, signal.SIGKILL)
     lab.wait_job(trial, {"NODE_FAIL"}, timeout=100)
     lab.wait_job(job, {"COMPLETED"}, timeout=150)
-    assert "was let go" not in ask(lab, home, "reconcile", "--user").stderr  # it ran already
+    assert "was released" not in ask(lab, home, "reconcile", "--user").stderr  # it ran already
     rows = {row["prerun_job_id"]: row["state"] for row in prerun(lab, home, "list", "--all")["rows"]}
     assert rows[trial] == "lost"
 
