@@ -464,7 +464,7 @@ def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
     prepared = prepare(request("--force"), at)
     assert prepared.inputs == ("/data/copy.pt",)
     assert [text.partition(":")[0] for text in prepared.forced] == ["input /data/copy.pt is blocked"]
-    assert prepared.warnings[0].message.startswith("submitted all the same (--force): input /data/copy.pt is blocked")
+    assert prepared.warnings[0].message.startswith("submitted in spite of this (--force): input /data/copy.pt is blocked")
     send(prepared, at, trial)
     assert memory.submissions[0].forced == prepared.forced
 
@@ -479,11 +479,11 @@ def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
         (BlockedInput(digest="d", path="/x", uid=1001, reason="old", at=NOW), r"old \(by yourself on "),
         (
             BlockedInput(digest="d", path="", uid=-1, reason="jobs of several users failed of it", at=NOW, job_id=9),
-            r"jobs of several users failed of it \(for everybody, since job 9 on ",
+            r"jobs of several users failed of it \(for all users, since job 9 on ",
         ),
         (
             BlockedInput(digest="d", path="", uid=-1, reason="labels are shifted", at=NOW),
-            r"labels are shifted \(for everybody, by an administrator on ",
+            r"labels are shifted \(for all users, by an administrator on ",
         ),
         (BlockedInput(digest="d", path="", uid=1002, reason="it made job 5 fail", at=NOW, job_id=5), ""),
     ],
@@ -917,7 +917,7 @@ def test_an_open_incident_that_may_hit_the_job_is_one_warning_and_it_is_submitte
     since = time.strftime("%H:%M", time.localtime(NOW - 600))
     assert warned(open_one("path /home")) == [
         f"storage_io on /home since {since} (7 jobs of 3 users): the job may fail the same way; "
-        "it is submitted all the same"
+        "it is submitted anyway"
     ]
     slurm = FakeSlurm()
     at = desk(slurm, FakeMemory(), published=Published(at=NOW, incidents=(open_one("cluster"),)))

@@ -80,7 +80,7 @@ def test_a_file_system_that_is_away_is_one_incident(own_lab: Lab, scratch: Path)
     assert there.returncode == 0, there.stderr
     (warning,) = [line for line in there.stderr.splitlines() if "storage_io" in line]
     assert warning.startswith(f"gsub: warning: storage_io on {scratch} since ")
-    assert warning.endswith("(5 jobs of 2 users): the job may fail the same way; it is submitted all the same")
+    assert warning.endswith("(5 jobs of 2 users): the job may fail the same way; it is submitted anyway")
     elsewhere = lab.run(["gsub", "--prerun=off", "--hold", "--wrap=true", "--gres=gpu:1", "--mem=200"], BOB)
     assert elsewhere.returncode == 0 and "storage_io" not in elsewhere.stderr, elsewhere.stderr
     report = lab.slurmwrap("report").stdout
