@@ -447,7 +447,9 @@ def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
     prepared = prepare(request("--force"), at)
     assert prepared.inputs == ("/data/copy.pt",)
     assert [text.partition(":")[0] for text in prepared.forced] == ["input /data/copy.pt is blocked"]
-    assert prepared.warnings[0].message.startswith("submitted in spite of this (--force): input /data/copy.pt is blocked")
+    assert prepared.warnings[0].message.startswith(
+        "submitted in spite of this (--force): input /data/copy.pt is blocked"
+    )
     send(prepared, at, trial)
     assert memory.submissions[0].forced == prepared.forced
 
@@ -787,8 +789,7 @@ def open_one(scope: str) -> OpenIncident:
 def test_an_open_incident_that_may_hit_the_job_is_one_warning_and_it_is_submitted_all_the_same() -> None:
     since = time.strftime("%H:%M", time.localtime(NOW - 600))
     assert warned(open_one("path /home")) == [
-        f"storage_io on /home since {since} (7 jobs of 3 users): the job may fail the same way; "
-        "it is submitted anyway"
+        f"storage_io on /home since {since} (7 jobs of 3 users): the job may fail the same way; it is submitted anyway"
     ]
     slurm = FakeSlurm()
     at = desk(slurm, FakeMemory(), published=Published(at=NOW, incidents=(open_one("cluster"),)))
