@@ -26,7 +26,8 @@ def test_a_missing_directory_of_error_is_refused_before_slurm_loses_the_job(find
     assert findings() == (
         Finding(
             severity=Severity.ERROR,
-            message=f"--error runs/%j.err: there is no directory {open_dir}/runs; the job would fail and write no output",
+            message=f"--error runs/%j.err: there is no directory {open_dir}/runs; "
+            "the job would fail and write no output",
             file=f"{open_dir}/job.sbatch",
             line=3,
             fix=f"mkdir -p {open_dir}/runs",
