@@ -903,6 +903,31 @@ def test_without_hooks_each_run_is_judged_by_what_it_added_to_the_output(tmp_pat
     assert logs.begins == [{}, {first.std_out: [100, "m100"]}]
 
 
+class WrittenLogs(FakeLogs):
+    """Output that ends with an error, last written at `modified`."""
+
+    def __init__(self, modified: float) -> None:
+        super().__init__()
+        self.modified = modified
+
+    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+        return (LogTail(name=record.std_out, text=BUG, modified=self.modified),)
+
+
+@pytest.mark.parametrize(("after_s", "category"), [(0, "completed_with_error"), (600, "success")])
+def test_a_file_that_a_later_job_wrote_says_nothing_of_one_that_completed(
+    tmp_path: Path, after_s: float, category: str
+) -> None:
+    world = World(tmp_path, scope=Scope(user="alice", uid=1001))
+    done = job(86, state="COMPLETED", exit_code=0, reason="None")
+    assert done.end_time is not None
+    world.logs = WrittenLogs(done.end_time + after_s)
+    world.add(done)
+    world.run()
+    assert category_of(world, done) == (category, "none")
+    assert world.store.strikes(since=0) == ()
+
+
 class FullSpool(MemorySpool):
     """A spool whose files cannot be removed, as on a read-only file system."""
 

@@ -47,8 +47,9 @@ def tell(
     told = {attempt.attempt for attempt in story.attempts}
     waits = [waited_line(delay) for delay in story.delays if delay.attempt not in told]
     sections.append(look.wrapped(line, "  ", "    ") for line in waits)
-    sections.append(_next(next_step(story), look))
-    sections += [*(() if stopped else trials), *_planned(story, look)]
+    planned = [*(() if stopped else trials), *_planned(story, look)]
+    following = [_next(next_step(story), look)]
+    sections += [*following, *planned] if _has_ended(story) else [*planned, *following]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
@@ -58,7 +59,7 @@ def _planned(story: Story, look: Look) -> Iterator[Iterable[str]]:
         yield (look.paint("PRE-RUN", "bold") + " left out at random (prerun.holdout), to measure what pre-runs save",)
     later = [p for p in story.preruns if p.verdict.outcome is not Outcome.FAIL and any(map(_is_real, p.changes))]
     changes = story.submission.changes if story.submission is not None else ()
-    if not look.verbose and (stopped_by_prerun(story) or any(run.diagnosis for run in _started(story))):
+    if not look.verbose and _has_ended(story):
         real = sum(map(_is_real, changes)) + sum(sum(map(_is_real, p.changes)) for p in later)
         if real:
             yield (look.paint(f"gsub changed {count(real, 'option')} of it (-v shows what and why).", "dim"),)
@@ -67,6 +68,11 @@ def _planned(story: Story, look: Look) -> Iterator[Iterable[str]]:
         yield _changes("ASKED AND CHANGED", changes, story.submission.plan, look)
     for prerun in later:
         yield _changes("AFTER THE PRE-RUN", prerun.changes, prerun.plan, look)
+
+
+def _has_ended(story: Story) -> bool:
+    """Whether there is an end to explain: then that and what to do stand first."""
+    return stopped_by_prerun(story) or any(run.diagnosis for run in _started(story))
 
 
 def _is_real(change: Mapping[str, Any]) -> bool:

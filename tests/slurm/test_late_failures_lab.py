@@ -62,7 +62,7 @@ def test_a_run_that_completed_with_an_error_is_told_apart_and_a_late_one_can_be_
     script = work / "crash.sbatch"
     assert "Completed, but its output ends with AttributeError (crash.py:4)." in told["crash"]
     assert "gsub had warned at submission: " not in told["sound"]
-    assert told["crash"].endswith(f"gsub --prerun=only --prerun-steps 180 {script}")
+    assert f"gsub --prerun=only --prerun-steps 180 {script}" in told["crash"]
     assert "training diverged (NaN) (model_diverged): user program" in told["nan"]
     assert "NEXT Nothing: it completed." in told["sound"]
     assert "late.py:4: NameError: name 'args' is not defined" in told["late"].partition("gsub had warned")[2]
