@@ -226,9 +226,18 @@ def test_gsub_warns_at_submission(day: Day, name: str) -> None:
     assert [phrase for phrase in KINDS[name].says if not re.search(phrase, said)] == [], said
 
 
+@pytest.fixture(scope="module")
+def pages(day: Day) -> dict[str, str]:
+    """What `slurmwrap why` says of each job for which the table names something."""
+    asked = [name for (name, tool), one in day.seen.items() if tool == "gsub" and one.jobs]
+    asked = [name for name in asked if KINDS[name].why or KINDS[name].why_not]
+    with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
+        return dict(zip(asked, pool.map(day.why, asked), strict=True))
+
+
 @pytest.mark.parametrize("name", _rows("why", "why_not"))
-def test_why_names_the_cause(day: Day, name: str) -> None:
-    page = day.why(name)
+def test_why_names_the_cause(pages: dict[str, str], name: str) -> None:
+    page = pages[name]
     assert [phrase for phrase in KINDS[name].why if not re.search(phrase, page)] == [], page
     assert [phrase for phrase in KINDS[name].why_not if re.search(phrase, page)] == [], page
 
