@@ -123,7 +123,7 @@ def test_drawings_and_tables_have_names_for_those_who_do_not_see_them(opened: Op
     ]  # fmt: skip
     assert page.get_by_role("img", name="GPU-hours over time").count() == 1
     table = page.get_by_role("region", name="What failed").get_by_role("table")
-    assert table.get_by_role("rowheader", name="gpu_hardware").count() == 1
+    assert table.get_by_role("rowheader", name="GPU hardware fault").count() == 1
     assert table.get_by_role("columnheader").count() > 8
 
 

@@ -296,11 +296,12 @@ def test_what_the_gate_is_told_is_shown(slurmwrap: Run, tmp_path: Path, monkeypa
     assert "is told nothing" in slurmwrap("nodes", "gate").stdout
     (tmp_path / "published").mkdir(mode=0o755)
     publisher = FilePublisher(tmp_path / "published", "", seal=lambda payload, **_: payload)
-    faults = tuple(Fault(node=f"n{i}", cause="gpu_hardware", since=NOW - 60) for i in (1, 2, 3))
-    publisher.tell_gate(Gate(at=NOW, until=NOW + 600, allowed=True, faults=faults))
+    now = time.time()  # not the module's: on a slow machine that permit would have ended
+    faults = tuple(Fault(node=f"n{i}", cause="gpu_hardware", since=now - 60) for i in (1, 2, 3))
+    publisher.tell_gate(Gate(at=now, until=now + 600, allowed=True, faults=faults))
     if os.geteuid():
         return
     first, _, line = slurmwrap("nodes", "gate").stdout.splitlines()
     assert first.endswith("the gate may refuse.") and line.split()[:2] == ["n[1-3]", "gpu_hardware"]
-    publisher.tell_gate(Gate(at=NOW - 700, until=NOW - 100, allowed=False))
+    publisher.tell_gate(Gate(at=now - 700, until=now - 100, allowed=False))
     assert "the gate refuses nothing" in slurmwrap("nodes", "gate").stdout

@@ -31,5 +31,6 @@ def test_a_verdict_says_how_long_was_tried(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     spec = TrialSpec(trial_dir=str(tmp_path), script=str(tmp_path / "script"))
     request = JobRequest(script=Script(path=None, name="wrap", content=b""))
-    verdict, stopped = prerun_job._verdict(Trial(tmp_path, spec, request, PlacementPlan(), "now", (), None))
-    assert (verdict.outcome.value, verdict.seconds, stopped) == ("inconclusive", 590.0, isinstance(ends, Stopped))
+    judged = prerun_job._judged(Trial(tmp_path, spec, request, PlacementPlan(), "now", (), None, 600.0))
+    found = (judged.verdict.outcome.value, judged.verdict.seconds, judged.stopped)
+    assert found == ("inconclusive", 590.0, isinstance(ends, Stopped))

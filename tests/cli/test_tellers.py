@@ -84,7 +84,7 @@ def test_an_array_s_tasks_that_fail_alike_are_one_message(tmp_path: Path, monkey
     assert post.sent == []
     publisher.end_pass()
     named = "10 tasks of array 77 so far: 77_3, 77_4, 77_5, 77_6, 77_7, 77_8, 77_9, 77_10, ..."
-    first = ("Slurm array 77 train: 10 tasks failed: gpu_oom", named)
+    first = ("Slurm array 77 train: 10 tasks failed: out of GPU memory", named)
     assert post.sent == [first]
     other = replace(DIAGNOSIS, category="cpu_oom", signature="slurm.state_out_of_memory")
     publisher.tell_owner(task(20), ())  # later, of the same cause
@@ -92,7 +92,7 @@ def test_an_array_s_tasks_that_fail_alike_are_one_message(tmp_path: Path, monkey
     publisher.tell_owner(task(22, decision="retry"), ())
     publisher.end_pass()
     publisher.end_pass()
-    second = ("Slurm job 77_21 train failed: cpu_oom", "1 task of array 77 so far: 77_21")
+    second = ("Slurm job 77_21 train failed: out of host memory", "1 task of array 77 so far: 77_21")
     assert post.sent == [first, second]
 
 

@@ -149,7 +149,7 @@ def test_a_hook_that_slurm_conf_does_not_name_any_more_is_missed(own_lab: Lab) -
     finally:
         conf.write_text(whole)
         own_lab.run(["scontrol", "reconfigure"])
-    assert (state, text) == ("fail", "slurm.conf names no hook of ours: Epilog")
+    assert (state, text) == ("fail", "slurm.conf does not name these hooks: Epilog")
 
 
 def test_hooks_whose_files_are_gone_are_missed(own_lab: Lab) -> None:

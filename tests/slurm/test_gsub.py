@@ -259,7 +259,7 @@ def test_a_broken_configuration_is_named_and_the_job_submitted_unchanged(lab: La
     script = write(home, "good.sbatch", GOOD)
     done = gsub(lab, home, script, env={"SLURMWRAP_CONFIG": str(config)})
     lab.wait_job(submitted(done), {"COMPLETED"}, timeout=60)
-    assert "unknown key 'prerum'" in done.stderr and "submitted unchanged" in done.stderr
+    assert "unknown key 'prerum'" in done.stderr and "handed to sbatch unchanged" in done.stderr
 
 
 def test_two_users_do_not_see_each_others_records(lab: Lab, home: Path) -> None:

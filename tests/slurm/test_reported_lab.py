@@ -75,7 +75,7 @@ def test_why_and_history_look_before_they_say_none(lab: Lab, home: Path) -> None
     job = lab.submit("--mem=100", "--wrap=python3 late.py", user=ALICE, cwd=home)
     lab.wait_job(job, {"FAILED"})
     assert ask("why")[0].startswith(f"Job {job} wrap\n")
-    assert re.search(rf"^{job} +wrap .* traceback_from_crash$", ask("history")[0], re.MULTILINE)
+    assert re.search(rf"^{job} +wrap .* error in the prog", ask("history")[0], re.MULTILINE)
 
     away = {"SLURM_CONF": "/nonexistent/slurm.conf"}
     stored, noted = ask("history", **away)

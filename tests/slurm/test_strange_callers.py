@@ -148,7 +148,7 @@ def test_a_broken_configuration_is_named_where_it_is_needed_and_nowhere_else(lab
     assert call(lab, place, caller, f"gsub {CPU}").stderr == ""
     said = call(lab, place, caller, f"gsub {GPU}").stderr.splitlines()
     assert [line.partition(":")[0] for line in said] == ["gsub", "gsub"]
-    assert "broken.toml" in said[0] and said[1] == "gsub: the job is submitted unchanged"
+    assert "broken.toml" in said[0] and said[1] == "gsub: the job is handed to sbatch unchanged"
 
 
 @pytest.mark.parametrize("words", ["--usage", "--hold --gres=gpu:1 --mem=10 a.sh"])
