@@ -15,6 +15,7 @@ _PREFIX = re.compile(r"^(?:\[rank ?\d+\]: ?|\d+: |\[\w+\d+\]: ?)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.*))?$')
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/|^<|/slurmwrap/prerun/|/slurmwrap_\w+\.py$")
+_INJECTED = re.compile(r"/slurmwrap_\w+\.py$")
 _CAUGHT = re.compile(r"Caught \w+ in ")
 _LAUNCHERS = ("ChildFailedError", "SignalException", "CalledProcessError", "ProcessRaisedException")
 _ROWS = 20_000
@@ -80,7 +81,8 @@ def _traceback(rows: list[str], start: int) -> Blame | None:
 def _blame(kind: str, message: str, frames: list[Frame]) -> Blame | None:
     if not frames:
         return None
-    own = next((f for f in reversed(frames) if f.own), frames[-1])
+    outside = [f for f in frames if not _INJECTED.search(f.file)] or frames  # of `python -c` no frame is a file
+    own = next((f for f in reversed(frames) if f.own), outside[-1])
     return Blame(kind=kind.rpartition(".")[2], message=message.strip()[:500], own=own, frames=tuple(frames))
 
 

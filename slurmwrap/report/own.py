@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import fsum
 
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, title_of
 from slurmwrap.job.measurement import Measurement
 from slurmwrap.job.request import CpuUnit, MemUnit
 from slurmwrap.prerun.verdict import Outcome
@@ -182,17 +183,25 @@ def used_words(row: UsageRow) -> str:
 
 
 def _failures(ended: Sequence[AttemptRecord], known: dict[tuple[str, int], Submission]) -> Iterable[ToDo]:
-    """The newest run of each job name, where it failed for good; nothing of what completed since."""
+    """The newest run of each job name, where it failed for good or its output ends with an error; nothing of what
+    completed since."""
     names = grouped(sorted(ended, key=lambda run: run.end_time or 0), lambda run: run.name)
-    lost = [runs for runs in names.values() if failed(runs[-1]) and not runs[-1].incident and not runs[-1].retry_at]
+    lost = [
+        runs for runs in names.values() if _went_wrong(runs[-1]) and not runs[-1].incident and not runs[-1].retry_at
+    ]
     lost.sort(key=lambda runs: runs[-1].end_time or 0, reverse=True)
     for runs in lost[:_FAILURES]:
         last = runs[-1]
         assert last.diagnosis is not None
-        alike = sum(failed(run) and run.diagnosis is not None and _same(run, last) for run in runs)
+        alike = sum(_went_wrong(run) and _same(run, last) for run in runs)
         often = f" {alike} times" if alike > 1 else ""
-        why = f"{last.name} failed{often}: {last.diagnosis.advice or last.diagnosis.category}"
+        how = "failed" if failed(last) else "completed with an error in its output"
+        why = f"{last.name} {how}{often}: {last.diagnosis.advice or title_of(last.diagnosis.category)}"
         yield ToDo(why=why, command=f"slurmwrap why {shlex.quote(last.address or str(last.attempt.job_id))}")
+
+
+def _went_wrong(run: AttemptRecord) -> bool:
+    return failed(run) or (run.diagnosis is not None and run.diagnosis.category == COMPLETED_WITH_ERROR)
 
 
 def _same(run: AttemptRecord, last: AttemptRecord) -> bool:

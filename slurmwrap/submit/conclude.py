@@ -185,7 +185,7 @@ def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -
         desk.say(f"not tuned again: {error}")
     if not waiting.release_at:
         return chosen, applied, False
-    start = start_action(target, waiting.release_at, "the pre-run found nothing wrong")
+    start = start_action(target, waiting.release_at, "its pre-run found no error that stops it")
     went = _apply_each((start,), desk)
     return chosen, (*applied, *went), bool(went) and went[0]["error"] is None
 
@@ -197,7 +197,7 @@ def _rest_of_array(waiting: Waiting, desk: Desk) -> tuple[Applied, bool]:
         return (), False
     if moved_by_its_user(record, waiting.given, desk.clock.now()):
         return (), False
-    start = start_action(record.waiting_address, waiting.release_at, "the pre-run found nothing wrong")
+    start = start_action(record.waiting_address, waiting.release_at, "its pre-run found no error that stops it")
     went = _apply_each((start,), desk)
     return went, went[0]["error"] is None
 

@@ -118,9 +118,7 @@ def test_sbatch_knows_which_takes_an_argument_where_its_help_does_not_show_it(
 @pytest.mark.parametrize("words", [["--site-image", "a"], ["--site-level", "7"], ["--site-trace"]])
 def test_such_a_call_is_planned(site: Lab, home: Path, words: list[str]) -> None:
     done = site.run([GSUB, "--dry-run", *words, script(home)], user=ALICE, cwd=home)
-    said = (
-        "gsub: nothing submitted\ngsub: its pre-run would be: auto, a separate 1-GPU job; your job waits for it, "
-    )
+    said = "gsub: nothing submitted\ngsub: its pre-run would be: auto, a separate 1-GPU job; your job waits for it, "
     said += "10 minutes at most "
     assert (done.returncode, done.stderr.partition("(")[0]) == (0, said)
 

@@ -232,7 +232,13 @@ FOUR = "-N4 --gpus-per-node=1 -c1 --mem=100"
         (FOUR, EVEN, (0, 1, 2, 4, 5, 6, 8, 9, 10), None, "cannot be cut into segments"),  # too few nodes at all
         (FOUR, EVEN, (0, 1, 4, 5, 8, 9), "2", ""),
         (FOUR, EVEN, (0, 1, 2, 4, 5, 6, 8), "1", ""),
-        (FOUR, SKEWED, (0, 4, 8), None, "its largest tensor is 72 % of the model, above 30 %"),  # it waits, as Slurm makes it by itself
+        (
+            FOUR,
+            SKEWED,
+            (0, 4, 8),
+            None,
+            "its largest tensor is 72 % of the model, above 30 %",
+        ),  # it waits, as Slurm makes it by itself
         ("-N6 --gpus-per-node=1 -c1 --mem=100", EVEN, (), None, "b[1-2] has room now"),
         ("-N6 --gpus-per-node=1 -c1 --mem=100", EVEN, (0, 1, 4), "3", ""),
         ("-N9 --gpus-per-node=1 -c1 --mem=100", SKEWED, (), "3", ""),  # else Slurm refuses it

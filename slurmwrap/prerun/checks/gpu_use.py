@@ -21,7 +21,7 @@ _GPU_CODE = re.compile(rb"\bimport (torch|tensorflow|keras)\b|\bfrom (torch|tens
 # Any of these words may stand for a second GPU, a second process, or a rank.
 _SHARES = re.compile(
     rb"(?i)distribut|parallel|strategy|accelerat|deepspeed|horovod|lightning|nccl|gloo|fsdp|shard|spawn|multiprocess"
-    rb"|concurrent|subprocess|popen|os\.system|os\.fork|world_?size|rank\b|slurm|mpi4py|device_map|device_ids|devices"
+    rb"|concurrent|subprocess|popen|os\.system|os\.fork|world_?size|rank\b|slurm(?!wrap)|mpi4py|device_map|device_ids|devices"
     rb"|device_count|gpus|gpu_?id|n_?gpu|ngpu|num_gpu|multi_?gpu|gpu_?list|cuda:(?!0)|set_device|torch\.cuda\.device\("
     rb"|\.cuda\(\s*(?!non_blocking|async|0?\s*\))|agent\(|sweep|local_id|task_id|node_id"
 )

@@ -44,12 +44,15 @@ def launcher_option_findings(started: Sequence[Started], desk: Desk) -> Iterator
         yield from _told(_launcher_names(words), _launcher_known(words), "the launcher", one, desk)
 
 
+_ALWAYS_KNOWN = ("list", "none", "openmpi")  # openmpi: slurmd's old name for none, which the list leaves out
+
+
 def mpi_findings(started: Sequence[Started], desk: Desk) -> Iterator[Finding]:
     """`srun --mpi=TYPE` with a type that the srun of this machine does not have. Asks it, for such a script alone."""
     for one in started:
         words = one.entry.whole if one.entry is not None else tuple(w.literal or UNKNOWN for w in _raw(one))
         named = parse_srun(words[1:]).value("mpi") if words and os.path.basename(words[0]) == "srun" else None  # noqa: PTH119
-        if not named or UNKNOWN in named or named in ("list", "none"):
+        if not named or UNKNOWN in named or named in _ALWAYS_KNOWN:
             continue
         known = _mpi_types(desk)
         if known and named not in known:
