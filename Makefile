@@ -16,7 +16,7 @@ setup: ## Debian's packages that are missing, and .venv
 demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each (as root or with sudo)
 	@$(ROOT) $(PY) .ci/demo.py
 
-test: setup ## every test, on a real Slurm as root and as two ordinary users (under 10 minutes)
+test: setup ## every test, on a real Slurm as root and as two ordinary users (a quarter of an hour on 2 cores)
 	@$(ROOT) $(PY) -m pytest -q -n 6 --dist loadfile --no-loadscope-reorder -m "not slow and not frameworks and not callers and not packages"
 
 test-fast: setup ## what needs neither Slurm nor PyTorch

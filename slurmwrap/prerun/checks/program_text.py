@@ -17,7 +17,8 @@ _LIBRARIES = words(
     """torch torchvision torchaudio torchtext numpy scipy pandas matplotlib seaborn sklearn skimage PIL cv2 imageio
     h5py yaml tqdm einops timm torchmetrics torchinfo torchsummary thop tiktoken sentencepiece tokenizers nltk regex
     networkx torch_geometric torch_scatter torch_sparse albumentations kornia lpips piq pytorch_msssim medmnist
-    slurmwrap_step nibabel pydicom librosa soundfile absl requests psutil simplejson termcolor colorama tabulate prettytable
+    nibabel pydicom librosa soundfile absl requests psutil simplejson termcolor colorama tabulate prettytable
+    slurmwrap_step
     tensorboardX tensorboard tensorflow keras attr attrs easydict addict configargparse loguru rich"""
 )
 _MARGIN_S = 0.3
