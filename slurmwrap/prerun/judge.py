@@ -67,9 +67,10 @@ def _decide(
 def _diagnosis(
     spec: TrialSpec, result: TrialResult, found: Blame | None, classify: Callable[[Evidence], Diagnosis]
 ) -> Diagnosis:
-    """Of the traceback alone, where a line before it blames the node: the script survived that (`nvidia-smi || :`)."""
+    """Of the traceback alone, where a line before it blames the node or is of a command that the script went on after:
+    the script survived that (`nvidia-smi || :`, `module: command not found`)."""
     whole = classify(_evidence(spec, result))
-    if found is None or whole.category not in ELSEWHERE:
+    if found is None or (whole.category not in ELSEWHERE and not result.failed_commands):
         return whole
     return classify(_evidence(spec, replace(result, logs=tuple(map(_from_traceback, result.logs)))))
 

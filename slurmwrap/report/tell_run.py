@@ -40,8 +40,9 @@ def told_run(title: str, record: AttemptRecord, story: Story, look: Look) -> Ite
     style = "red" if failed(record) or with_error else "green" if record.diagnosis else "yellow"
     yield look.paint(visible(title), "bold") + look.paint(visible(ending(record) + _exit(record)), style)
     if with_error and record.diagnosis is not None:
-        short = in_short(record.diagnosis.evidence)
-        yield look.wrapped(f"Completed, but its output ends with {short or 'an error'}.", "  ", "    ")
+        short = in_short(record.diagnosis.evidence) or "an error"
+        loss = "a loss of NaN or Inf: " if record.diagnosis.error == "model_diverged" else ""
+        yield look.wrapped(f"Completed, but its output ends with {loss}{short}.", "  ", "    ")
     yield look.wrapped(_when_and_where(record, look) + _counted(record), "  ", "    ")
     waited = record.waited or next((d for d in story.delays if d.attempt == record.attempt), None)
     if waited is not None:

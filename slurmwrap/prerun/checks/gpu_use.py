@@ -17,7 +17,7 @@ from slurmwrap.prerun.finding import Finding, Severity
 from slurmwrap.prerun.launch import SrunCall, parse_srun
 from slurmwrap.prerun.wrappers import HARMLESS
 
-_GPU_CODE = re.compile(rb"\bimport (torch|tensorflow|keras)\b|\bfrom (torch|tensorflow|keras)\b")
+_GPU_CODE = re.compile(rb"\bimport [^\n#]*\b(torch|tensorflow|keras)\b|\bfrom (torch|tensorflow|keras)\b")
 # Any of these words may stand for a second GPU, a second process, or a rank.
 _SHARES = re.compile(
     rb"(?i)distribut|parallel|strategy|accelerat|deepspeed|horovod|lightning|nccl|gloo|fsdp|shard|spawn|multiprocess"
