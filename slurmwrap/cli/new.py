@@ -65,11 +65,12 @@ class Made:
 def wanted(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether `gsub new …` is this command. A script called new in the working directory is that script, as with
     sbatch; one on PATH is, unless the words behind it are ours."""
-    if words[:1] != ["new"] or Path("new").exists():
+    if words[:1] != ["new"] or os.path.exists("new"):  # noqa: PTH110
         return False
     rest = list(words[1:])
     ours = rest in (["--list"], ["--help"], ["-h"]) or any(one.option == "template" for one in own_options(rest))
-    on_path = any((Path(folder) / "new").is_file() for folder in environ.get("PATH", "").split(":") if folder)
+    folders = [folder for folder in environ.get("PATH", "").split(":") if folder]
+    on_path = any(os.path.isfile(f"{folder}/new") for folder in folders)  # noqa: PTH113 - Path's raises
     as_gsub = Path(sys.argv[0]).name != "sbatch"  # there the real one's words are wanted
     return ours or (as_gsub and not on_path)
 

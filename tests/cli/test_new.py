@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.cli import start
+from slurmwrap.cli.new import wanted
 from slurmwrap.cli.templates import template
 from slurmwrap.config import Config, load
 from slurmwrap.errors import ConfigError
@@ -277,3 +278,8 @@ def test_what_is_wrong_is_named_and_not_what_follows_from_it(gsub, words: list[s
     done = gsub(*words)
     assert (done.returncode, done.stdout) == (255, "")
     assert [line.removeprefix("gsub: ") if n else line for n, line in enumerate(done.stderr.splitlines())] == said
+
+
+def test_a_folder_of_path_that_cannot_be_looked_into_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["gsub"])
+    assert wanted(["new", "-G", "4", "train.py"], {"PATH": f"/{'x' * 300}:/nosuch"})
