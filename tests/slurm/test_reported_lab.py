@@ -114,7 +114,7 @@ def test_a_submission_that_slurm_refused_is_no_run(lab: Lab, home: Path) -> None
     done = as_alice(lab, home, "gsub", "--prerun=off", "--gres=gpu:9", "--wrap=true")
     assert done.returncode == 1 and "Requested node configuration is not available" in done.stderr
     refused = lab.run(["squeue", "-h", "-t", "FAILED", "-o", "%i", f"--user={ALICE}"]).stdout.split()
-    number = max(refused, key=int)
+    number = max((one for one in refused if one.isdecimal()), key=int)  # int() would read 161_2 as 1612
     lab.reconcile_once()
     rows = as_alice(lab, home, "slurmwrap", "history").stdout.splitlines()
     assert number not in [row.split()[0] for row in rows if row]
