@@ -187,7 +187,7 @@ def _prerun(record: PrerunRecord, story: Story, look: Look) -> Iterator[str]:
     what = f"{word} after {duration(verdict.seconds)}"
     steps = f", {count(verdict.steps, 'step')}" if verdict.steps else ""
     yield look.paint(where, "bold") + look.paint(what + steps, style)
-    kind = f"{title_of(verdict.category)}: " if verdict.category else ""
+    kind = f"{title_of(verdict.category)} ({verdict.category}): " if verdict.category else ""
     yield look.wrapped(f"{kind}{verdict.reason}")
     for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
         yield look.paint(look.wrapped(sentence, "  ", "    "), "yellow")

@@ -63,7 +63,7 @@ def test_a_failed_prerun_is_told_before_any_reconcile(slurmwrap: Run, tmp_path: 
     lines = result.stdout.splitlines()
     assert lines[0] == "Job 81 train"
     assert "PRE-RUN (job 82) failed after 3 s" in lines
-    assert "  missing Python module: exit code 1" in lines
+    assert "  missing Python module (import_error): exit code 1" in lines
     assert "  Job 81 was cancelled before it started: 8 GPUs kept free." in lines
     assert slurmwrap("why", "81").stdout == slurmwrap("why", "82").stdout == result.stdout
     assert not (tmp_path / "slurmwrap" / "user.db").exists()
