@@ -245,7 +245,7 @@ def corrupt(demo: Demo) -> None:
 def report(demo: Demo) -> None:
     heading("(e) The night report")
     out = demo.root("slurmwrap", "report", "--since", "1h")
-    for word in ("gpu_hardware", "incorrect_inputs"):
+    for word in ("GPU hardware fault", "input file missing"):
         expect(word in out, f"the report knows {word}")
 
 
