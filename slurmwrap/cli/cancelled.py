@@ -7,7 +7,6 @@ own output and left out.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.escape import marked, visible
 from slurmwrap.host.command import run
 from slurmwrap.host.output_file import append_lines
+from slurmwrap.job.array_indices import parse_indices
 from slurmwrap.slurm.jobs import resolve_output
 from slurmwrap.store.news import News, leave_news
 
@@ -86,7 +86,8 @@ def output_of(request: JobRequest, job_id: int, *, user: str, node: str) -> str:
     """Where the job would have written: --output by Slurm's rules. Of an array the file of its first task; `node`
     stands for the one that it would have had."""
     array = request.value("array")
-    task = _first_task(array) if array else None
+    indices = parse_indices(array) if array else None
+    task = indices.first if indices is not None else None
     pattern = request.value("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")
     record = JobRecord(
         job_id=job_id,
@@ -98,12 +99,6 @@ def output_of(request: JobRequest, job_id: int, *, user: str, node: str) -> str:
         work_dir=request.chdir,
     )
     return resolve_output(pattern, record)
-
-
-def _first_task(indices: str) -> int:
-    """Of "3,1-9:2%4": 1."""
-    firsts = re.findall(r"[0-9]+", re.sub(r"[:%][0-9]+", "", indices))
-    return min(map(int, firsts), default=0)
 
 
 def wants_mail(request: JobRequest) -> bool:
