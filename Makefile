@@ -17,7 +17,7 @@ demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each
 	@$(ROOT) $(PY) .ci/demo.py
 
 test: setup ## every test, on a real Slurm as root and as two ordinary users (a quarter of an hour on 2 cores)
-	@$(ROOT) $(PY) -m pytest -q -n 6 --dist loadfile --no-loadscope-reorder -m "not slow and not frameworks and not callers and not packages"
+	@$(ROOT) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not frameworks and not callers and not packages"
 
 test-fast: setup ## what needs neither Slurm nor PyTorch
 	@$(PY) -m pytest -q -m "not slow and not lab and not torch and not packages"

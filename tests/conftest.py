@@ -16,6 +16,8 @@ from labs import lab, lab_as_slurm, lab_scratch, lab_users, release
 
 __all__ = ["lab", "lab_as_slurm", "lab_scratch", "lab_users", "release"]
 
+pytest_plugins = ["session_hooks"]
+
 # The same examples every time, so that a run says something about the change and not about luck. `make fuzz` looks
 # for new ones.
 settings.register_profile("repeatable", max_examples=150, deadline=None, derandomize=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from realslurm import Lab, wait_for
+from realslurm import Lab
+from waiting import wait_for
 
 # The callers may live in an environment of their own, as they do at a site.
 PYTHON = os.environ.get("CALLERS_PYTHON", sys.executable)

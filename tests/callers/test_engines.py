@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from engine import Site
-from realslurm import wait_for
+from waiting import wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.callers]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from realslurm import wait_for
+from waiting import wait_for
 
 from slurmwrap.cli.watch.gpu_step import BOOTSTRAP, program
 

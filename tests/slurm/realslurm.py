@@ -11,14 +11,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 import pytest
+from waiting import allow, wait_for
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
@@ -34,7 +33,6 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 USERS = (f"swtest-alice{WORKER}", f"swtest-bob{WORKER}")
 MORE_USERS = (f"swtest-carol{WORKER}", f"swtest-dave{WORKER}")  # make_user makes them; they go with the others
 SCRATCH = Path("/var/tmp")  # not /tmp: pytest's own directories there are closed to other users
-T = TypeVar("T")
 _PATH = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -97,7 +95,7 @@ class Lab:
             record = self.run(["scontrol", "show", "job", str(job_id)]).stdout
             output = Path((re.findall(r"StdOut=(\S+)", record) or ["/dev/null"])[0])
             record += output.read_text(errors="replace")[-2000:] if output.is_file() else ""
-            pytest.fail(f"job {job_id} is {seen}, not {sorted(wanted)}, after {timeout:.0f} s\n{record}")
+            pytest.fail(f"job {job_id} is {seen}, not {sorted(wanted)}, after {allow(timeout):.0f} s\n{record}")
         return seen[0]
 
     def clear(self, *users: str) -> None:
@@ -132,8 +130,8 @@ def run_as(
     fresh = command_environment(user)
     identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if user else {}
     return subprocess.run(
-        [str(word) for word in argv], input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout,
-        cwd=cwd or home, env={**fresh, **(env or {})}, check=False, **identity,
+        [str(word) for word in argv], input=stdin, capture_output=True, text=True, errors="replace",
+        timeout=allow(timeout), cwd=cwd or home, env={**fresh, **(env or {})}, check=False, **identity,
     )  # fmt: skip
 
 
@@ -182,14 +180,6 @@ def need_accounting() -> None:
         machine.check_accounting()
     except LabError as error:
         pytest.skip(f"{error}: {error.hint}")
-
-
-def wait_for(look: Callable[[], T], good: Callable[[T], bool], timeout: float, pause: float = 0.1) -> T:
-    """Looks until what is seen is good or the time is over; returns what was seen last."""
-    deadline = time.monotonic() + timeout
-    while not good(seen := look()) and time.monotonic() < deadline:
-        time.sleep(pause)
-    return seen
 
 
 def living(text: str, user: str | None = None) -> list[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from plan_requests import faults, trials
-from realslurm import USERS, Lab, need_accounting, run_as, started, wait_for
+from realslurm import USERS, Lab, need_accounting, run_as, started
+from waiting import wait_for
 
 from slurmwrap.cli.profile.files import exported
 from slurmwrap.cluster.limits import Quotas

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, need_accounting, started, wait_for
+from realslurm import USERS, Lab, need_accounting, started
+from waiting import wait_for
 
 from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError

@@ -14,7 +14,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, wait_for
+from realslurm import USERS, Lab
+from waiting import wait_for
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.job import JobRecord

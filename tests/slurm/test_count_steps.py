@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from realslurm import USERS, Lab, run_as, wait_for
+from realslurm import USERS, Lab, run_as
+from waiting import wait_for
 
 from slurmwrap.retry.ledger import ledger_of
 from slurmwrap.store.database import Database

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, wait_for
+from realslurm import USERS, Lab
+from waiting import wait_for
 
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from realslurm import USERS, Lab, started, wait_for
+from realslurm import USERS, Lab, started
+from waiting import wait_for
 
 from slurmwrap.install.watchdog import HEARTBEAT
 from slurmwrap.lab.layout import Layout

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from realslurm import USERS, Lab, started, wait_for
+from realslurm import USERS, Lab, started
 from test_reconcile_lab import consent, site_rows
+from waiting import wait_for
 
 from slurmwrap.lab.layout import Layout
 

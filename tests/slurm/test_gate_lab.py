@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, started, wait_for
+from realslurm import USERS, Lab, started
 from test_reconcile_lab import site_rows
+from waiting import wait_for
 
 from slurmwrap.host import hookfiles
 from slurmwrap.lab.layout import Layout

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, wait_for
+from realslurm import USERS, Lab
+from waiting import wait_for
 
 from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.lab.layout import Layout

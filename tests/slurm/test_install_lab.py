@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 from images import seen
-from realslurm import USERS, Lab, command_environment, started, wait_for
+from realslurm import USERS, Lab, command_environment, started
+from waiting import wait_for
 
 from slurmwrap.install.compose import MANY_SINCE
 from slurmwrap.install.versions import SAME, checksum_of, hooks_of, newest

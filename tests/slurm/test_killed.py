@@ -10,8 +10,9 @@ import sys
 import time
 
 import pytest
-from realslurm import USERS, Lab, wait_for
+from realslurm import USERS, Lab
 from test_reconcile_lab import NCCL, consent, runs, site_rows, submit
+from waiting import wait_for
 
 pytestmark = pytest.mark.lab
 ALICE, _ = USERS

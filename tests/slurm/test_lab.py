@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, free_base_port, lab_command, living, run_as, start_lab, started, wait_for
+from realslurm import USERS, Lab, free_base_port, lab_command, living, run_as, start_lab, started
+from waiting import wait_for
 
 from slurmwrap.lab import cgroups
 from slurmwrap.lab.layout import Layout

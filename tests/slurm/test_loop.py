@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from realslurm import USERS, Lab, wait_for
+from realslurm import USERS, Lab
+from waiting import wait_for
 
 from slurmwrap.lab.spec import gpu_bus_id
 

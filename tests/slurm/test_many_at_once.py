@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from realslurm import MORE_USERS, USERS, Lab, command_environment, make_user, started, wait_for
+from realslurm import MORE_USERS, USERS, Lab, command_environment, make_user, started
+from waiting import wait_for
 
 from slurmwrap.lab import machine, processes
 from slurmwrap.lab.layout import Layout

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, started, wait_for
+from realslurm import USERS, Lab, started
+from waiting import wait_for
 
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.node import NodeHealth, NodeLoad

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from plan_requests import faults, trials
-from realslurm import USERS, Lab, started, wait_for
+from realslurm import USERS, Lab, started
+from waiting import wait_for
 
 from slurmwrap.cluster.node import Snapshot
 from slurmwrap.cluster.topology import Domain, Topology

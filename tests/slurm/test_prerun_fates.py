@@ -21,7 +21,8 @@ from typing import Any
 
 import psutil
 import pytest
-from realslurm import USERS, Lab, started, wait_for
+from realslurm import USERS, Lab, started
+from waiting import wait_for
 
 from slurmwrap.lab.layout import Layout
 

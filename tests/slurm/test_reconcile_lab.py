@@ -14,7 +14,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, wait_for
+from realslurm import USERS, Lab
+from waiting import wait_for
 
 from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.host.lock import held

@@ -13,8 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, need_accounting, started, wait_for
+from realslurm import USERS, Lab, need_accounting, started
 from test_reconcile_lab import cluster_of, site, site_rows
+from waiting import wait_for
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.diagnosis.observation import Context, Observation

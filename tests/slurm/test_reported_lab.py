@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from realslurm import USERS, Lab, wait_for
+from realslurm import USERS, Lab
+from waiting import wait_for
 
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from realslurm import Lab, wait_for
+from realslurm import Lab
+from waiting import wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from realslurm import Lab, command_environment, living, wait_for
+from realslurm import Lab, command_environment, living
 from test_watch_lab import OURS_ALONE, WATCH, Terminal, nobody_of
+from waiting import wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 

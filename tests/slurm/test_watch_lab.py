@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from realslurm import MORE_USERS, Lab, command_environment, make_user, wait_for
+from realslurm import MORE_USERS, Lab, command_environment, make_user
+from waiting import wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 

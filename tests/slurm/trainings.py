@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from realslurm import Lab, wait_for
+from realslurm import Lab
+from waiting import wait_for
 
 DATA = Path(__file__).parents[1] / "scripts"
 _HOMES = Path("/home")

@@ -1,0 +1,124 @@
+"""What the test session itself does: how many workers, what is running now, what a failed lab test leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from realslurm import Lab
+from waiting import allow
+
+from slurmwrap.lab.layout import Layout
+
+LOGS = Path(__file__).resolve().parent.parent / "build" / "test-logs"
+# A worker with a lab of eight nodes and a PyTorch process has been seen to use this much.
+_WORKER_BYTES = 1536 << 20
+# Tests of a lab mostly wait: two workers for each core keep the cores busy.
+_WORKERS_PER_CORE = 2
+_TEST_TIMEOUT_S = 180
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: two workers for each core, fewer where memory is short. PYTEST_XDIST_AUTO_NUM_WORKERS overrides it."""
+    if asked := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return int(asked)
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores * _WORKERS_PER_CORE, psutil.virtual_memory().available // _WORKER_BYTES))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the deadline of one test for this machine, and show progress where workers run the tests."""
+    if config.option.timeout is None:
+        config.option.timeout = allow(_TEST_TIMEOUT_S)
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        shutil.rmtree(LOGS, ignore_errors=True)
+        config.pluginmanager.register(Progress(config), "progress")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test with a lab keeps the logs of its daemons; the report says where they are."""
+    report = yield
+    if report.failed:
+        for lab in {
+            id(value): value for value in getattr(item, "funcargs", {}).values() if isinstance(value, Lab)
+        }.values():
+            with contextlib.suppress(OSError):
+                kept = LOGS / re.sub(r"[^\w.-]+", "_", item.nodeid)[-150:] / lab.dir.name
+                shutil.copytree(Layout(lab.dir).logs, kept, dirs_exist_ok=True)
+                report.sections.append(("logs of the lab", str(kept)))
+    return report
+
+
+class Progress:
+    """How many tests are done and which run now: one line, rewritten on a terminal, else repeated every 30 s."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.began = time.monotonic()
+        self.running: dict[str, float] = {}
+        self.done = self.failed = self.total = 0
+        self.over = threading.Event()
+        self.terminal = sys.stdout.isatty()
+        self.thread = threading.Thread(target=self._show, daemon=True)
+
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """All workers collect the same tests; begin to show."""
+        self.total = len(ids)
+        if not self.thread.is_alive() and not self.over.is_set():
+            self.thread.start()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A worker begins a test."""
+        self.running[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """A worker is through with a test."""
+        self.running.pop(nodeid, None)
+        self.done += 1
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count what failed."""
+        self.failed += report.failed
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """No dot for a test that passed: the line says it."""
+        return ("passed", "", "PASSED") if report.passed and report.when == "call" else None
+
+    def pytest_sessionfinish(self) -> None:
+        """The last line goes, so that the summary begins on a line of its own."""
+        self.over.set()
+        if self.terminal:
+            self._write("\r\033[K")
+
+    def line(self) -> str:
+        """`1,234 of 9,000 tests, 1 failed, 2:05; running: test_a (12 s), test_b (3 s)`."""
+        now = time.monotonic()
+        longest = sorted(dict(self.running).items(), key=lambda item: item[1])
+        names = [f"{nodeid.rpartition('/')[2]} ({now - began:.0f} s)" for nodeid, began in longest]
+        minutes, seconds = divmod(int(now - self.began), 60)
+        return (
+            f"{self.done:,} of {self.total:,} tests, {self.failed} failed, {minutes}:{seconds:02}; "
+            f"running: {', '.join(names) or 'none'}"
+        )
+
+    def _show(self) -> None:
+        while not self.over.wait(0.5 if self.terminal else 30.0):
+            if self.terminal:
+                columns = shutil.get_terminal_size().columns
+                self._write("\r\033[K" + self.line()[: columns - 1])
+            else:
+                self._write(f"{self.line()}\n")
+
+    def _write(self, text: str) -> None:
+        self.config.get_terminal_writer().write(text, flush=True)
