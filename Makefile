@@ -1,6 +1,6 @@
 # Two commands do all the set-up on a fresh Debian machine: make demo, make test. See README.md.
 .DEFAULT_GOAL := help
-.PHONY: systemd docs docs-test reference help setup demo test test-fast test-pyslurm test-slurm-24.11 test-slurm-26.05 scripts callers accounting sbatch-tests fuzz lint format bench evaluation screenshots clean
+.PHONY: systemd docs docs-test reference help setup demo test test-all test-fast test-slow test-stress mutation-sample test-pyslurm test-slurm-24.11 test-slurm-26.05 callers accounting sbatch-tests fuzz lint format bench evaluation screenshots clean
 # Where .venv really is: ordinary users of the lab may not be able to pass this checkout (.ci/setup).
 BIN = $(shell readlink -f .venv)/bin
 PY = $(BIN)/python
@@ -16,8 +16,19 @@ setup: ## Debian's packages that are missing, and .venv
 demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each (as root or with sudo)
 	@$(ROOT) $(PY) .ci/demo.py
 
-test: setup ## every test, on a real Slurm as root and as two ordinary users (a quarter of an hour on 2 cores)
-	@$(ROOT) $(PY) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m "not slow and not frameworks and not callers and not packages"
+# Workers follow the cores and the memory (tests/session_hooks.py); files with slow tests are begun first.
+PARALLEL = -q -n auto --dist loadfile --no-loadscope-reorder
+SELECTED = $(PARALLEL) -m "not slow and not frameworks and not callers and not packages"
+test: setup ## what every change must pass: a real Slurm, root and two ordinary users (5 minutes on 2 cores)
+	@$(ROOT) $(PY) -m pytest $(SELECTED)
+
+test-all: test test-slow callers accounting packages docs-test test-slurm-24.11 test-slurm-26.05 ## all that can be run without a GPU (hours)
+
+test-stress: setup ## the same as make test while four busy loops run, RUNS times; what failed, and how often
+	@$(ROOT) $(PY) .ci/stress.py --runs $(or $(RUNS),1) -- $(SELECTED)
+
+mutation-sample: setup ## how many of 200 small mutations of the product the tests detect (an hour; ARGS=--help)
+	@$(ROOT) $(PY) .ci/mutation_sample.py $(ARGS) -- $(SELECTED)
 
 test-fast: setup ## what needs neither Slurm nor PyTorch
 	@$(PY) -m pytest -q -m "not slow and not lab and not torch and not packages"
@@ -32,9 +43,9 @@ PYTHON = $(PY)
 test-pyslurm: setup ## both adapters of Slurm side by side; PYTHON=.../bin/python: one that has PySlurm (docs/pyslurm.md)
 	@$(ROOT) $(PYTHON) -m pytest -q tests/slurm/test_contract.py
 
-scripts: ## every training script and mutant of tests/scripts, with the frameworks they use (slow)
-	@.ci/setup dev,examples,sim,frameworks
-	@$(ROOT) $(PY) -m pytest -q -m "slow or frameworks"
+test-slow: ## the exhaustive tests: every training script and mutant with the frameworks they use, full tables, many kills
+	@.ci/setup dev,docs,examples,sim,frameworks
+	@$(ROOT) $(PY) -m pytest $(PARALLEL) -m "slow or frameworks"
 
 callers: ## Snakemake, submitit, dask-jobqueue … with gsub as their sbatch (slow)
 	@.ci/setup dev,examples,sim,callers
@@ -54,7 +65,7 @@ docs: setup ## the documentation as a site in build/docs; a broken link or ancho
 	@echo "build/docs/index.html"
 
 docs-test: setup ## every command of the documentation and of the help texts, run on a real Slurm (slow; make test runs the pages')
-	@$(ROOT) $(PY) -m pytest -q -n 3 --dist loadfile tests/docs
+	@$(ROOT) $(PY) -m pytest $(PARALLEL) tests/docs
 
 GENERATED = configuration_page doctor_page docs_formulas option_table report_schema list_schemas docs_reference docs_man docs_pictures
 reference: setup ## what docs/ has out of the code, anew: schemas, tables, docs/reference, docs/man, docs/images
