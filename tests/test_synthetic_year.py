@@ -19,7 +19,7 @@ from slurmwrap.store.care import check
 from slurmwrap.store.database import Database
 
 NOW = 1_795_000_000.0
-DAYS, PER_DAY = 50, 50
+DAYS, PER_DAY = 35, 50
 TOP = Path(__file__).parent.parent
 
 
@@ -84,9 +84,9 @@ def test_jobs_fail_as_often_and_of_what_is_published(made: Path) -> None:
 
 def test_nodes_fail_as_often_as_is_published_and_mostly_lemons(tmp_path: Path) -> None:
     path = tmp_path / "nodes.db"
-    fill(path, days=150, jobs_per_day=10, until=NOW)  # 16 nodes
+    fill(path, days=100, jobs_per_day=10, until=NOW)  # 16 nodes
     struck = [row["node"] for row in rows(path, "SELECT node FROM removals")]
-    expected = 150 * 16 * rates.NODE_FAILURES_PER_DAY
+    expected = 100 * 16 * rates.NODE_FAILURES_PER_DAY
     assert abs(len(struck) - expected) < 4 * expected**0.5
     assert Counter(struck).most_common(1)[0][1] > len(struck) / 3
 

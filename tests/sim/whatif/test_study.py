@@ -24,7 +24,7 @@ from slurmwrap.store.plain import to_plain
 
 @cache
 def load() -> Load:
-    return parse(month(jobs=250, nodes=3, seed=3).splitlines(), "month.psv")
+    return parse(month(jobs=150, nodes=3, seed=3).splitlines(), "month.psv")
 
 
 @cache
