@@ -37,6 +37,7 @@ def small(gpus: int = 4) -> Server:
     )
 
 
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 2)), min_size=1, max_size=4))
 def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> None:
     queue = [claim(speeds, gpus) for speeds, gpus in kinds]
