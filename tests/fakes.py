@@ -252,26 +252,46 @@ class Killed(BaseException):
     """The process died here."""
 
 
+_CHANGES = ("apply", "done", "intend", "ingest", "settle", "save", "discard", "publish", "tell")
+
+
 class Fuse:
-    """Counts the calls of all edges it is laid through, and kills the process at one of them, before or after it."""
+    """Notes the calls of all edges it is laid through, and kills the process at one of them, before or after it."""
 
     def __init__(self, at: int | None = None, *, after: bool = False) -> None:
-        self.at, self.after, self.count = at, after, 0
+        self.at, self.after = at, after
+        self.kinds: list[str] = []  # of each call: its method, and what Slurm is asked to change
+
+    @property
+    def count(self) -> int:
+        """Calls so far."""
+        return len(self.kinds)
+
+    def of_each_kind(self) -> list[tuple[int, bool]]:
+        """Where to die, as (number, after): after the first and the last call of each kind that changes something."""
+        changes = [(at, kind) for at, kind in enumerate(self.kinds, 1) if kind.startswith(_CHANGES)]
+        first, last = ({kind: at for at, kind in some} for some in (reversed(changes), changes))
+        return [(at, True) for at in sorted({*first.values(), *last.values()})]
+
+    def everywhere(self) -> list[tuple[int, bool]]:
+        """Where to die: before and after every call."""
+        return [(at, after) for at in range(1, self.count + 1) for after in (False, True)]
 
     def through(self, edge: object) -> object:
         """`edge` with this fuse in each of its methods."""
         return _Fused(edge, self)
 
-    def burn(self, call: Callable[[], object]) -> object:
+    def burn(self, kind: str, call: Callable[[], object]) -> object:
         """One call."""
-        self.count += 1
+        self.kinds.append(kind)
         mine = self.count == self.at
         if mine and not self.after:
             raise Killed
-        result = call()
-        if mine:
-            raise Killed
-        return result
+        try:
+            return call()
+        finally:
+            if mine:
+                raise Killed
 
 
 class _Fused:
@@ -282,4 +302,9 @@ class _Fused:
         found = getattr(self._edge, name)
         if not callable(found):
             return found
-        return lambda *args, **kwargs: self._fuse.burn(lambda: found(*args, **kwargs))
+
+        def call(*args: object, **kwargs: object) -> object:
+            asked = [f"{one.verb.value} {one.key}" for one in args if isinstance(one, SlurmAction)]
+            return self._fuse.burn(" ".join([name, *asked]), lambda: found(*args, **kwargs))
+
+        return call

@@ -6,15 +6,13 @@ import hashlib
 import subprocess
 import sys
 
-import pytest
-
 from slurmwrap.digest import sha256_hex
 
 
-@pytest.mark.parametrize("size", [0, 1, 64, 1 << 18, (1 << 18) + 1, 3_000_000])
-def test_it_is_the_same_digest_whatever_the_size(size: int) -> None:
-    content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    assert sha256_hex(content) == hashlib.sha256(content).hexdigest()
+def test_it_is_the_same_digest_whatever_the_size() -> None:
+    for size in (0, 1, 64, 1 << 18, (1 << 18) + 1, 3_000_000):
+        content = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+        assert sha256_hex(content) == hashlib.sha256(content).hexdigest(), size
 
 
 def test_small_ones_load_no_openssl() -> None:

@@ -6,6 +6,8 @@ import ast
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.early
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "slurmwrap"
 HEAVY = {"typer", "click", "rich", "jinja2", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}
+SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 MAY_START_PROGRAMS = (
     "cli/answered.py",
     "host/child.py",
@@ -29,18 +32,33 @@ MAY_START_PROGRAMS = (
 )
 
 
-def sources() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+@dataclass
+class Source:
+    """What a module of the package says of itself, imports and calls."""
+
+    name: str
+    text: str
+    document: str | None
+    imports: set[str] = field(default_factory=set)
+    calls: list[ast.Call] = field(default_factory=list)
 
 
-def imported(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-    return names
+@cache
+def sources() -> list[Source]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        source = Source(str(path.relative_to(PACKAGE)), text, ast.get_docstring(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                source.imports |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                source.imports.add(node.module)
+            elif isinstance(node, ast.Call):
+                source.calls.append(node)
+        found.append(source)
+    return found
 
 
 def loaded_by(code: str) -> set[str]:
@@ -54,38 +72,27 @@ def loaded_by(code: str) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
-def test_gsub_without_a_job_loads_nothing_heavy() -> None:
-    assert loaded_by("import slurmwrap.cli.gsub") & HEAVY == set()
-
-
 def test_the_whole_submission_path_loads_nothing_heavy() -> None:
     assert loaded_by("import slurmwrap.cli.gsub, slurmwrap.cli.flow, slurmwrap.cli.follow") & HEAVY == set()
 
 
 def test_only_the_named_places_start_programs() -> None:
-    starts = [p for p in sources() if "subprocess" in imported(p) or "posix_spawn(" in p.read_text(encoding="utf-8")]
-    found = [str(p.relative_to(PACKAGE)) for p in starts]
+    found = [one.name for one in sources() if "subprocess" in one.imports or "posix_spawn(" in one.text]
     assert [name for name in found if not name.startswith(MAY_START_PROGRAMS)] == []
 
 
 def test_no_source_asks_for_a_shell() -> None:
-    calls = (
-        node for path in sources() for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call)
-    )
-    shells = [
-        ast.unparse(call)
-        for call in calls
-        if any(
-            k.arg == "shell" and not (isinstance(k.value, ast.Constant) and not k.value.value) for k in call.keywords
-        )
-        or ast.unparse(call.func) in {"os.system", "os.popen", "subprocess.getoutput"}
-    ]
-    assert shells == []
+    def asks(call: ast.Call) -> bool:
+        asked = [k.value for k in call.keywords if k.arg == "shell"]
+        if any(not (isinstance(value, ast.Constant) and not value.value) for value in asked):
+            return True
+        return isinstance(call.func, ast.Attribute) and ast.unparse(call.func) in SHELLS
+
+    assert [ast.unparse(call) for source in sources() for call in source.calls if asks(call)] == []
 
 
 def test_every_module_says_its_place() -> None:
-    silent = [str(p.relative_to(PACKAGE)) for p in sources() if not ast.get_docstring(ast.parse(p.read_bytes()))]
-    assert silent == []
+    assert [source.name for source in sources() if not source.document] == []
 
 
 def error_classes(base: type[errors.SlurmwrapError] = errors.SlurmwrapError) -> list[type[errors.SlurmwrapError]]:
@@ -101,9 +108,8 @@ def test_the_table_of_exit_codes_names_every_error_with_its_code() -> None:
     assert table == {found.__name__: found.exit_code for found in error_classes()}
 
 
-@pytest.mark.parametrize("folder", ["templates", "prolog", "hooks"])
-def test_a_shipped_folder_is_found_in_a_checkout(folder: str) -> None:
-    assert any(shipped.shipped(folder).rglob("*"))
+def test_the_shipped_folders_are_found_in_a_checkout() -> None:
+    assert all(any(shipped.shipped(folder).rglob("*")) for folder in ("templates", "prolog", "hooks"))
 
 
 def test_a_missing_shipped_folder_names_both_places_tried() -> None:

@@ -1,12 +1,11 @@
-"""A thousand runs through a reconciler that is killed all the way: nothing lost, nothing done twice."""
+"""Many runs through a reconciler that is killed all the way: nothing lost, nothing done twice."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import count, pairwise, product
 from pathlib import Path
 from random import Random
 
@@ -24,7 +23,7 @@ from slurmwrap.store.database import Database
 
 pytestmark = pytest.mark.early
 
-RUNS, BATCH = 1000, 2
+BATCH = 2
 CONFIG = Config(
     rules=dict.fromkeys(RULES, "act"), placement=Placement(exclude_cap=0.5), retry=Retry(max_per_hour=3, backoff_s=30)
 )
@@ -101,10 +100,10 @@ ENDINGS: tuple[Ending, ...] = (
 )
 
 
-def _batches(world: World) -> Iterable[None]:
-    """Lets BATCH runs end, again and again, until there were RUNS; the same ones in every world."""
+def _batches(world: World, runs: int) -> Iterable[None]:
+    """Lets BATCH runs end, again and again, until there were so many; the same ones in every world."""
     dice = Random(81)
-    for first in range(1000, 1000 + RUNS, BATCH):
+    for first in range(1000, 1000 + runs, BATCH):
         world.clock.sleep(600)
         now = int(world.clock.now())
         world.slurm.records.clear()  # MinJobAge
@@ -112,22 +111,21 @@ def _batches(world: World) -> Iterable[None]:
             begin = now - 200 + job_id - first
             name = f"n{dice.randrange(40)}"
             run = job(job_id, submit_time=begin, start_time=begin + 5, end_time=begin + 60, nodes=(name,))
-            shown = dice.choice(ENDINGS)(world, run)
+            shown = ENDINGS[job_id % len(ENDINGS)](world, run)
             if shown.job_id:
                 world.add(shown)
         yield
 
 
 def _world(path: Path) -> World:
-    path.mkdir()
     world = World(path, config=CONFIG)
     world.slurm.nodes = {f"n{number}": node(f"n{number}") for number in range(40)}
     return world
 
 
-def _undisturbed(path: Path) -> tuple[dict[str, object], list[dict[int, JobRecord]]]:
+def _undisturbed(path: Path, runs: int) -> tuple[dict[str, object], list[dict[int, JobRecord]]]:
     world, left = _world(path), []
-    for _ in _batches(world):
+    for _ in _batches(world, runs):
         world.run()
         left.append(dict(world.slurm.records))
     found = outcome(world)
@@ -135,10 +133,10 @@ def _undisturbed(path: Path) -> tuple[dict[str, object], list[dict[int, JobRecor
     return found, left
 
 
-def _killed_all_the_way(path: Path) -> tuple[dict[str, object], list[dict[int, JobRecord]], int]:
+def _killed_all_the_way(path: Path, runs: int) -> tuple[dict[str, object], list[dict[int, JobRecord]], int]:
     """Each incarnation gets one call of an edge further than the one before it, and dies before or after it."""
     world, left, kills = _world(path), [], 0
-    for _ in _batches(world):
+    for _ in _batches(world, runs):
         at = 0
         while True:
             at += 1
@@ -162,12 +160,13 @@ def _once(calls: object) -> list[object]:
     return [calls[0], *(call for call, repeated in zip(calls[1:], again, strict=True) if not repeated)]
 
 
-@pytest.mark.timeout(400)
-def test_a_thousand_runs_survive_a_kill_at_every_call_of_an_edge(tmp_path: Path) -> None:
-    expected, jobs = _undisturbed(tmp_path / "plain")
-    found, left, kills = _killed_all_the_way(tmp_path / "killed")
-    assert kills > 5 * RUNS
-    assert len(expected["attempts"]) == RUNS  # type: ignore[arg-type]
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("runs", [3 * len(ENDINGS), pytest.param(1000, marks=pytest.mark.slow)])
+def test_runs_of_every_ending_survive_a_kill_at_every_call_of_an_edge(tmp_path: Path, runs: int) -> None:
+    expected, jobs = _undisturbed(tmp_path / "plain", runs)
+    found, left, kills = _killed_all_the_way(tmp_path / "killed", runs)
+    assert kills > 5 * runs
+    assert len(expected["attempts"]) == runs  # type: ignore[arg-type]
     assert (expected["undone"], expected["spool"]) == ([], {})
     assert _once(found.pop("calls")) == expected.pop("calls")
     for name in expected:
@@ -191,13 +190,16 @@ def _refusing(path: Path) -> World:
     return world
 
 
-def test_a_refused_resize_is_put_back_wherever_the_reconciler_dies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deaths", [Fuse.of_each_kind, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
+def test_a_refused_resize_is_put_back_wherever_the_reconciler_dies(
+    tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
+) -> None:
     fuse = Fuse()
     reconcile_once(_refusing(tmp_path / "plain").edges(fuse.through))
-    for at in range(1, fuse.count + 1):
-        world = _refusing(tmp_path / f"killed-{at}")
+    for at, after in deaths(fuse):
+        world = _refusing(tmp_path / f"killed-{at}-{after}")
         with pytest.raises(Killed):
-            reconcile_once(world.edges(Fuse(at).through))
+            reconcile_once(world.edges(Fuse(at, after=after).through))
         world.run()
         (found,) = world.slurm.records.values()
         (run,) = world.store.attempts()
@@ -294,28 +296,30 @@ def test_a_database_that_breaks_in_between_is_said_and_slurm_is_not_asked_blindl
     assert [call for call in world.asked() if call[0] == "drain"] == world.asked()[:1]
 
 
-@pytest.mark.parametrize("jump", [-86400.0, 86400.0, -3600.0, 3600.0])
-@pytest.mark.parametrize("controllers", [False, True])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_jumping_clock_changes_no_decision_and_repeats_none(
-    tmp_path: Path, wanted: dict[str, object], jump: float, controllers: bool
+    tmp_path: Path, wanted: dict[str, object], every: int
 ) -> None:
     """Back or forth between any two calls of an edge, for us alone or for the controller's host as a whole."""
-    for at in range(1, 60, 4):
-        world = _three(tmp_path / f"jump-{at}")
+    fuse = Fuse()
+    reconcile_once(_three(tmp_path / "plain").edges(fuse.through))
+    jumps = list(product((-86400.0, 86400.0, -3600.0, 3600.0), (False, True)))
+    cases = [(jump, *death) for n, jump in enumerate(jumps) for death in fuse.of_each_kind()[n % every :: every]]
+    for (jump, controllers), at, after in cases:
+        world = _three(tmp_path / f"jump-{at}-{jump}-{controllers}")
         if not controllers:
             world.slurm.clock = FakeClock()
-        fuse = Fuse(at)
-        with suppress(Killed):
-            reconcile_once(world.edges(fuse.through))
+        with pytest.raises(Killed):
+            reconcile_once(world.edges(Fuse(at, after=after).through))
         world.clock.time += jump
         world.run()
         world.clock.time -= jump
         world.run()
         # A StartTime whose moment has passed by the new clock need not be asked for; nothing else may be missing.
-        asked, once = [call[:3] for call in world.asked()], [call[:3] for call in wanted["calls"]]  # type: ignore[attr-defined]
-        assert [call for call in asked if call[2] != "StartTime"] == [call for call in once if call[2] != "StartTime"]
-        # nor can one be known again by the time it gave when the clock was put back since: it may be asked for twice
+        asked, once = ([call[:3] for call in calls] for calls in (_once(world.asked()), wanted["calls"]))  # type: ignore[attr-defined]
         others = [call for call in asked if call[2] != "StartTime"]
+        assert others == [call for call in once if call[2] != "StartTime"], (jump, controllers, fuse.kinds[at - 1])
+        # nor can one be known again by the time it gave when the clock was put back since: it may be asked for twice
         assert len(set(others)) == len(others) and len(asked) <= len(set(asked)) + 1
         assert {job_id: (run.restarts, run.reason) for job_id, run in world.slurm.records.items()} == dict.fromkeys(
             (81, 82, 83), (1, "None")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from itertools import permutations
 from pathlib import Path
@@ -237,7 +237,6 @@ def test_a_refusal_is_put_back_in_reverse_and_not_tried_again(tmp_path: Path) ->
 
 
 def test_a_node_list_is_never_put_back_and_nothing_to_a_job_that_started(tmp_path: Path) -> None:
-    (tmp_path / "pin").mkdir()
     pinned = replace(PLAN, lines=(Wish(option="nodelist", value="n1", reason="free"),))
     world = World(tmp_path / "pin", RELAX)
     world.add(waiting(req_nodes="n1", exc_nodes=""))
@@ -250,7 +249,6 @@ def test_a_node_list_is_never_put_back_and_nothing_to_a_job_that_started(tmp_pat
     world.slurm._updated = refuse  # type: ignore[method-assign]
     world.run()
     assert said(world) == [("81", "ReqNodeList", "")]
-    (tmp_path / "sizes").mkdir()
     world = refusing(tmp_path / "sizes")
     updated = world.slurm._updated
 
@@ -295,42 +293,43 @@ def test_an_owner_in_whose_name_slurm_does_not_answer_holds_up_nobody_else(tmp_p
     assert ("81", "ExcNodeList", "") in said(world)
 
 
-def test_killed_anywhere_nothing_is_lost_and_nothing_differs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deaths", [Fuse.of_each_kind, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
+def test_killed_anywhere_nothing_is_lost_and_nothing_differs(
+    tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
+) -> None:
     def fresh(name: str) -> World:
-        (tmp_path / name).mkdir()
         world = world_of(tmp_path / name, waiting())
         world.clock.sleep(10_000)
         return world
 
     plain, fuse = fresh("plain"), Fuse()
     reconcile_once(plain.edges(fuse.through))
-    for at in range(1, fuse.count + 1):
-        for after in (False, True):
-            world = fresh(f"killed-{at}-{after}")
-            with pytest.raises(Killed):
-                reconcile_once(world.edges(Fuse(at, after=after).through))
-            for _ in range(3):
-                world.clock.sleep(2)
-                world.run()
-            assert world.slurm.records == plain.slurm.records, at
-            assert world.store.actions(unfinished=True) == (), at
-            assert {(a.key, a.value, a.error) for a in world.store.actions()} == {
-                (a.key, a.value, a.error) for a in plain.store.actions()
-            }, at
-            assert len(world.slurm.calls) <= len(plain.slurm.calls) + 3, at
-            world.store.close()
-
-
-def test_killed_between_a_refusal_and_its_undoing_it_is_put_back(tmp_path: Path) -> None:
-    fuse = Fuse()
-    (tmp_path / "plain").mkdir()
-    plain = refusing(tmp_path / "plain")
-    reconcile_once(plain.edges(fuse.through))
-    for at in range(1, fuse.count + 1):
-        (tmp_path / f"{at}").mkdir()
-        world = refusing(tmp_path / f"{at}")
+    for at, after in deaths(fuse):
+        world = fresh(f"killed-{at}-{after}")
         with pytest.raises(Killed):
-            reconcile_once(world.edges(Fuse(at).through))
+            reconcile_once(world.edges(Fuse(at, after=after).through))
+        for _ in range(3):
+            world.clock.sleep(2)
+            world.run()
+        assert world.slurm.records == plain.slurm.records, at
+        assert world.store.actions(unfinished=True) == (), at
+        assert {(a.key, a.value, a.error) for a in world.store.actions()} == {
+            (a.key, a.value, a.error) for a in plain.store.actions()
+        }, at
+        assert len(world.slurm.calls) <= len(plain.slurm.calls) + 3, at
+        world.store.close()
+
+
+@pytest.mark.parametrize("deaths", [Fuse.of_each_kind, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
+def test_killed_between_a_refusal_and_its_undoing_it_is_put_back(
+    tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
+) -> None:
+    plain, fuse = refusing(tmp_path / "plain"), Fuse()
+    reconcile_once(plain.edges(fuse.through))
+    for at, after in deaths(fuse):
+        world = refusing(tmp_path / f"{at}-{after}")
+        with pytest.raises(Killed):
+            reconcile_once(world.edges(Fuse(at, after=after).through))
         for _ in range(3):
             world.clock.sleep(2)
             world.run()

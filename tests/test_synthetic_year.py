@@ -19,7 +19,7 @@ from slurmwrap.store.care import check
 from slurmwrap.store.database import Database
 
 NOW = 1_795_000_000.0
-DAYS, PER_DAY = 50, 50
+DAYS, PER_DAY = 35, 50
 TOP = Path(__file__).parent.parent
 
 
@@ -37,12 +37,12 @@ def rows(path: Path, sql: str) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(sql)]
 
 
-@pytest.mark.parametrize("table", schema.TABLES, ids=[table.name for table in schema.TABLES])
-def test_each_row_is_as_the_store_writes_its_record(made: Path, table: schema.Table) -> None:
+def test_each_row_is_as_the_store_writes_its_record(made: Path) -> None:
     """Read, and written again, it is the same: no column and no field of `more` that the real code would not write."""
-    for row in rows(made, f"SELECT * FROM {table.name}"):
-        written = schema.to_row(table, schema.from_row(table, row))
-        assert {name: row[name] for name in written} == written
+    for table in schema.TABLES:
+        for row in rows(made, f"SELECT * FROM {table.name}")[::3]:
+            written = schema.to_row(table, schema.from_row(table, row))
+            assert {name: row[name] for name in written} == written, table.name
 
 
 def test_the_file_is_sound_and_holds_every_kind_of_row(made: Path) -> None:
@@ -84,36 +84,28 @@ def test_jobs_fail_as_often_and_of_what_is_published(made: Path) -> None:
 
 def test_nodes_fail_as_often_as_is_published_and_mostly_lemons(tmp_path: Path) -> None:
     path = tmp_path / "nodes.db"
-    fill(path, days=150, jobs_per_day=10, until=NOW)  # 16 nodes
+    fill(path, days=100, jobs_per_day=10, until=NOW)  # 16 nodes
     struck = [row["node"] for row in rows(path, "SELECT node FROM removals")]
-    expected = 150 * 16 * rates.NODE_FAILURES_PER_DAY
+    expected = 100 * 16 * rates.NODE_FAILURES_PER_DAY
     assert abs(len(struck) - expected) < 4 * expected**0.5
     assert Counter(struck).most_common(1)[0][1] > len(struck) / 3
 
 
-@pytest.mark.parametrize("category", texts.CATEGORIES)
-def test_each_sample_is_judged_to_be_what_it_is_of(category: str) -> None:
-    assert texts.diagnosis_of(category).category == category
+def test_each_sample_is_judged_to_be_what_it_is_of() -> None:
+    wrong = {one: found for one in texts.CATEGORIES if (found := texts.diagnosis_of(one).category) != one}
+    assert wrong == {}
 
 
 def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     out = tmp_path / "site.db"
-    words = [
-        sys.executable,
-        str(TOP / "bench" / "synthetic_year"),
-        "--days",
-        "8",
-        "--jobs-per-day",
-        "10",
-        "--out",
-        str(out),
-    ]
-    told = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout.splitlines()
+    options = ["--days", "8", "--jobs-per-day", "10", "--out", str(out)]
+    words = [sys.executable, str(TOP / "bench" / "synthetic_year"), *options]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     assert told[0].startswith("day 7 of 8: ")
     assert told[-1].startswith(f"{out}: ")
     with Database.open(out, readonly=True) as store:
         attempts = store.attempts()
     assert len(attempts) > 40
-    again = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    again = subprocess.run(words, capture_output=True, text=True)
     assert again.returncode == 2
     assert "is there already" in again.stderr

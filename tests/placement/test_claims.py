@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement_cases import IDLE, ONE_GPU, node, request
 
@@ -176,6 +176,7 @@ def test_synergy_tune_asks_for_no_more_than_the_share_either() -> None:
     assert values(replace(ASKED, cpus=1), knows(HUNGRY), "tune") == {"cpus-per-task": "4"}
 
 
+@settings(max_examples=60)
 @given(
     rates=st.lists(st.floats(0.1, 9), min_size=1, max_size=6),
     counts=st.lists(st.integers(1, 40), min_size=6, max_size=6, unique=True),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement_cases import IDLE, ONE_GPU, SHAPE, cluster, node, request, suspect
 
@@ -289,6 +289,7 @@ def test_no_tuning_when_it_is_switched_off() -> None:
     assert plan(request(), NEEDY, IDLE, (), Config(tuning=Tuning(enabled=False))).lines == (SWITCH,)
 
 
+@settings(max_examples=80)
 @given(
     nodes=st.integers(1, 12),
     gpus=st.integers(1, 9),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.cluster.action import SlurmAction, Verb
@@ -271,6 +271,7 @@ def test_a_flood_of_levels_is_cut() -> None:
     assert len(groups[0][0].because) < 100
 
 
+@settings(max_examples=60)
 @given(
     levels=st.lists(
         st.tuples(

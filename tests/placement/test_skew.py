@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.skew import Patience, keenness, patience
@@ -37,6 +37,7 @@ def test_reason_names_skew_and_limit() -> None:
     assert waits(skew=0.72).reason == "its largest tensor is 72 % of the model, above 30 %: distant nodes slow it down"
 
 
+@settings(max_examples=60)
 @given(
     skew=st.one_of(st.none(), st.floats(0, 1)),
     limit=st.floats(0, 1),

@@ -74,7 +74,7 @@ def draws(draw: st.DrawFn, most_jobs: int = 8) -> Drawn:
 
 
 @pytest.mark.parametrize(("mode", "mechanism", "placement"), WORLDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(drawn=draws())
 def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
     mode: str, mechanism: str, placement: str, drawn: Drawn
@@ -103,7 +103,7 @@ def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
 
 @pytest.mark.parametrize("consolidate", [False, True])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(drawn=draws())
 def test_no_grants_of_a_mechanism_in_rounds_overfill_a_server(mechanism: str, consolidate: bool, drawn: Drawn) -> None:
     asked = mechanism_of(mechanism, leases=True, consolidate=consolidate, largest_first=drawn.policy == "las")

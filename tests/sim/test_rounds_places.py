@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.sim.consolidate import Places, Spot, anywhere, together
@@ -103,6 +103,7 @@ def test_in_turn_nobody_behind_the_first_that_does_not_fit_gets_room() -> None:
     assert runs.tolist() == [True, True, False, False]
 
 
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())
 def test_whoever_gets_room_has_all_of_it_and_no_server_has_more_than_its_gpus(
     gpus: list[int], data: st.DataObject

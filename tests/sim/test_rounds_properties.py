@@ -26,7 +26,7 @@ GPUS = 8
 names = st.sampled_from([*POLICIES, "fjf", "sjf"])
 placements = st.sampled_from(["any", "consolidate", "skew"])
 round_lengths = st.sampled_from([0.0, 7.0, 300.0])
-options = settings(max_examples=60, deadline=None)
+options = settings(max_examples=30, deadline=None)
 
 
 @st.composite

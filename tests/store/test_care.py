@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.diagnosis.evidence import Attempt
@@ -84,7 +85,7 @@ def test_a_copy_is_of_one_moment_while_others_write(path: Path, tmp_path: Path) 
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert begun.wait(30)
+    wait_until(begun.is_set, "the other writes")
     try:
         for number in range(5):
             care.backup(path, tmp_path / f"copy-{number}.db")

@@ -31,18 +31,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return database
 
 
-def by_hand(database: Database, wanted: Wanted) -> dict[Attempt, AttemptRecord]:
-    """Every run, one by one; without pre-runs' own, and without jobs that their pre-run stopped."""
-    preruns, submissions = database.preruns(), database.submissions()
+@pytest.fixture(scope="module")
+def real(path: Path) -> list[AttemptRecord]:
+    """Every run but the pre-runs' own and those of jobs that their pre-run stopped."""
+    with Database.open(path, readonly=True) as database:
+        preruns, submissions, runs = database.preruns(), database.submissions(), database.attempts()
     trials = {(p.cluster, p.prerun_job_id) for p in preruns} | {(s.cluster, s.prerun_job_id) for s in submissions}
     stopped = stopped_jobs(preruns)
-    return {
-        run.attempt: run
-        for run in database.attempts()
-        if matches(wanted, run)
-        and (run.attempt.cluster, run.attempt.job_id) not in trials
-        and not never_ran(run, stopped)
-    }
+    return [
+        run for run in runs if (run.attempt.cluster, run.attempt.job_id) not in trials and not never_ran(run, stopped)
+    ]
 
 
 CASES = {
@@ -65,9 +63,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
-def test_sql_and_the_predicate_agree(path: Path, wanted: Wanted) -> None:
+def test_sql_and_the_predicate_agree(path: Path, real: list[AttemptRecord], wanted: Wanted) -> None:
+    expected = {run.attempt: run for run in real if matches(wanted, run)}
     with Database.open(path, readonly=True) as database:
-        expected = by_hand(database, wanted)
         found = find.runs(database, wanted, limit=None)
         sums = find.sums(database, wanted)
         jobs = find.jobs(database, wanted, limit=None)

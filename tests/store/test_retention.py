@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from synthetic_year import fill
+from waiting import allow, wait_until
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.config import Nodes, Retention
@@ -346,7 +347,7 @@ def test_others_write_while_it_is_at_work(site: Path) -> None:
 
     def write() -> None:
         try:
-            with Database.open(site, busy_s=5.0) as store:
+            with Database.open(site, busy_s=allow(30)) as store:
                 while not over.is_set():
                     store.save_submission(submission(900_000 + len(written), 0))
                     written.append(len(written))
@@ -355,11 +356,11 @@ def test_others_write_while_it_is_at_work(site: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
+    wait_until(lambda: written or failed, "the other writes")
     pruned(site)
     over.set()
     writer.join()
     assert failed == []
-    assert written
     assert rows(site, "SELECT count(*) FROM submissions WHERE job_id >= 900000") == [(len(written),)]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from slurmwrap.diagnosis.collected import Collected, SetAside
 from slurmwrap.diagnosis.observation import Context, Observation
@@ -87,8 +87,7 @@ def test_an_expired_credential_still_decodes(directory: Path, spool: SealedSpool
         ["munge", "--socket", munge_socket, "--ttl=1"], input=serialize(NODE), capture_output=True, check=True
     ).stdout
     (directory / named()).write_bytes(sealed)
-    time.sleep(2.1)
-    assert munge.decode(sealed, socket=munge_socket).status == munge.EXPIRED
+    wait_until(lambda: munge.decode(sealed, socket=munge_socket).status == munge.EXPIRED, "the credential expires")
     assert items(spool) == [replace(NODE, uid=0)]
 
 

@@ -193,7 +193,7 @@ def jobs_of(rows: Sequence[dict[str, object]]) -> list[SimJob]:
     return [SimJob(number=n, job=str(n), **row) for n, row in enumerate(ordered)]  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=60)
 @given(LOADS)
 def test_all_that_fit_end_and_no_more_gpus_are_held_than_there_are(rows: Sequence[dict[str, object]]) -> None:
     """Of each single server too: Floor.take raises where one has not so much left."""
@@ -210,7 +210,7 @@ def test_all_that_fit_end_and_no_more_gpus_are_held_than_there_are(rows: Sequenc
         assert sum(held) <= 16
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=40)
 @given(LOADS)
 def test_a_running_job_keeps_what_it_has_to_its_end(rows: Sequence[dict[str, object]]) -> None:
     jobs = jobs_of(rows)
@@ -222,7 +222,7 @@ def test_a_running_job_keeps_what_it_has_to_its_end(rows: Sequence[dict[str, obj
     assert outcome.preemptions == 0
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=40)
 @given(LOADS)
 def test_without_backfill_starts_are_in_strict_order(rows: Sequence[dict[str, object]]) -> None:
     outcome = run(jobs_of(rows), TWO, NO_BACKFILL)
@@ -230,7 +230,7 @@ def test_without_backfill_starts_are_in_strict_order(rows: Sequence[dict[str, ob
     assert began == sorted(began)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=40)
 @given(LOADS)
 def test_who_passes_does_not_delay_the_first_that_waits(rows: Sequence[dict[str, object]]) -> None:
     """Limits are exact here. So the first job that does not fit starts as if nobody had come behind it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.sim.backfill.ask import ask_of
@@ -36,6 +36,7 @@ def columns(jobs: list[SimJob]) -> Active:
 sizes = st.tuples(st.sampled_from((1.0, 5.0, 5.0, 60.0)), st.integers(1, 3), st.booleans())
 
 
+@settings(max_examples=80)
 @given(policy=st.sampled_from(POLICIES), drawn=st.lists(sizes, min_size=1, max_size=12), most=st.integers(1, 13))
 def test_the_line_stands_as_the_policy_would_sort_it(
     policy: str, drawn: list[tuple[float, int, bool]], most: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from allocate_cases import points, servers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.claim import Claim, Server
@@ -37,6 +37,7 @@ def small(gpus: int = 4) -> Server:
     )
 
 
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 2)), min_size=1, max_size=4))
 def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> None:
     queue = [claim(speeds, gpus) for speeds, gpus in kinds]
@@ -56,6 +57,7 @@ def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> No
     assert [len(grant.servers) for grant in grants] == [one.gpus for one in queue]
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 4), max_size=32))
 def test_no_job_is_slower_than_at_its_share_and_tune_is_never_faster_in_sum(kinds: list[int]) -> None:
     queue = [claim(speeds) for speeds in kinds]

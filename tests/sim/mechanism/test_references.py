@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from allocate_cases import points, servers
 from hypothesis import given as given_any
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.claim import Claim, Grant
@@ -89,6 +90,7 @@ def test_tune_seats_everybody_whose_gpus_fit() -> None:
             assert sum(grant.mem_mib * grant.servers.count(name) for grant in grants) <= 512_000
 
 
+@settings(max_examples=60)
 @given_any(queues, st.booleans(), st.booleans())
 def test_tune_gives_no_server_more_than_it_has_and_nobody_less_than_the_share(
     queue: list[tuple[str, int]], consolidate: bool, largest_first: bool

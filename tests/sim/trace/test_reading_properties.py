@@ -91,12 +91,12 @@ def happened(one: Actual, job: SimJob) -> bool:
 
 
 @given(st.lists(st.text(max_size=60), max_size=8))
-@settings(max_examples=300)
 def test_any_text_is_read_or_told(lines: list[str]) -> None:
     read_or_told(lines)
 
 
 @pytest.mark.parametrize("head", HEADS)
+@settings(max_examples=40)
 @given(rows=st.lists(st.lists(CELLS, max_size=24), max_size=5))
 def test_any_rows_below_a_head_are_read_or_told(head: str, rows: list[list[str]]) -> None:
     delimiter = "," if head.startswith("submit_s") else "\x1f" if "\x1f" in head else "|"
@@ -104,6 +104,7 @@ def test_any_rows_below_a_head_are_read_or_told(head: str, rows: list[list[str]]
 
 
 @pytest.mark.parametrize("head", HEADS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_rows_of_the_right_width_are_read_or_told(head: str, data: st.DataObject) -> None:
     delimiter = "," if head.startswith("submit_s") else "\x1f" if "\x1f" in head else "|"
@@ -124,7 +125,7 @@ def test_rows_of_the_right_width_are_read_or_told(head: str, data: st.DataObject
         max_size=6,
     )
 )
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 def test_a_damaged_capture_is_read_or_told(cuts: list[tuple[int, int, int, str]]) -> None:
     lines = list(CAPTURE)
     for line, at, length, put in cuts:
@@ -133,7 +134,7 @@ def test_a_damaged_capture_is_read_or_told(cuts: list[tuple[int, int, int, str]]
 
 
 @given(content=st.binary(max_size=200), packed=st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_of_a_file_are_read_or_told(tmp_path: Path, content: bytes, packed: bool) -> None:
     file = tmp_path / "f"
     file.write_bytes(gzip.compress(content)[: len(content) + 15] if packed else content)
@@ -183,6 +184,7 @@ def table(jobs: Sequence[SimJob], columns: Sequence[str]) -> list[str]:
     return lines
 
 
+@settings(max_examples=60)
 @given(
     jobs=st.lists(JOBS, min_size=1, max_size=6),
     columns=st.permutations(["submit_s", "duration_s", "gpus", "cpus", "mem_gb", "user", "status", "model", "note"]),
@@ -195,6 +197,7 @@ def test_a_table_that_was_written_is_read_back_whatever_the_order_of_its_columns
     assert list(parse(table(ordered, columns), "f").jobs) == expected
 
 
+@settings(max_examples=20)
 @given(order=st.permutations(range(CAPTURE[0].count("|") + 1)))
 def test_a_dump_reads_the_same_whatever_the_order_of_its_columns(order: list[int]) -> None:
     rows = [line.split("|") for line in CAPTURE if line.count("|") == len(order) - 1]

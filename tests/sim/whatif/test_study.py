@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -23,7 +24,7 @@ from slurmwrap.store.plain import to_plain
 
 @cache
 def load() -> Load:
-    return parse(month(jobs=400, nodes=3, seed=3).splitlines(), "month.psv")
+    return parse(month(jobs=200, nodes=3, seed=3).splitlines(), "month.psv")
 
 
 @cache
@@ -72,13 +73,9 @@ def test_the_study_is_json_and_comes_back() -> None:
     assert from_plain(Study, plain) == study()
 
 
-def test_twice_the_same_dump_gives_the_same_study() -> None:
-    assert study_of(load(), site_of_dump(load()), {}, Asked()) == study()
-
-
-def test_without_names_nothing_else_differs() -> None:
+def test_once_more_without_names_nothing_else_differs() -> None:
     hidden = study_of(load(), site_of_dump(load()), {}, Asked(anonymous=True))
-    assert hidden.arms == study().arms
+    assert replace(hidden, waste=study().waste) == study()
     assert {one.user[0] for one in hidden.waste.users} == {"u"}
     assert not {one.user for one in hidden.waste.users} & {one.user for one in study().waste.users}
 
@@ -92,7 +89,7 @@ def test_a_job_with_a_known_profile_is_counted_and_never_slower() -> None:
     points = tuple(SpeedPoint(cpus=cpus, mem_mib=4096, speed=1.0) for cpus in (2, 4, 8, 16))
     known = {"bert-ft": ResourceProfile(key="bert-ft", surface=points, confidence=1.0)}
     tuned = study_of(load(), site_of_dump(load()), known, Asked())
-    assert tuned.profiled == sum(job.model == "bert-ft" for job in _measured())
+    assert 0 < tuned.profiled == sum(job.model == "bert-ft" for job in _measured())
     assert tuned.arm(PLAIN) == study().arm(PLAIN)
     assert tuned.arm(OURS).all.jct.mean <= 1.02 * tuned.arm(PLAIN).all.jct.mean
 
