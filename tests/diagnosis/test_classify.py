@@ -8,8 +8,6 @@ from pprint import pformat
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
@@ -283,15 +281,3 @@ def test_the_middle_of_a_huge_log_is_left_out_and_lines_are_still_numbered() -> 
     text = PROGRESS * 40_000 + OOM
     found = diagnose(text)
     assert found.evidence[0].line == text.count("\n")
-
-
-PIECES = st.sampled_from(
-    [*OOM.split("\n"), WATCHDOG, XID79, "\x1b[31mError:\x1b[0m", "\r", "│ ", "\0", "é", '  File "', "a" * 3000]
-)
-
-
-@given(st.lists(st.one_of(PIECES, st.text(max_size=40)), max_size=40).map("\n".join))
-def test_any_text_gives_some_diagnosis(text: str) -> None:
-    found = diagnose(text, kernel=tuple(text.split("\n")[:5]))
-    assert found.category in CATEGORIES
-    assert 0 <= found.confidence <= 1

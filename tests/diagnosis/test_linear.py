@@ -132,17 +132,19 @@ def test_a_search_for_any_expression_ends_on_rows_that_nearly_match() -> None:
     assert searched >= 12 * len(default_signatures().ranked)
 
 
-PIECES = st.sampled_from([*EXAMPLES, *TRACEBACK.split("\n"), "\x1b[31m", "\r", "\0", "│ ", "[rank1]: ", "3: ", "�"])
+PIECES = st.sampled_from(
+    [*EXAMPLES, *TRACEBACK.split("\n"), "\x1b[31m", "\r", "\0", "│ ", "[rank1]: ", "3: ", "�", "a" * 3000]
+)
 TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=60)), max_size=60).map("\n".join)
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(TEXTS, max_size=3), TEXTS)
 def test_any_logs_and_any_kernel_lines_give_some_diagnosis(texts: list[str], kernel: str) -> None:
     assert diagnose(*texts, kernel=kernel) in CATEGORIES
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(st.binary(max_size=4000))
 def test_any_bytes_give_some_diagnosis(raw: bytes) -> None:
     assert diagnose(raw.decode("utf-8", "replace")) in CATEGORIES

@@ -222,7 +222,7 @@ def test_words_come_through_bash_unchanged(words: list[str]) -> None:
     assert "\r" not in line
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples // 6)
 @given(word=WORDS, value=WORDS)
 def test_a_value_comes_through_bash_unchanged(word: str, value: str) -> None:
     text = f"{word}{{}}-{{}}"
