@@ -53,10 +53,7 @@ def test_nodes_that_the_cluster_does_not_have_are_remarked_and_left_out() -> Non
     assert found == Topology(
         source="file",
         racks=(Domain(name="r1", nodes=("n0", "n1")),),
-        remarks=(
-            "/etc/racks.conf: no such node here: gone[1-5] and 3 more",
-            "/etc/racks.conf: in no rack: n[2-3]",
-        ),
+        remarks=("/etc/racks.conf: no such node here: gone[1-5] and 3 more", "/etc/racks.conf: in no rack: n[2-3]"),
     )
 
 

@@ -64,7 +64,7 @@ def test_what_a_release_added_or_took_away() -> None:
         *("tres-bind", "tres-per-task"),
     }  # fmt: skip
     assert names["26.05"] ^ names["24.11"] == {
-        *("consolidate-segments", "container-type", "external", "mem-update", "resources", "spread-segments"),
+        *("consolidate-segments", "container-type", "external", "mem-update", "resources", "spread-segments")
     }
 
 

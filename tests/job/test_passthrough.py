@@ -118,11 +118,7 @@ RULES = Submit(
         ((), "ada", None),
         (("--array=0-99%4",), "ada", None),
         (("--array=0-100%4",), "ada", "The array has 101 tasks, more than 100 (submit.array_threshold)."),
-        (
-            ("-pinteractive-a100",),
-            "ada",
-            "Jobs for partition interactive-a100 are passed on (submit.pass_partitions).",
-        ),
+        (("-pinteractive-a100",), "ada", "Jobs for partition interactive-a100 are passed on (submit.pass_partitions)."),
         (("-pgpu,jupyter",), "ada", "Jobs for partition jupyter are passed on (submit.pass_partitions)."),
         (("-pgpu", "-Ateach"), "ada", None),
         (("-pgpu", "-Ateaching"), "ada", "Jobs for account teaching are passed on (submit.pass_accounts)."),
