@@ -205,9 +205,7 @@ TABLE = {
         "time limit, state unknown": ending(" 0:0", "TimeLimit"),
         "no output: deadline": Evidence(state="DEADLINE"),
     },
-    "core_dump": {
-        "no output: exit 134": silent("FAILED 134:0"),
-    },
+    "core_dump": {"no output: exit 134": silent("FAILED 134:0")},
 }
 
 
