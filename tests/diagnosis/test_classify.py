@@ -29,6 +29,7 @@ OOM = TRACEBACK + "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to all
 WATCHDOG = (
     "[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(OpType=X)\n"
 )
+PREEMPTED = "slurmstepd: error: *** JOB 45 ON n3 CANCELLED AT 2026-11-20T23:50:10 DUE TO PREEMPTION ***\n"
 XID79 = "NVRM: Xid (PCI:0000:41:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 XID31 = "NVRM: Xid (PCI:0000:41:00): 31, pid=7, name=python, Ch 00000008, MMU Fault: ENGINE GRAPHICS GPC0"
 
@@ -47,6 +48,10 @@ def test_a_whole_log_is_given_its_root_cause() -> None:
         if found.category != row["category"] or not allowed or not found.evidence:
             wrong[row["id"]] = found
     assert not wrong, pformat(wrong)
+
+
+def test_no_evidence_at_all_is_unknown() -> None:
+    assert classify(Evidence()).category == "no_signature"
 
 
 def test_the_cases_cover_every_category_and_success() -> None:
@@ -82,20 +87,32 @@ def test_line_numbers_count_from_the_tails_first_line() -> None:
     assert classify(Evidence(state="FAILED", exit_code=1, logs=(log,))).evidence[0].line == 1004
 
 
-def test_the_root_is_found_in_another_ranks_file() -> None:
-    assert diagnose(PROGRESS + WATCHDOG, PROGRESS + OOM).evidence[0].source == "out.1"
+SITUATIONS = {
+    "the root is in another rank's file": ("gpu_oom", PROGRESS + WATCHDOG, PROGRESS + OOM),
+    "peers complain before the cause": ("gpu_oom", PROGRESS + WATCHDOG + OOM),
+    "an error followed by progress is background": ("no_signature", PROGRESS + OOM + LATER),
+    "one redrawn progress line does not excuse an error": ("gpu_oom", PROGRESS + OOM + "step 6/900 loss=2.9 lr=1e-4\n"),
+    "a preemption before the job went on is background": ("gpu_oom", PROGRESS + PREEMPTED + LATER + OOM),
+    "a warning is no cause": (
+        "traceback_from_crash",
+        f"2024-01-01 10:00:00 WARNING hub: 401 Client Error: Unauthorized for url: x\n{TRACEBACK}KeyError: 'x'\n",
+    ),
+    "what Python ignored is no cause": ("no_signature", f"Exception ignored in: <function f at 0x1>\n{OOM}"),
+    "a source line inside a traceback is no cause": (
+        "traceback_from_crash",
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise MemoryError("x") if a else b\n'
+        "KeyError: 'b'\n",
+    ),
+    "advice is no cause": ("no_signature", "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"),
+}
 
 
-def test_peers_that_complain_first_do_not_hide_the_cause() -> None:
-    assert diagnose(PROGRESS + WATCHDOG + OOM).category == "gpu_oom"
-
-
-def test_an_error_followed_by_progress_is_background() -> None:
-    assert diagnose(PROGRESS + OOM + LATER).category == "no_signature"
-
-
-def test_one_redrawn_progress_line_after_an_error_does_not_excuse_it() -> None:
-    assert diagnose(PROGRESS + OOM + "step 6/900 loss=2.9 lr=1e-4\n").category == "gpu_oom"
+def test_the_cause_is_told_from_what_surrounds_it() -> None:
+    wrong = {}
+    for situation, (category, *texts) in SITUATIONS.items():
+        if (found := diagnose(*texts)).category != category:
+            wrong[situation] = found
+    assert not wrong, pformat(wrong)
 
 
 def test_a_completed_job_succeeded_whatever_error_its_log_went_on_after() -> None:
@@ -126,25 +143,6 @@ def test_a_hidden_failure_that_the_script_got_over_is_success() -> None:
     assert classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,))).category == "success"
 
 
-def test_warnings_do_not_anchor() -> None:
-    text = "2024-01-01 10:00:00 WARNING hub: 401 Client Error: Unauthorized for url: https://x\n" + TRACEBACK
-    assert diagnose(text + "KeyError: 'x'\n").category == "traceback_from_crash"
-
-
-def test_what_python_ignored_does_not_anchor() -> None:
-    text = f"Exception ignored in: <function f at 0x1>\n{OOM}"
-    assert diagnose(text).category == "no_signature"
-
-
-def test_source_lines_inside_a_traceback_do_not_anchor() -> None:
-    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise MemoryError("x") if a else b\n'
-    assert diagnose(text + "KeyError: 'b'\n").category == "traceback_from_crash"
-
-
-def test_advice_lines_do_not_anchor() -> None:
-    assert diagnose("Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n").category == "no_signature"
-
-
 def test_a_missing_input_is_named() -> None:
     text = TRACEBACK + "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.bin'\n"
     found = diagnose(text)
@@ -160,14 +158,8 @@ def test_slurms_time_limit_beats_what_the_program_printed() -> None:
     assert (found.category, found.signature) == ("time_limit", "slurm.state_timeout")
 
 
-def test_a_preemption_before_the_job_went_on_is_background() -> None:
-    line = "slurmstepd: error: *** JOB 45 ON n3 CANCELLED AT 2026-11-20T23:50:10 DUE TO PREEMPTION ***\n"
-    assert diagnose(PROGRESS + line + LATER + OOM).category == "gpu_oom"
-
-
 def test_a_cancelled_job_whose_log_says_preemption_was_preempted() -> None:
-    line = "slurmstepd: error: *** JOB 45 ON n3 CANCELLED AT 2026-11-20T23:50:10 DUE TO PREEMPTION ***\n"
-    assert diagnose(PROGRESS + line, state="CANCELLED", code=0).category == "job_preempted"
+    assert diagnose(PROGRESS + PREEMPTED, state="CANCELLED", code=0).category == "job_preempted"
 
 
 @pytest.mark.parametrize("name", ["messages", "messages_a", "messages_b", "messages_c", "messages_d", "messages_e"])
@@ -271,10 +263,6 @@ def test_nothing_recognisable_stays_unknown_and_shows_the_last_line() -> None:
     assert (found.category, found.decision, found.signature) == ("no_signature", "retry", "")
     before = tuple(PROGRESS.splitlines()[-3:])
     assert found.evidence == (Citation(source="out.0", line=6, text="bye", before=before),)
-
-
-def test_no_evidence_at_all_is_unknown() -> None:
-    assert classify(Evidence()).category == "no_signature"
 
 
 def test_the_middle_of_a_huge_log_is_left_out_and_lines_are_still_numbered() -> None:
