@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.cluster.node import Node
@@ -53,10 +53,7 @@ def test_nodes_that_the_cluster_does_not_have_are_remarked_and_left_out() -> Non
     assert found == Topology(
         source="file",
         racks=(Domain(name="r1", nodes=("n0", "n1")),),
-        remarks=(
-            "/etc/racks.conf: no such node here: gone[1-5] and 3 more",
-            "/etc/racks.conf: in no rack: n[2-3]",
-        ),
+        remarks=("/etc/racks.conf: no such node here: gone[1-5] and 3 more", "/etc/racks.conf: in no rack: n[2-3]"),
     )
 
 
@@ -96,6 +93,7 @@ def test_bad_file_is_refused_with_line_and_culprit(text: str, said: str) -> None
     assert "docs/placement.md" in caught.value.hint
 
 
+@settings(max_examples=settings.default.max_examples // 3)
 @given(text=st.text(alphabet="SwitchNameods=[]-,\\#\n 0123", max_size=120))
 def test_any_text_is_a_topology_or_a_clear_refusal(text: str) -> None:
     try:

@@ -55,21 +55,11 @@ def test_a_message_that_names_nothing_is_given_the_categorys_advice() -> None:
     assert found.advice == CATEGORIES["cpu_oom"].advice
 
 
-def test_every_failure_has_advice() -> None:
-    assert [category.id for category in CATEGORIES.values() if not category.advice] == ["success"]
-
-
-def test_what_a_terminal_would_act_on_does_not_reach_the_sentence() -> None:
+def test_what_a_terminal_would_act_on_does_not_reach_the_sentence_and_a_name_of_any_length_is_cut() -> None:
     assert printable("a\x1b[31m\x9b\u202eb\n") == "a[31mb"
-
-
-def test_a_name_of_any_length_is_cut() -> None:
     assert len(printable("x" * 10_000)) == 120
 
 
-def test_braces_of_the_text_are_not_filled_again() -> None:
+def test_braces_of_the_text_are_not_filled_again_and_a_place_without_a_group_gives_no_sentence() -> None:
     assert filled("Install {name}.", {"name": "{other}", "other": "x"}) == "Install {other}."
-
-
-def test_a_place_without_a_group_gives_no_sentence() -> None:
     assert (filled("Install {name}.", {"name": None}), filled("Install {name}.", {})) == ("", "")

@@ -151,13 +151,7 @@ def test_what_the_epilogs_measured_is_told_of_one_node() -> None:
     ended = replace(job(81), nodes=("n1", "n2"), gpus=5, cpus=16)
     epilogs = [epilog(mem_peak_mib=700, cpu_s=30.0, mem_source="cgroup"), epilog("n2", mem_peak_mib=600, cpu_s=90.0)]
     assert measured(ended, epilogs) == Measurement(
-        seconds=60.0,
-        cpu_s=90.0,
-        cpus_used=1.5,
-        cpus_allocated=8,
-        mem_peak_mib=700,
-        mem_source="cgroup",
-        gpus=3,
+        seconds=60.0, cpu_s=90.0, cpus_used=1.5, cpus_allocated=8, mem_peak_mib=700, mem_source="cgroup", gpus=3
     )
 
 

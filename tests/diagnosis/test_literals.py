@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.diagnosis.literals import harmful_shape, required_literals
@@ -33,6 +33,7 @@ def test_literals_of_a_pattern(pattern: str, literals: tuple[str, ...]) -> None:
 PIECES = st.sampled_from(["abc", "de?", r"\d{1,2}", "(?:fgh|ijk)", r"\(", "[xyz]", "lmn+", "(?:opq)?", r"\s*"])
 
 
+@settings(max_examples=settings.default.max_examples // 3)
 @given(st.lists(PIECES, min_size=1, max_size=5), st.data())
 def test_whatever_a_pattern_matches_holds_one_of_its_literals(pieces: list[str], data: st.DataObject) -> None:
     pattern = "".join(pieces)

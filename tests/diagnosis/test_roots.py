@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pprint import pformat
+
 import pytest
 
 from slurmwrap.diagnosis.classify import classify
@@ -73,35 +75,99 @@ def test_a_launchers_prefix_names_the_rank(row: str, rank: int | None) -> None:
     assert rank_of(row) == rank
 
 
-def test_files_of_ranks_are_ordered_by_time() -> None:
+TIMED_OUT = WATCHDOG.format("12:30:00.1")
+OF_RANK_3 = "".join(f"[rank3]: {row}\n" for row in KEY_ERROR.splitlines())
+RANK_0_GOES_ON = "".join(f"[rank0]: {row}\n" for row in LATER.splitlines())
+FINALIZED = "Traceback (most recent call last):\n  {}\n    f()\nKeyError: '/x'\n"
+ABORT = "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n"
+FABRIC = "[n4:99 :0] ib_mlx5_log.c:171  UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB\n"
+COMPLAINT = "/home/ann/watch.sh: line 3: /sys/class/infiniband: Permission denied\n"
+
+
+def bar(text: str) -> str:
+    return "".join(text.format(number) for number in range(10, 50))
+
+
+SITUATIONS = {
+    # what peers print of a lost rank, and what of itself
+    "an exception behind its peers' time-out": ("traceback_from_crash", TIMED_OUT + KEY_ERROR),
+    "an exception behind its peers' lost connection": ("traceback_from_crash", PEER_GONE + KEY_ERROR),
+    "end of file in the tear-down": ("nccl_error", TIMED_OUT + TRACEBACK + "EOFError\n"),
+    "a reset in the tear-down": (
+        "nccl_error",
+        TIMED_OUT + TRACEBACK + "ConnectionResetError: [Errno 104] Connection reset by peer\n",
+    ),
+    "an interrupt in the tear-down": ("nccl_error", TIMED_OUT + TRACEBACK + "KeyboardInterrupt\n"),
+    "other ranks go on for a while": ("traceback_from_crash", PROGRESS + OF_RANK_3 + RANK_0_GOES_ON),
+    "the same rank goes on": ("no_signature", PROGRESS + OF_RANK_3 + RANK_0_GOES_ON.replace("[rank0]", "[rank3]")),
+    "a fabric's error after a crash": ("traceback_from_crash", KEY_ERROR + FABRIC),
+    "a fabric's error before a crash": ("mpi_runtime_failure", FABRIC + KEY_ERROR),
+    "what was said before an abort": (
+        "gpu_oom",
+        "ERROR on GPU 3: failed to allocate 4096 MiB of device memory\n" + ABORT,
+    ),
+    "an abort alone": ("mpi_error", ABORT),
+    # a side script's complaint during training hides no cause, but stands alone
+    "a complaint, then a crash": ("traceback_from_crash", PROGRESS + COMPLAINT + KEY_ERROR),
+    "a complaint alone": ("permission_error", PROGRESS + COMPLAINT),
+    "a complaint before training": ("permission_error", COMPLAINT + KEY_ERROR),
+    # tracebacks of an interpreter that ends
+    "ignored in a function": (
+        "no_signature",
+        PROGRESS + "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>\n" + KEY_ERROR,
+    ),
+    "ignored at exit": (
+        "no_signature",
+        PROGRESS + "Exception ignored in atexit callback: <function shutdown at 0x7f>\n" + KEY_ERROR,
+    ),
+    "error at exit": ("no_signature", PROGRESS + "Error in atexit._run_exitfuncs:\n" + KEY_ERROR),
+    "logging error": ("no_signature", PROGRESS + "--- Logging error ---\n" + KEY_ERROR),
+    "resource tracker": (
+        "no_signature",
+        PROGRESS
+        + FINALIZED.format('File "/usr/lib/python3.11/multiprocessing/resource_tracker.py", line 239, in main'),
+    ),
+    "finalizers": (
+        "no_signature",
+        PROGRESS + FINALIZED.format('File "/usr/lib/python3.11/multiprocessing/util.py", line 300, in _run_finalizers'),
+    ),
+    "a destructor": ("no_signature", PROGRESS + FINALIZED.format('File "/opt/x/pool.py", line 268, in __del__')),
+    # bars after an error: those of what runs beside training do not mean that it was survived
+    "a download": (
+        "traceback_from_crash",
+        KEY_ERROR + bar("Downloading data: {0}%|███ | {0}/100 [00:10<00:10, 3.1MB/s]\n"),
+    ),
+    "loading": (
+        "traceback_from_crash",
+        KEY_ERROR + bar("Loading checkpoint shards: {0}%|███ | {0}/100 [00:10<00:10]\n"),
+    ),
+    "tokenizing": (
+        "traceback_from_crash",
+        KEY_ERROR + bar("Tokenizing train (num_proc=8): {0}%|███ | {0}/100 [00:10<00:10, 900 examples/s]\n"),
+    ),
+    "validation": (
+        "no_signature",
+        PROGRESS + KEY_ERROR + bar("Validating: {0}%|███ | {0}/100 [00:10<00:10, 3.1it/s]\n"),
+    ),
+}
+
+
+def test_the_cause_is_told_from_consequences_and_from_what_runs_beside_it() -> None:
+    found = {name: diagnose(text).category for name, (_, text) in SITUATIONS.items()}
+    wrong = {name: given for name, given in found.items() if given != SITUATIONS[name][0]}
+    assert not wrong, pformat(wrong)
+
+
+def test_of_several_files_the_first_in_time_has_the_cause_and_without_times_the_first_file() -> None:
     late, early = (f"2026-11-20 12:0{minute}:00 start\n{KEY_ERROR}" for minute in (5, 1))
     assert root_of(late, early) == ("traceback_from_crash", "out.1")
-
-
-def test_without_times_the_order_of_the_files_stands() -> None:
     assert root_of(KEY_ERROR, KEY_ERROR) == ("traceback_from_crash", "out.0")
 
 
-def test_a_ranks_own_exception_before_its_peers_time_out_is_the_cause_whatever_the_order_of_files() -> None:
-    own = f"[E1120 12:00:01.0 train.cc:1] x\n{KEY_ERROR}"
-    assert root_of(WATCHDOG.format("12:30:00.1"), own) == ("traceback_from_crash", "out.1")
-
-
-def test_an_exception_that_comes_after_the_time_out_by_time_is_its_consequence() -> None:
-    own = f"[E1120 12:31:00.0 train.cc:1] x\n{KEY_ERROR}"
-    assert root_of(WATCHDOG.format("12:30:00.1"), own) == ("nccl_error", "out.0")
-
-
-@pytest.mark.parametrize("peers", [WATCHDOG.format("12:30:00.1"), PEER_GONE])
-def test_what_peers_print_of_a_lost_rank_waits_behind_that_ranks_exception(peers: str) -> None:
-    assert root_of(peers + KEY_ERROR) == ("traceback_from_crash", "out.0")
-
-
-@pytest.mark.parametrize(
-    "end", ["EOFError", "ConnectionResetError: [Errno 104] Connection reset by peer", "KeyboardInterrupt"]
-)
-def test_exceptions_of_the_teardown_do_not_explain_a_time_out(end: str) -> None:
-    assert root_of(WATCHDOG.format("12:30:00.1") + TRACEBACK + end + "\n") == ("nccl_error", "out.0")
+def test_a_ranks_own_exception_is_the_cause_of_its_peers_later_time_out_and_the_consequence_of_an_earlier_one() -> None:
+    before, after = (f"[E1120 12:{time} train.cc:1] x\n{KEY_ERROR}" for time in ("00:01.0", "31:00.0"))
+    assert root_of(TIMED_OUT, before) == ("traceback_from_crash", "out.1")
+    assert root_of(TIMED_OUT, after) == ("nccl_error", "out.0")
 
 
 @pytest.mark.parametrize("prefix", ["[rank3]: ", "3: ", "[1,3]<stderr>:", "[1,3]<stderr>: ", "worker-0 | ", "gpu12: "])
@@ -117,33 +183,6 @@ def test_a_launchers_prefix_hides_nothing(prefix: str, text: str, category: str)
     assert root_of("".join(prefix + row for row in text.splitlines(keepends=True)))[0] == category
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>\n",
-        "Exception ignored in atexit callback: <function shutdown at 0x7f>\n",
-        "Error in atexit._run_exitfuncs:\n",
-        "--- Logging error ---\n",
-    ],
-)
-def test_tracebacks_of_an_ending_interpreter_are_no_cause(before: str) -> None:
-    assert root_of(PROGRESS + before + KEY_ERROR)[0] == "no_signature"
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        '  File "/usr/lib/python3.11/multiprocessing/resource_tracker.py", line 239, in main\n',
-        '  File "/usr/lib/python3.11/multiprocessing/util.py", line 300, in _run_finalizers\n',
-        '  File "/opt/x/pool.py", line 268, in __del__\n',
-    ],
-)
-def test_tracebacks_that_begin_in_a_finalizer_are_no_cause(frame: str) -> None:
-    assert (
-        root_of(PROGRESS + f"Traceback (most recent call last):\n{frame}    f()\nKeyError: '/x'\n")[0] == "no_signature"
-    )
-
-
 def test_an_attempt_that_elastic_restarts_and_that_trains_on_is_survived_and_the_last_one_is_the_cause() -> None:
     restart = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\nstep 3/900 loss=2.9\n"
     index_error = TRACEBACK + "IndexError: list index out of range\n"
@@ -155,30 +194,6 @@ def test_an_attempt_that_is_restarted_and_fails_at_once_is_not_survived() -> Non
     restart = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
     found = diagnose(PROGRESS + KEY_ERROR + restart + TRACEBACK + "IndexError: list index out of range\n")
     assert found.evidence[0].text == "KeyError: 'label'"
-
-
-@pytest.mark.parametrize(
-    "bar",
-    [
-        "Downloading data: {0}%|███ | {0}/100 [00:10<00:10, 3.1MB/s]\n",
-        "Loading checkpoint shards: {0}%|███ | {0}/100 [00:10<00:10]\n",
-        "Tokenizing train (num_proc=8): {0}%|███ | {0}/100 [00:10<00:10, 900 examples/s]\n",
-    ],
-)
-def test_bars_of_what_runs_beside_training_do_not_mean_that_an_error_was_survived(bar: str) -> None:
-    assert root_of(KEY_ERROR + "".join(bar.format(number) for number in range(10, 50)))[0] == "traceback_from_crash"
-
-
-def test_validation_after_an_error_means_that_it_was_survived() -> None:
-    bar = "".join(f"Validating: {number}%|███ | {number}/100 [00:10<00:10, 3.1it/s]\n" for number in range(10, 50))
-    assert root_of(PROGRESS + KEY_ERROR + bar)[0] == "no_signature"
-
-
-def test_other_ranks_that_go_on_for_a_while_do_not_excuse_the_one_that_died() -> None:
-    error = "".join(f"[rank3]: {row}\n" for row in KEY_ERROR.splitlines())
-    others = "".join(f"[rank0]: {row}\n" for row in LATER.splitlines())
-    assert root_of(PROGRESS + error + others)[0] == "traceback_from_crash"
-    assert root_of(PROGRESS + error + others.replace("[rank0]", "[rank3]"))[0] == "no_signature"
 
 
 STAMPED = "2026-11-20 12:00:{:02d} step {}/900 loss=2.{}\n"
@@ -205,25 +220,6 @@ def test_another_ranks_progress_survives_nothing() -> None:
     error = "2026-11-20 12:00:05 ERROR batch left out\n" + KEY_ERROR
     later = "".join(STAMPED.format(second, second, second) for second in range(1, 30))
     assert files(out0=later, err1=error).category == "traceback_from_crash"
-
-
-def test_a_side_scripts_complaint_during_training_hides_no_cause_but_stands_alone() -> None:
-    complaint = "/home/ann/watch.sh: line 3: /sys/class/infiniband: Permission denied\n"
-    assert diagnose(PROGRESS + complaint + KEY_ERROR).category == "traceback_from_crash"
-    assert diagnose(PROGRESS + complaint).category == "permission_error"
-    assert diagnose(complaint + KEY_ERROR).category == "permission_error"
-
-
-def test_what_was_said_before_an_abort_is_its_cause() -> None:
-    abort = "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n"
-    said = "ERROR on GPU 3: failed to allocate 4096 MiB of device memory\n"
-    assert (diagnose(said + abort).category, diagnose(abort).category) == ("gpu_oom", "mpi_error")
-
-
-def test_a_fabrics_error_after_a_crash_is_a_peers() -> None:
-    fabric = "[n4:99 :0] ib_mlx5_log.c:171  UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB\n"
-    assert diagnose(KEY_ERROR + fabric).category == "traceback_from_crash"
-    assert diagnose(fabric + KEY_ERROR).category == "mpi_runtime_failure"
 
 
 def test_an_exit_by_signal_says_more_than_a_hint() -> None:

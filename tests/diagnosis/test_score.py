@@ -10,11 +10,7 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 def said(category: str, decision: str = "") -> Diagnosis:
     known = CATEGORIES[category]
     return Diagnosis(
-        category=category,
-        domain=known.domain,
-        decision=decision or known.decision,
-        confidence=1.0,
-        signature="",
+        category=category, domain=known.domain, decision=decision or known.decision, confidence=1.0, signature=""
     )
 
 

@@ -209,72 +209,41 @@ def test_more_steps_than_a_pre_run_counts_are_refused() -> None:
 # --- what bad input gets
 
 
+def lines(*directives: str) -> bytes:
+    return "\n".join(["#!/bin/sh", *directives, ""]).encode()
+
+
 @pytest.mark.parametrize(
     ("argv", "call_with", "message", "code"),
     [
-        (("--bogus", "train.sbatch"), {}, "unrecognized option '--bogus'", 255),
+        (["--bogus"], {}, "unrecognized option '--bogus'", 255),
+        ([], {"script": lines("", "#SBATCH --bogus")}, "train.sbatch:3: unrecognized option '--bogus'", 255),
         (
-            ("train.sbatch",),
-            {"script": b"#!/bin/sh\n\n#SBATCH --bogus\n"},
-            "train.sbatch:3: unrecognized option '--bogus'",
-            255,
-        ),
-        (
-            ("train.sbatch",),
-            {"script": b"#!/bin/sh\n#SBATCH -N2\n#SBATCH foo\n"},
+            [],
+            {"script": lines("#SBATCH -N2", "#SBATCH foo")},
             "train.sbatch:3: Invalid directive found in batch script: foo",
             255,
         ),
+        ([], {"script": lines('#SBATCH -J "a')}, 'train.sbatch: line 2: Unmatched `"` in [ "a]', 1),
+        ([], {"script": lines("#GSUB --nodes=2")}, "train.sbatch:2: unrecognized option '--nodes=2'", 255),
+        ([], {"script": lines("#GSUB --prerun=maybe")}, "train.sbatch:2: Invalid --prerun specification: 'maybe'", 255),
+        (["--prerun="], {}, "Invalid --prerun specification: ''", 255),
+        (["--prerun"], {}, "--prerun needs a mode: --prerun=auto|wait|gate|off|only|profile", 255),
+        (["--prerun-gpus"], {}, "Invalid --prerun-gpus specification: 'train.sbatch'", 255),
+        ([], {"environ": {"GSUB_PRERUN": "x"}}, "GSUB_PRERUN: Invalid --prerun specification: 'x'", 255),
+        ([], {"environ": {"GSUB_RETRY": "maybe"}}, "GSUB_RETRY: 'maybe' is neither yes nor no", 255),
+        (["-t", "soon"], {}, "Invalid --time specification (command line: --time=soon)", 255),
         (
-            ("train.sbatch",),
-            {"script": b'#!/bin/sh\n#SBATCH -J "a\n'},
-            'train.sbatch: line 2: Unmatched `"` in [ "a]',
-            1,
-        ),
-        (
-            ("train.sbatch",),
-            {"script": b"#!/bin/sh\n#GSUB --nodes=2\n"},
-            "train.sbatch:2: unrecognized option '--nodes=2'",
-            255,
-        ),
-        (
-            ("train.sbatch",),
-            {"script": b"#!/bin/sh\n#GSUB --prerun=maybe\n"},
-            "train.sbatch:2: Invalid --prerun specification: 'maybe'",
-            255,
-        ),
-        (("--prerun=", "train.sbatch"), {}, "Invalid --prerun specification: ''", 255),
-        (
-            ("--prerun", "late.sbatch"),
-            {},
-            "--prerun needs a mode: --prerun=auto|wait|gate|off|only|profile",
-            255,
-        ),
-        (("--prerun-gpus", "late.sbatch"), {}, "Invalid --prerun-gpus specification: 'late.sbatch'", 255),
-        (
-            ("train.sbatch",),
-            {"environ": {"GSUB_PRERUN": "x"}},
-            "GSUB_PRERUN: Invalid --prerun specification: 'x'",
-            255,
-        ),
-        (("train.sbatch",), {"environ": {"GSUB_RETRY": "maybe"}}, "GSUB_RETRY: 'maybe' is neither yes nor no", 255),
-        (
-            ("-t", "soon", "train.sbatch"),
-            {},
-            "Invalid --time specification (command line: --time=soon)",
-            255,
-        ),
-        (
-            ("train.sbatch",),
-            {"script": b"#!/bin/sh\n#SBATCH -c many\n"},
+            [],
+            {"script": lines("#SBATCH -c many")},
             'Invalid numeric value "many" for --cpus-per-task. (train.sbatch:2: --cpus-per-task=many)',
             1,
         ),
-        (("--wrap=x", "train.sbatch"), {}, "Script arguments not permitted with --wrap option", 1),
+        (["--wrap=x"], {}, "Script arguments not permitted with --wrap option", 1),
     ],
 )
 def test_a_bad_option_is_a_usage_error_that_names_the_place(argv, call_with, message: str, code: int) -> None:
-    error = refused(*argv, **call_with)
+    error = refused(*argv, "train.sbatch", **call_with)
     unknown = "unrecognized" in message and "--nodes" not in message  # a site plugin's, perhaps; #GSUB lines have none
     kind = UnknownOption if unknown else UsageError
     assert (type(error), str(error), error.exit_code) == (kind, message, code)
@@ -294,56 +263,31 @@ def test_an_own_option_on_an_sbatch_line_is_refused_as_by_sbatch_with_the_way_ou
     )
 
 
+NO_FILE = "There is no such file in the working directory or in PATH."
+DENIED, FOLDER = PermissionError(13, "Permission denied"), IsADirectoryError(21, "Is a directory")
+NO_INTERPRETER = "The first line must start with #! followed by the path to an interpreter."
+DOS = "Batch script contains DOS line breaks (\\r\\n) instead of expected UNIX line breaks (\\n)."
+NULL = "The Slurm controller does not allow scripts that contain a NULL character '\\0'."
+
+
 @pytest.mark.parametrize(
-    ("argv", "call_with", "message", "hint"),
+    ("name", "content", "message", "hint"),
     [
-        (
-            ("nosuch.sh",),
-            {},
-            "Unable to open file nosuch.sh",
-            "There is no such file in the working directory or in PATH.",
-        ),
-        (
-            ("/etc/shadow",),
-            {"files": {"/etc/shadow": PermissionError(13, "Permission denied")}},
-            "Unable to open file /etc/shadow",
-            "It is there, but you may not read it: /etc/shadow",
-        ),
-        (
-            ("./d",),
-            {"files": {"/home/a/./d": IsADirectoryError(21, "Is a directory")}},
-            "./d: Batch script is empty!",
-            "It is a directory; name the script in it.",
-        ),
-        (
-            ("train.sbatch",),
-            {"script": b""},
-            "train.sbatch: Batch script is empty!",
-            "Give a script, or a command with --wrap.",
-        ),
-        ((), {"stdin": b""}, "stdin: Batch script is empty!", "Give a script, or a command with --wrap."),
-        (("train.sbatch",), {"script": b" \n\t\n"}, "train.sbatch: Batch script contains only whitespace!", ""),
-        (
-            ("train.sbatch",),
-            {"script": b"echo hi\n"},
-            "train.sbatch: This does not look like a batch script.  "
-            "The first line must start with #! followed by the path to an interpreter.",
-            "For instance: #!/bin/sh",
-        ),
-        (
-            ("train.sbatch",),
-            {"script": b"#!/bin/sh\r\necho\r\n"},
-            "train.sbatch: Batch script contains DOS line breaks (\\r\\n) instead of expected UNIX line breaks (\\n).",
-            "sed -i 's/\\r$//' train.sbatch",
-        ),
-        (
-            ("train.sbatch",),
-            {"script": b"#!/bin/sh\n\0"},
-            "train.sbatch: The Slurm controller does not allow scripts that contain a NULL character '\\0'.",
-            "",
-        ),
+        ("no.sh", None, "Unable to open file no.sh", NO_FILE),
+        ("/x", DENIED, "Unable to open file /x", "It is there, but you may not read it: /x"),
+        ("./d", FOLDER, "./d: Batch script is empty!", "It is a directory; name the script in it."),
+        ("a", b"", "a: Batch script is empty!", "Give a script, or a command with --wrap."),
+        ("", b"", "stdin: Batch script is empty!", "Give a script, or a command with --wrap."),
+        ("a", b" \n\t\n", "a: Batch script contains only whitespace!", ""),
+        ("a", b"echo hi\n", f"a: This does not look like a batch script.  {NO_INTERPRETER}", "For instance: #!/bin/sh"),
+        ("a", b"#!/bin/sh\r\necho\r\n", f"a: {DOS}", "sed -i 's/\\r$//' a"),
+        ("a", b"#!/bin/sh\n\0", f"a: {NULL}", ""),
     ],
 )
-def test_a_bad_script_is_refused_in_sbatchs_words_with_the_way_out(argv, call_with, message: str, hint: str) -> None:
-    error = refused(*argv, **call_with)
+def test_a_bad_script_is_refused_in_sbatchs_words_with_the_way_out(name: str, content, message: str, hint: str) -> None:
+    if name:
+        path = name if name.startswith("/") else f"/home/a/{name}"
+        error = refused(name, files={} if content is None else {path: content})
+    else:
+        error = refused(stdin=content)
     assert (type(error), error.exit_code, str(error), error.hint) == (ScriptError, 1, message, hint)

@@ -58,18 +58,18 @@ def test_the_callers_off_switch(value: str, off: bool) -> None:
 )
 def test_calls_that_are_not_for_us_go_through_with_a_reason(argv, more, said: str | None) -> None:
     reason = passthrough_reason(ask(*argv, **more))
-    assert reason is None if said is None else reason is not None and said in reason
+    assert reason is None if said is None else said in (reason or "")
 
 
-@pytest.mark.parametrize(("at_terminal", "said"), [(False, "inside job 77"), (True, None)])
-def test_inside_a_job_a_person_at_a_terminal_is_served_and_a_batch_script_is_not(at_terminal, said) -> None:
-    reason = passthrough_reason(ask("-G1", environ={"SLURM_JOB_ID": "77"}), at_terminal=at_terminal)
-    assert reason is None if said is None else reason is not None and said in reason
+def test_inside_a_job_a_person_at_a_terminal_is_served_and_a_batch_script_is_not() -> None:
+    request = ask("-G1", environ={"SLURM_JOB_ID": "77"})
+    assert passthrough_reason(request, at_terminal=True) is None
+    assert "inside job 77" in (passthrough_reason(request, at_terminal=False) or "")
 
 
-@pytest.mark.parametrize(("value", "inside"), [("1", True), ("", False)])
-def test_a_pre_run_submits_nothing(value: str, inside: bool) -> None:
-    assert (inside_prerun({"SLURMWRAP_PRERUN": value}) is not None) is inside
+def test_a_pre_run_submits_nothing() -> None:
+    assert inside_prerun({"SLURMWRAP_PRERUN": "1"}) is not None
+    assert inside_prerun({"SLURMWRAP_PRERUN": ""}) is None
 
 
 def test_what_slurm_says_of_an_interactive_job_is_not_handed_on_to_a_new_one() -> None:
@@ -118,11 +118,7 @@ RULES = Submit(
         ((), "ada", None),
         (("--array=0-99%4",), "ada", None),
         (("--array=0-100%4",), "ada", "The array has 101 tasks, more than 100 (submit.array_threshold)."),
-        (
-            ("-pinteractive-a100",),
-            "ada",
-            "Jobs for partition interactive-a100 are passed on (submit.pass_partitions).",
-        ),
+        (("-pinteractive-a100",), "ada", "Jobs for partition interactive-a100 are passed on (submit.pass_partitions)."),
         (("-pgpu,jupyter",), "ada", "Jobs for partition jupyter are passed on (submit.pass_partitions)."),
         (("-pgpu", "-Ateach"), "ada", None),
         (("-pgpu", "-Ateaching"), "ada", "Jobs for account teaching are passed on (submit.pass_accounts)."),

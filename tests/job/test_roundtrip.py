@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.job.options import BY_NAME, COMMAND_LINE_ONLY, NONE
@@ -15,6 +15,8 @@ from slurmwrap.job.render import conflict, render, spell
 from slurmwrap.job.request import JobRequest, Origin, Wish
 from slurmwrap.job.script import quote_word
 from slurmwrap.job.show import equivalent_script, explain
+
+FEWER = settings(max_examples=settings.default.max_examples // 3)  # each costs much, and more find no more
 
 # Values by option: numbers where they are read as numbers, any text elsewhere.
 _NUMBERS = st.integers(1, 64).map(str)
@@ -106,8 +108,9 @@ def granted(request: JobRequest, pairs: list[tuple[str, str]]) -> list[Wish]:
     return [Wish(option=option, value=value, reason="Because.") for option, value in wishes.items()]
 
 
+@FEWER
 @given(calls(), st.lists(_setting(), max_size=4))
-def test_a_rewritten_job_is_read_back_with_every_wish_and_nothing_else_changed(call, pairs) -> None:
+def test_a_rewritten_job_is_read_back_with_every_wish_and_every_other_line_stays_byte_for_byte(call, pairs) -> None:
     argv, environ, script = call
     request = parsed(argv, environ, script)
     wishes = granted(request, pairs)
@@ -118,22 +121,13 @@ def test_a_rewritten_job_is_read_back_with_every_wish_and_nothing_else_changed(c
         expected.pop({"requeue": "no-requeue", "no-requeue": "requeue"}.get(wish.option, ""), None)
     assert in_force(again) == expected
     assert again.args == request.args == ("--mem=9",)
-
-
-@given(calls(), st.lists(_setting(), max_size=4))
-def test_the_program_and_every_untouched_line_stay_byte_for_byte(call, pairs) -> None:
-    argv, environ, script = call
-    request = parsed(argv, environ, script)
-    batch = render(request, granted(request, pairs))
-    before, after = script.split(b"\n"), batch.content.split(b"\n")
     touched = {s.line for s in request.settings if any(c.where == s.where for c in batch.changes)}
-    assert len(before) == len(after)
+    lines = enumerate(zip(script.split(b"\n"), batch.content.split(b"\n"), strict=True), start=1)
+    assert {number for number, (before, after) in lines if before != after} <= touched
     assert batch.content.endswith(_PROGRAM)
-    assert [a for a, b in zip(before, after, strict=True) if a != b] == [
-        before[n - 1] for n in sorted(filter(None, touched)) if before[n - 1] != after[n - 1]
-    ]
 
 
+@FEWER
 @given(calls(), st.lists(_setting(), max_size=4))
 def test_the_equivalent_script_alone_asks_for_the_same(call, pairs) -> None:
     argv, environ, script = call
@@ -155,6 +149,7 @@ def _firm(request: JobRequest, ignored: set[str] | frozenset[str]) -> dict[str, 
     return {option: value for option, value in in_force(request).items() if option not in ignored}
 
 
+@FEWER
 @given(_TEXT, _TEXT, _TEXT)
 def test_the_command_line_beats_the_environment_beats_the_script(one: str, two: str, three: str) -> None:
     assume(three != ":")  # sbatch takes a lone colon out of the command line (heterogeneous jobs)

@@ -38,20 +38,10 @@ def job() -> tuple[JobRequest, BatchScript]:
     return request, render(request, WISHES, added=[Wish(option="requeue", value="", reason="--retry needs it.")])
 
 
-def golden(name: str) -> bytes:
-    return (DATA / name).read_bytes()
-
-
-def test_the_rewritten_script() -> None:
-    assert job()[1].content == golden("train.rewritten.sbatch")
-
-
-def test_the_equivalent_script_of_a_dry_run() -> None:
-    assert equivalent_script(*job()) == golden("train.dry-run.sbatch")
-
-
-def test_the_explanation() -> None:
-    assert explain(*job(), colour=False).encode() == golden("train.explain.txt")
+def test_the_rewritten_script_the_equivalent_of_a_dry_run_and_the_explanation_are_the_golden_files() -> None:
+    assert job()[1].content == (DATA / "train.rewritten.sbatch").read_bytes()
+    assert equivalent_script(*job()) == (DATA / "train.dry-run.sbatch").read_bytes()
+    assert explain(*job(), colour=False) == (DATA / "train.explain.txt").read_text(encoding="utf-8")
 
 
 def test_the_explanation_fits_80_columns_where_the_text_is_ours() -> None:
@@ -65,13 +55,9 @@ def test_colour_only_paints_whole_lines() -> None:
     assert sum("\x1b[32m" in line for line in painted) == sum(line.startswith("+") for line in plain)
 
 
-def test_an_unchanged_job_says_so() -> None:
+def test_an_unchanged_job_says_so_and_remarks_stand_at_the_end_and_are_wrapped() -> None:
     request, _ = job()
     assert explain(request, render(request, []), colour=True) == "Nothing is changed.\n"
-
-
-def test_remarks_stand_at_the_end_and_are_wrapped() -> None:
-    request, _ = job()
     remarks = ("best now: n4", "a remark that is longer than what a terminal of eighty columns can show in one line")
     said = explain(request, render(request, []), colour=False, remarks=remarks)
     assert said.splitlines() == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.errors import UsageError
@@ -110,6 +110,7 @@ def test_quiet_is_taken_out_wherever_it_stands_and_nothing_else(words: tuple[str
 _FLAGS = [option.short for option in SBATCH if option.short and option.argument is NONE and option.short not in "hV"]
 
 
+@settings(max_examples=settings.default.max_examples // 3)
 @given(
     st.lists(st.lists(st.sampled_from(_FLAGS), min_size=1, max_size=4).map(lambda few: "-" + "".join(few)), max_size=5)
 )

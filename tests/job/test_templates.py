@@ -160,8 +160,7 @@ def test_calls_that_no_template_can_take(words: list[str], tasks: str, message: 
 
 
 def test_the_name_of_a_signal_is_told() -> None:
-    found = told("-G8", "--signal=SIGUSR1@300", "train.py")
-    assert found["signal"] == "USR1"
+    assert told("-G8", "--signal=SIGUSR1@300", "train.py")["signal"] == "USR1"
 
 
 def test_braces_are_the_programs_own_where_no_array_is_made() -> None:
@@ -182,19 +181,7 @@ def test_how_the_program_is_started(program: str, run: str) -> None:
 
 
 def test_the_call_that_submits_keeps_what_a_script_cannot_say() -> None:
-    words = (
-        "--template=srun",
-        "-G16",
-        "-p",
-        "big",
-        "--explain",
-        "--prerun",
-        "off",
-        "--parsable",
-        "-W",
-        "train.py",
-        "--x",
-    )
+    words = ["--template=srun", "-G16", "-p", "big", "--explain", "--prerun", "off", "--parsable", "-W", "train.py"]
     command = split_command_line(words)
     assert words_of_submission(command, {}) == ["--explain", "--prerun=off", "--parsable", "--wait"]
     # a variable would win over the script's line, not over the command line's word
@@ -214,7 +201,7 @@ def through_bash(line: str, **variables: str) -> list[str]:
     return done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(words=st.lists(WORDS, min_size=1, max_size=4))
 def test_words_come_through_bash_unchanged(words: list[str]) -> None:
     line = " ".join(quoted(word) for word in words)
@@ -222,7 +209,7 @@ def test_words_come_through_bash_unchanged(words: list[str]) -> None:
     assert "\r" not in line
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples // 6)
 @given(word=WORDS, value=WORDS)
 def test_a_value_comes_through_bash_unchanged(word: str, value: str) -> None:
     text = f"{word}{{}}-{{}}"
