@@ -63,7 +63,7 @@ def start(address: Path) -> Popen[str]:
     import subprocess
 
     argv = [sys.executable, __file__, str(address)]
-    server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0)
     assert server.stdout
     assert server.stdout.readline() == "ready\n"
     return server
@@ -71,26 +71,41 @@ def start(address: Path) -> Popen[str]:
 
 def serve(address: str) -> None:
     """Answers calls, each in a process of its own, until standard input ends; calls that still run end then, too."""
+    import gc
     import select
     import signal
-    from contextlib import suppress
 
     _load()
+    gc.freeze()
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     os.chmod(address, 0o666)  # noqa: PTH101
     listening.listen(64)
     print("ready", flush=True)
-    while 0 not in select.select([0, listening], [], [])[0]:
-        caller, _ = listening.accept()
-        if os.fork() == 0:
-            listening.close()
-            _answer(caller)
-        caller.close()
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+    running: dict[int, socket.socket] = {}
+    while 0 not in (ready := select.select([0, listening, woken], [], [])[0]):
+        if listening in ready:
+            caller, _ = listening.accept()
+            running[_started(caller)] = caller
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ends(running)
     os.killpg(0, signal.SIGKILL)
+
+
+def _tell_ends(running: dict[int, socket.socket]) -> None:
+    """To each caller whose call is over, how it ended."""
+    from contextlib import suppress
+
+    while running:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child == 0:
+            return
+        with running.pop(child) as caller, suppress(BrokenPipeError):  # it did not wait
+            caller.sendall(str(os.waitstatus_to_exitcode(status)).encode())
 
 
 def _load() -> None:
@@ -105,8 +120,8 @@ def _load() -> None:
         importlib.import_module(name)
 
 
-def _answer(caller: socket.socket) -> None:
-    """Reads the call, runs it in a child, says how that ended. Does not return."""
+def _started(caller: socket.socket) -> int:
+    """Reads a call and starts it; returns its process id."""
     import struct
 
     _, ancillary, *_ = caller.recvmsg(1, socket.CMSG_SPACE(12))
@@ -120,19 +135,20 @@ def _answer(caller: socket.socket) -> None:
         user, group = call.user, call.group
     child = os.fork()
     if child == 0:
-        caller.close()
         _become(call, channels, peer, user, group)
     for channel in channels:
         os.close(channel)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    caller.sendall(str(code).encode())
-    os._exit(0)
+    return child
 
 
 def _become(call: Call, channels: Sequence[int], peer: int, user: int, group: int) -> None:
     """The call itself: takes on its caller's identity and surroundings, runs the program's own main, ends."""
+    import signal
+
     code = 70
     try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, channel in enumerate(channels):
             os.dup2(channel, number)
             os.close(channel)
