@@ -16,11 +16,12 @@ import pytest
 from dropin_cases import Case
 from dropin_compare import ALICE, GSUB, PLANNED, Call, Fields, Pair, differences, of_call, records, submit
 from realslurm import Lab
+from waiting import allow
 
 from slurmwrap.job.command_line import without_quiet
 from slurmwrap.job.options import SBATCH, Release
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(600))]
 
 WAYS: dict[str, Sequence[str]] = {
     "plain": (GSUB,),
