@@ -33,7 +33,7 @@ CASES = [(way, case) for way, cases in TABLES.items() for case in cases]
 # In every run; `make test-all` tries the others too.
 SAMPLE = [
     *(("plain", case) for case in dropin_cases.PLAIN[::8]),
-    *(("planned", case) for case in dropin_cases.PLANNED[::2]),
+    *(("planned", case) for case in dropin_cases.PLANNED[::3]),
     *(("placed", case) for case in dropin_cases.PLACED[::2]),
 ]
 # Where sbatch's option shows in the job's record.

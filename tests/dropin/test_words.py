@@ -196,11 +196,11 @@ def test_a_signal_while_waiting_ends_gsub_as_it_ends_sbatch_and_leaves_the_job(
         if program == PLANNED:
             why = lab.run([SLURMWRAP, "why", job], user=ALICE, cwd=home)
             assert why.returncode == 0, why.stderr
-        wait_until(lambda: _children_of(home), "it waits as sbatch -W does")
+        wait_until(lambda: _children_of(home), "it waits as sbatch -W does", pause=0.3)
         os.killpg(process.pid, number) if number is signal.SIGINT else process.send_signal(number)
         process.communicate()
         ended.append((process.returncode, lab.states(job)))
-        left = wait_for(lambda: _children_of(home), lambda found: not found, 20)
+        left = wait_for(lambda: _children_of(home), lambda found: not found, 20, 0.3)
         lab.run(["scancel", job])
         assert left == []
     assert ended == [(-number, ["PENDING"])] * 2
