@@ -16,7 +16,7 @@ def runnable(path: Path) -> list[Block]:
     return [block for block in blocks(path) if block.language in RUN and not block.not_run]
 
 
-FIRST = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", ROOT / "examples" / "README.md"]
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 WITH_COMMANDS = [path for path in PAGES if runnable(path)]
 
 

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import warm
 from realslurm import command_environment, free_base_port, run_as
+from waiting import allow
 
-from slurmwrap.cli.slurmwrap import main
 from slurmwrap.errors import LabError
 from slurmwrap.lab.layout import Layout, exports
 from slurmwrap.lab.teardown import down
@@ -32,7 +33,7 @@ COPIED = ("etc", "usr", "opt", "root", "var/lib", "var/backups")  # what root ma
 _SLURMWRAP = """\
 #!/bin/bash
 # The lab of this page: where it is, and on which ports. Its reconciler is started when the page waits (settle).
-slurmwrap() {{ {python} -m slurmwrap.cli.slurmwrap "$@"; }}
+slurmwrap() {{ {python} -I -S {warm} {server} slurmwrap "$@"; }}
 if [ "$1" = lab ] && [ $# -gt 1 ]; then
     case $2 in
     up)
@@ -67,7 +68,7 @@ class Shell:
             text=True, start_new_session=True, **identity,
         )  # fmt: skip
 
-    def run(self, command: str, deadline_s: float = DEADLINE_S) -> Ended:
+    def run(self, command: str) -> Ended:
         """One command, and what it printed on both channels."""
         self.count += 1
         text, output, code = (self.scratch / f"{self.count}.{part}" for part in ("sh", "out", "code"))
@@ -76,7 +77,7 @@ class Shell:
         with contextlib.suppress(BrokenPipeError):
             print(f"{{ . {text}; }} >{output} 2>&1 </dev/null; echo $? >{code}.part; mv {code}.part {code}",
                   file=self.process.stdin, flush=True)  # fmt: skip
-        until = time.monotonic() + deadline_s
+        until = time.monotonic() + allow(DEADLINE_S)
         while not code.exists() and self.process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         said = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
@@ -86,7 +87,7 @@ class Shell:
         """The shell and what it started; daemons that left its session stay."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait()
         if self.process.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -98,6 +99,7 @@ class Session:
 
     directory: Path  # others may pass it; what is below goes with it
     user: str
+    server: str  # answers `slurmwrap` (warm.py)
     shells: dict[str, Shell] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,7 +110,12 @@ class Session:
             folder.mkdir(parents=True)
         self.directory.chmod(0o755)
         self.lab.parent.chmod(0o1777)
-        _program(self.bin / "slurmwrap", _SLURMWRAP.format(python=sys.executable, lab=self.lab, port=self.port))
+        _program(
+            self.bin / "slurmwrap",
+            _SLURMWRAP.format(
+                python=sys.executable, warm=warm.__file__, server=self.server, lab=self.lab, port=self.port
+            ),
+        )
         _program(self.bin / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         (self.bin / "gsub").symlink_to(Path(sys.executable).parent / "gsub")
         self._furnish()
@@ -116,7 +123,7 @@ class Session:
     def start_lab(self, *options: str) -> None:
         """A lab as `slurmwrap lab up` makes it; both shells know of it."""
         up = ("lab", "up", "--dir", str(self.lab), "--base-port", str(self.port), "--no-reconcile", *options)
-        if code := slurmwrap_forked(up, command_environment(None)):
+        if code := self._asked(up, command_environment(None)):
             raise LabError(f"slurmwrap {' '.join(up)} ended with {code}")
         self._reconcile()
 
@@ -138,9 +145,9 @@ class Session:
 
         return re.sub(r"@([\w./-]+)", given, command)
 
-    def settle(self, deadline_s: float = DEADLINE_S) -> None:
+    def settle(self) -> None:
         """Until no job of anybody's runs or waits, and the reconciler has nothing more to do about one."""
-        until = time.monotonic() + deadline_s
+        until = time.monotonic() + allow(DEADLINE_S)
         before = None
         while time.monotonic() < until:
             busy = self._root("squeue", "-h", "-o", "%i %T").split("\n")
@@ -162,7 +169,15 @@ class Session:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _reconcile(self) -> None:
-        slurmwrap_forked(("reconcile", "--once"), {**command_environment(None), **exports(Layout(self.lab))})
+        self._asked(("reconcile", "--once"), {**command_environment(None), **exports(Layout(self.lab))})
+
+    def _asked(self, words: Sequence[str], environ: dict[str, str]) -> int:
+        """What only prepares a page: root's, heard by nobody."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        try:
+            return warm.ask(self.server, warm.Call("slurmwrap", words, "/", environ), [nothing] * 3)
+        finally:
+            os.close(nothing)
 
     def _root(self, *argv: str) -> str:
         return run_as(None, list(argv), {**exports(Layout(self.lab)), "PATH": self._path(None)}).stdout
@@ -210,28 +225,6 @@ class Session:
         account = pwd.getpwnam(self.user)
         for path in (self.home, *self.home.rglob("*")):
             os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
-
-
-def slurmwrap_forked(arguments: Sequence[str], environ: dict[str, str]) -> int:
-    """`slurmwrap ARGUMENTS` in a child that has its modules already: what only prepares a page need not load them."""
-    pid = os.fork()
-    if pid == 0:
-        code = 70
-        try:
-            os.setsid()
-            os.environ.clear()
-            os.environ.update(environ)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (0, 1, 2):
-                os.dup2(nothing, descriptor)
-            sys.argv = ["slurmwrap", *arguments]
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 1
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _program(path: Path, text: str) -> None:

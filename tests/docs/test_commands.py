@@ -1,8 +1,8 @@
 """Every command of the documentation, run as its reader would: page by page, in order, on a real Slurm.
 
 What a page says of running its blocks stands in doc_pages.py, how it is done in doc_session.py. What is not run here
-is read all the same (test_pages.py) and listed by the last test. The first pages that a newcomer reads have a file of
-their own (test_first_steps.py), so that two workers share the work.
+is read all the same (test_pages.py) and listed by the last test. `make docs-test` runs all pages; the tutorial has a
+file of its own.
 """
 
 from __future__ import annotations
@@ -10,15 +10,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from doc_pages import NOT_RUN, PAGES, ROOT, RUN, Block, blocks
-from doc_run import FIRST, WITH_COMMANDS, runnable, wrong_on
+from doc_pages import NOT_RUN, PAGES, ROOT, RUN, blocks
+from doc_run import TUTORIAL, WITH_COMMANDS, runnable, wrong_on
 from doc_session import Session
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch]
 
 
+# Run by `make test`: what a newcomer reads first, and a page that looks at jobs in many ways.
+EVERY_RUN = (ROOT / "README.md", ROOT / "docs" / "jobs.md")
+
+
 @pytest.mark.parametrize(
-    "page", [p for p in WITH_COMMANDS if p not in FIRST], ids=lambda path: str(path.relative_to(ROOT))
+    "page",
+    [
+        pytest.param(path, id=str(path.relative_to(ROOT)), marks=[] if path in EVERY_RUN else pytest.mark.slow)
+        for path in WITH_COMMANDS
+        if path != TUTORIAL
+    ],
 )
 def test_the_commands_of_a_page_do_what_it_says(page: Path, session: Session) -> None:
     if wrong := wrong_on(page, session):
@@ -34,14 +43,9 @@ def test_a_page_has_blocks_or_none_of_its_lines_is_a_command() -> None:
     assert run & named == set()
 
 
-@pytest.mark.parametrize("reason", NOT_RUN)
-def test_what_is_not_run_here_is_listed(reason: str) -> None:
+def test_what_is_not_run_here_is_listed() -> None:
     left = [
-        block for path in PAGES for block in blocks(path) if block.language in RUN and block.not_run.startswith(reason)
+        block for path in PAGES for block in blocks(path) if block.language in RUN and block.not_run.startswith(NOT_RUN)
     ]
     if left:
-        pytest.skip(f"{reason}: {len(left)} blocks: {', '.join(_with_test(block) for block in left)}")
-
-
-def _with_test(block: Block) -> str:
-    return f"{block.where} ({block.not_run})" if block.not_run.startswith("by ") else block.where
+        pytest.skip(f"{len(left)} blocks: {', '.join(f'{block.where} ({block.not_run})' for block in left)}")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from dropin_compare import ALICE, GSUB
 from realslurm import Lab, command_environment
+from waiting import allow
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.lab
 
 
 def at_a_terminal(lab: Lab, home: Path, *argv: str, **more: str) -> tuple[int, str, str]:
@@ -20,7 +21,7 @@ def at_a_terminal(lab: Lab, home: Path, *argv: str, **more: str) -> tuple[int, s
     try:
         done = subprocess.run(
             argv, stdin=quiet, capture_output=True, text=True, cwd=home, user=ALICE, group=ALICE, extra_groups=[],
-            env={**command_environment(ALICE), **lab.env, **more}, timeout=60,
+            env={**command_environment(ALICE), **lab.env, **more}, timeout=allow(60),
         )  # fmt: skip
     finally:
         os.close(quiet)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from dropin_compare import ALICE, GSUB, PLANNED
 from realslurm import Lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.lab
 
-HEAD = "#SBATCH --gres=gpu:2 -n2\n#SBATCH --mem=200 -w n5   # a comment\n#SBATCH -o %x-%j.txt\n"
+# One after the other on the same node: each gets the same CPUs and GPUs.
+HEAD = "#SBATCH --gres=gpu:2 -n2\n#SBATCH --mem=200 -w n5   # a comment\n#SBATCH --exclusive -o %x-%j.txt\n"
 PROBES = {
     "bash": f"""#!/bin/bash
 {HEAD}
@@ -59,54 +60,63 @@ _ITS_OWN = {
 }
 
 
-def run_one(lab: Lab, home: Path, program: Sequence[str], *words: str, **environ: str) -> tuple[str, str, str]:
-    """(state, output with ids and places in Slurm's spool taken out, the script that Slurm kept)"""
+def submit_one(lab: Lab, home: Path, program: Sequence[str], words: Sequence[str], environ: Mapping[str, str]) -> str:
     done = lab.run([*program, *words], user=ALICE, cwd=home, env={"GIVEN": "a b\tc", **environ})
     assert done.returncode == 0, done.stderr
-    job = done.stdout.split()[-1]
-    state = lab.wait_job(job, {"COMPLETED", "FAILED"}, timeout=60)
+    return done.stdout.split()[-1]
+
+
+def ended(lab: Lab, home: Path, job: str) -> tuple[str, str, str]:
+    """(state, output with ids and places in Slurm's spool taken out, the script that Slurm kept)"""
+    state = lab.wait_job(job, {"COMPLETED", "FAILED"})
     kept = lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
     output = next(home.glob(f"*-{job}.txt")).read_text(errors="replace")
     return state, re.sub(rf"/job0*{job}/", "/JOB/", output), kept
 
 
-@pytest.mark.parametrize("kind", PROBES)
-def test_a_script_that_looks_around_sees_what_sbatch_shows_it(lab: Lab, home: Path, kind: str) -> None:
-    (home / "probe").write_text(PROBES[kind])
-    words = ("probe", "--gres=none", "two words", "")
-    theirs, ours = (run_one(lab, home, program, *words) for program in (("sbatch",), PLANNED))
-    assert ours == theirs
-    assert theirs[2].rstrip("\n") == PROBES[kind].rstrip("\n")
-    assert len(theirs[1]) > 20
+def test_a_script_that_looks_around_sees_what_sbatch_shows_it(lab: Lab, home: Path) -> None:
+    jobs = {}
+    for kind, text in PROBES.items():
+        (home / "probe").write_text(text)
+        words = ("probe", "--gres=none", "two words", "")
+        jobs[kind] = [submit_one(lab, home, program, words, {}) for program in (("sbatch",), PLANNED)]
+    for kind, pair in jobs.items():
+        theirs, ours = (ended(lab, home, job) for job in pair)
+        assert ours == theirs, kind
+        assert theirs[2].rstrip("\n") == PROBES[kind].rstrip("\n")
+        assert len(theirs[1]) > 20, kind
+
+
+# Words and variables of a call -> a variable of the job that they decide, or one that it must not have.
+ENVIRONMENTS: tuple[tuple[tuple[str, ...], dict[str, str], str, str | None], ...] = (
+    (("--comment=c", "-J", "named"), {"SBATCH_TIMELIMIT": "7"}, "SLURM_JOB_NAME", "named"),
+    (("--comment=c",), {}, "GIVEN", "a b\tc"),
+    (("--export=NONE",), {}, "GIVEN", None),
+    (("--export=GIVEN,NEW=1",), {}, "NEW", "1"),
+    (("--export-file=given",), {}, "FROM_FILE", "1"),
+    (("--get-user-env",), {}, "GIVEN", "a b\tc"),
+    ((), {"LANG": "C"}, "LC_CTYPE", None),  # Python's own, in the C locale
+)
 
 
 def test_its_environment_is_that_of_a_job_of_sbatchs(lab: Lab, home: Path) -> None:
     (home / "probe").write_text(ENVIRON)
-    words = ("--comment=c", "-J", "named", "probe")
-    found = [_environ(run_one(lab, home, program, *words, SBATCH_TIMELIMIT="7")) for program in (("sbatch",), PLANNED)]
-    assert found[1] == found[0]
-    assert found[0]["GIVEN"] == "a b\tc" and found[0]["SLURM_JOB_NAME"] == "named"
-
-
-@pytest.mark.parametrize("option", ["--export=NONE", "--export=GIVEN,NEW=1", "--export-file=given", "--get-user-env"])
-def test_its_environment_follows_export_as_with_sbatch(lab: Lab, home: Path, option: str) -> None:
-    (home / "probe").write_text(ENVIRON)
     (home / "given").write_bytes(b"FROM_FILE=1\0PATH=/usr/bin:/bin\0")
-    found = [_environ(run_one(lab, home, program, option, "probe")) for program in (("sbatch",), PLANNED)]
-    assert found[1] == found[0]
+    jobs = [
+        [submit_one(lab, home, program, (*words, "probe"), environ) for program in (("sbatch",), PLANNED)]
+        for words, environ, _, _ in ENVIRONMENTS
+    ]
+    for (words, environ, name, value), pair in zip(ENVIRONMENTS, jobs, strict=True):
+        theirs, ours = (_environ(ended(lab, home, job)) for job in pair)
+        assert ours == theirs, (words, environ)
+        assert theirs.get(name) == value, (words, environ)
 
 
 def test_its_environment_is_the_same_after_a_pre_run(lab: Lab, home: Path) -> None:
     (home / "probe").write_text(ENVIRON)
-    found = [_environ(run_one(lab, home, program, "probe")) for program in (("sbatch",), (GSUB, "--no-place"))]
-    assert found[1] == found[0]
-
-
-def test_in_the_c_locale_the_job_gets_no_variable_of_pythons(lab: Lab, home: Path) -> None:
-    (home / "probe").write_text(ENVIRON)
-    found = [_environ(run_one(lab, home, program, "probe", LANG="C")) for program in (("sbatch",), PLANNED)]
-    assert found[1] == found[0]
-    assert "LC_CTYPE" not in found[0]
+    jobs = [submit_one(lab, home, program, ["probe"], {}) for program in (("sbatch",), (GSUB, "--no-place"))]
+    theirs, ours = (_environ(ended(lab, home, job)) for job in jobs)
+    assert ours == theirs
 
 
 def _environ(run: tuple[str, str, str]) -> dict[str, str]:
