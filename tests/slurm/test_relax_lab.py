@@ -54,24 +54,12 @@ FULL = ("--gres=gpu:8", "--cpus-per-task=1", "--mem=100", "--time=10")
 @pytest.fixture
 def free(lab: Lab) -> Iterator[Path]:
     """The lab without jobs, all nodes up, and a directory that every user may write."""
-    _clear(lab)
+    lab.reset()
     path = lab.dir / f"relax-{uuid.uuid4().hex[:8]}"
     path.mkdir()
     path.chmod(0o777)
     yield path
-    _clear(lab)
-
-
-def _clear(lab: Lab) -> None:
-    lab.clear()
-    for node in _not_idle(lab):  # what other tests drained stays so
-        lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-    assert not wait_for(lambda: _not_idle(lab), lambda left: not left, timeout=60)
-
-
-def _not_idle(lab: Lab) -> list[str]:
-    rows = [line.split() for line in lab.run(["sinfo", "-h", "-N", "-o", "%N %T"]).stdout.splitlines()]
-    return sorted({name for name, state in rows if state != "idle"})
+    lab.reset()
 
 
 def block(lab: Lab, nodes: str, count: int) -> None:
@@ -228,7 +216,7 @@ def test_a_reconciler_that_is_not_root_loosens_too(lab_as_slurm: Lab) -> None:
     until_over(lab, job)
     assert [(row["key"], row["error"]) for row in done(lab, job)] == [("MinMemoryNode", ""), ("ExcNodeList", "")]
     assert (path / f"{job}.out").read_text().splitlines() == ["job 4 2500 8 1", "srun 0", "small 0"]
-    _clear(lab)
+    lab.reset()
 
 
 @pytest.mark.slow
