@@ -15,24 +15,38 @@ import gc
 import importlib
 import json
 import os
+import pwd
 import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-MODULES = ("slurmwrap.cli.slurmwrap", "slurmwrap.cli.gsub")
+MODULES = ("slurmwrap.cli.slurmwrap", "slurmwrap.cli.gsub", "slurmwrap.cli.lab")
 _OWN_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "SLURMWRAP_STAGES", "COLUMNS", "TERMINAL_WIDTH", "NO_COLOR")
 _AS_EVER = {"PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Whose the process is. `becomes`: it may become other users, as slurmwrap.lab.processes.as_service_of says."""
+
+    uid: int
+    gid: int
+    becomes: bool = False
 
 
 def can_fork(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether this is a command that was loaded, and nothing in its environment concerns Python's or libc's start."""
     if len(argv) < 3 or argv[0] != sys.executable or argv[1] != "-m" or argv[2] not in MODULES:
+        return False
+    if argv[2:4] == ["slurmwrap.cli.lab", "up"]:  # it starts daemons, whose environment would be ours
         return False
     return {name: value for name, value in environ.items() if name.startswith(_OWN_START)} == _AS_EVER
 
@@ -70,17 +84,17 @@ _server: _Server | None = None
 
 
 def run(
-    argv: Sequence[str], environ: Mapping[str, str], cwd: str, account: tuple[int, int] | None, stdin: str,
-    timeout: float,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """What subprocess.run does with captured output; `account`: (uid, gid), None: ours."""
+    argv: Sequence[str], environ: Mapping[str, str], cwd: str, account: Account | None, stdin: str, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """What subprocess.run does with captured output; `account`: None is ours."""
     global _server
     _server = _server or _Server()
     pipes = [os.pipe() for _ in range(4)]  # stdin, stdout, stderr, (pid and exit code)
     ours = [pipes[0][1], *(pipe[0] for pipe in pipes[1:])]
     theirs = [pipes[0][0], *(pipe[1] for pipe in pipes[1:])]
     try:
-        _server.start({"argv": list(argv[2:]), "environ": dict(environ), "cwd": cwd, "account": account}, theirs)
+        whose = account and asdict(account)
+        _server.start({"argv": list(argv[2:]), "environ": dict(environ), "cwd": cwd, "account": whose}, theirs)
     finally:
         for descriptor in theirs:
             os.close(descriptor)
@@ -88,14 +102,16 @@ def run(
     feeder.start()
     told = _Reader(ours[3])
     readers = [_Reader(descriptor) for descriptor in ours[1:3]]
-    for reader in (*readers, told):
-        reader.thread.join(timeout)
-        if reader.thread.is_alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(told.content.split()[0]), signal.SIGKILL)
-            for one in (*readers, told):
-                one.thread.join(10)
-            raise subprocess.TimeoutExpired(list(argv), timeout, readers[0].content, readers[1].content)
+    deadline = time.monotonic() + timeout
+    try:
+        for reader in (*readers, told):
+            reader.thread.join(max(0.0, deadline - time.monotonic()))
+            if reader.thread.is_alive():
+                raise subprocess.TimeoutExpired(list(argv), timeout, readers[0].content, readers[1].content)
+    except BaseException:  # pytest's own time-out or Ctrl-C too
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(int(told.content.split()[0]), signal.SIGKILL)
+        raise
     feeder.join()
     out, err = (reader.content.decode(errors="replace").replace("\r\n", "\n") for reader in readers)
     return subprocess.CompletedProcess(list(argv), int(told.content.split()[1]), out, err)
@@ -168,11 +184,7 @@ def _become(request: Mapping[str, Any]) -> Any:
     """Its directory, account, environment and words; returns the module to run."""
     os.chdir(request["cwd"])
     if request["account"]:
-        uid, gid = request["account"]
-        os.setgroups([])
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: /proc/self is its own, as after an exec
+        _change_to(Account(**request["account"]))
     os.environ.clear()
     os.environ.update(request["environ"])
     name, *words = request["argv"]
@@ -180,6 +192,29 @@ def _become(request: Mapping[str, Any]) -> Any:
     sys.argv = [str(module.__file__), *words]
     sys.path[0] = request["cwd"]
     return module
+
+
+def _change_to(account: Account) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def sure(failed: int) -> None:
+        if failed:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    groups = os.getgrouplist(pwd.getpwuid(account.uid).pw_name, account.gid) if account.becomes else []
+    os.setgroups(groups)
+    os.setresgid(account.gid, account.gid, account.gid)
+    if account.becomes:
+        sure(libc.prctl(8, 1, 0, 0, 0))  # PR_SET_KEEPCAPS
+    os.setresuid(account.uid, account.uid, account.uid)
+    if account.becomes:
+        both = 1 << 6 | 1 << 7  # CAP_SETGID, CAP_SETUID: effective, permitted, inheritable
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        sure(libc.capset(header, (ctypes.c_uint32 * 6)(both, both, both, 0, 0, 0)))
+        for capability in (6, 7):
+            sure(libc.prctl(47, 2, capability, 0, 0))  # PR_CAP_AMBIENT_RAISE
+        sure(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+    sure(libc.prctl(4, 1, 0, 0, 0))  # PR_SET_DUMPABLE: /proc/self is its own, as after an exec
 
 
 def _load() -> None:
@@ -198,4 +233,4 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     _load()
     asked = _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
-    sys.exit(asked.main())
+    sys.exit(asked.main() if hasattr(asked, "main") else asked.app())

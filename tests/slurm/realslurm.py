@@ -71,10 +71,11 @@ class Lab:
 
     def reconcile_once(self, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """The site's reconciler, once, as SlurmUser. An exit code other than 0 fails the test."""
-        service = as_service_of(self.slurm_user)
+        account, becomes = _account(self.slurm_user), bool(as_service_of(self.slurm_user))
+        whose = readypython.Account(uid=account.pw_uid, gid=account.pw_gid, becomes=becomes)
         command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
-        home = command_environment(self.slurm_user)
-        done = self.run([*service, *command], None if service else self.slurm_user, timeout=timeout, env=home)
+        environ = {**command_environment(self.slurm_user), **self.env}
+        done = readypython.run(command, environ, "/", whose, "", allow(timeout))
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -152,8 +153,8 @@ def run_as(
     home = account.pw_dir if Path(account.pw_dir).is_dir() else "/"
     words, environ = [str(word) for word in argv], {**command_environment(user), **(env or {})}
     if readypython.can_fork(words, environ):
-        ids = (account.pw_uid, account.pw_gid) if user else None
-        return readypython.run(words, environ, str(cwd or home), ids, stdin, allow(timeout))
+        whose = readypython.Account(uid=account.pw_uid, gid=account.pw_gid) if user else None
+        return readypython.run(words, environ, str(cwd or home), whose, stdin, allow(timeout))
     identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if user else {}
     return subprocess.run(
         words, input=stdin, capture_output=True, text=True, errors="replace", timeout=allow(timeout),
