@@ -64,10 +64,12 @@ class Lab:
         return run_as(user, argv, {**self.env, **(env or {})}, cwd, timeout, stdin)
 
     def slurmwrap(
-        self, *arguments: str, user: str | None = None, timeout: float = 120.0
-    ) -> subprocess.CompletedProcess[str]:
+        self, *arguments: str, user: str | None = None, timeout: float = 120.0, env: dict[str, str] | None = None,
+        stdin: str = "",
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """`slurmwrap ARGUMENTS...` out of this checkout."""
-        return self.run([sys.executable, "-m", "slurmwrap.cli.slurmwrap", *arguments], user, timeout=timeout)
+        words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *arguments]
+        return self.run(words, user, timeout=timeout, env=env, stdin=stdin)
 
     def reconcile_once(self, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """The site's reconciler, once, as SlurmUser. An exit code other than 0 fails the test."""

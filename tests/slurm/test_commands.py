@@ -14,7 +14,7 @@ from slurmwrap.edges import Slurm
 from slurmwrap.slurm.actions import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
 SLEEP = "#!/bin/sh\nsleep 300\n"
 

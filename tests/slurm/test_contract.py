@@ -29,7 +29,7 @@ from slurmwrap.slurm.parse import as_release
 from slurmwrap.slurm.pyslurm.edge import SlurmByPySlurm
 from slurmwrap.slurm.pyslurm.gate import installed
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
 SLEEP = "#!/bin/sh\nsleep 300\n"
 _OF_ONE_JOB = re.compile(  # what differs between two jobs that were asked for alike

@@ -11,7 +11,7 @@ import pytest
 from realslurm import USERS, Lab, started
 from test_reconcile_lab import consent, site, site_rows, submit
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
 ENDED = ("FAILED",)
 JOB = "#!/bin/bash\n#SBATCH --gres=gpu:1 --mem=200 --time=1 --partition=gpu\ntrue\n"

@@ -200,17 +200,8 @@ class TestRefusals:
         broken = programs / "slurmd"
         broken.write_text("#!/bin/sh\necho 'slurmd: fatal: no such luck' >&2; exit 1\n", encoding="utf-8")
         broken.chmod(0o755)
-        argv = [
-            sys.executable,
-            "-m",
-            "slurmwrap.cli.lab",
-            "up",
-            "--dir",
-            directory,
-            "--base-port",
-            str(free_base_port()),
-        ]
-        done = run_as(None, argv, {"PATH": f"{programs}:/usr/sbin:/usr/bin:/bin"})
+        env = {"PATH": f"{programs}:/usr/sbin:/usr/bin:/bin"}
+        done = lab_command("up", "--dir", directory, "--base-port", str(free_base_port()), env=env)
         assert done.returncode == 7
         assert re.search(
             r"slurmd of (n\d) ended while starting: slurmd of \1 said 'slurmd: fatal: no such luck'", done.stderr

@@ -25,7 +25,7 @@ from slurmwrap.retry.submission import Submission
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import to_plain
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
 SEAL = """
 import json, sys

@@ -20,7 +20,7 @@ from slurmwrap.placement.retune import retune, undo
 from slurmwrap.slurm.actions import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.lab
 ALICE = USERS[0]
 
 PROBE = """\

@@ -19,9 +19,9 @@ import psutil
 import pytest
 from realslurm import Lab, command_environment, living
 from test_watch_lab import OURS_ALONE, WATCH, Terminal, nobody_of
-from waiting import wait_for
+from waiting import allow, wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.lab
 
 SOURCE = Path(__file__).parents[1] / "data/nvml/by_node.c"
 SLEEP = "#!/bin/bash\nsleep {}\n"
@@ -158,7 +158,7 @@ def test_a_job_ends_as_it_would_while_its_gpus_are_watched(lab: Lab, user: str, 
         assert steps(lab, job).count("slurmwrap-watch") == 1
         lab.run(["scancel", "--signal=USR1", job], user)
         go.touch()
-        rest, errors = watch.communicate(timeout=90)
+        rest, errors = watch.communicate(timeout=allow(90))
     finally:
         watch.kill()
         go.unlink(missing_ok=True)
@@ -176,7 +176,7 @@ def test_however_a_watch_ends_its_step_ends(lab: Lab, user: str, drivers: Driver
     watch = piped(lab, drivers, job, "--gpus")
     measured(watch)
     watch.send_signal(number)
-    watch.communicate(timeout=60)
+    watch.communicate(timeout=allow(60))
     assert watch.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert_nothing_is_left(lab, job)
 
@@ -189,7 +189,7 @@ def test_a_reader_that_goes_away_ends_it_too(lab: Lab, user: str, drivers: Drive
     measured(watch)
     assert watch.stdout is not None and watch.stderr is not None
     watch.stdout.close()
-    assert watch.wait(60) == 141
+    assert watch.wait(allow(60)) == 141
     assert watch.stderr.read() == ""
     watch.stderr.close()
     assert_nothing_is_left(lab, job)
@@ -206,7 +206,7 @@ def test_a_killed_srun_tells_nobody_and_the_programs_end_by_themselves(lab: Lab,
         one.kill()
     assert "GPU use not measured any more: its step ended" in measured(watch, "any more")
     watch.send_signal(signal.SIGINT)
-    watch.communicate(timeout=60)
+    watch.communicate(timeout=allow(60))
     assert wait_for(lambda: living(OURS), lambda left: not left, 150) == []
     assert_nothing_is_left(lab, job)
 
@@ -302,5 +302,5 @@ def test_a_job_that_runs_again_is_measured_again(lab: Lab, user: str, drivers: D
     lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user)
     assert "GPU use 91 %" in measured(watch)
     watch.send_signal(signal.SIGINT)
-    watch.communicate(timeout=60)
+    watch.communicate(timeout=allow(60))
     assert_nothing_is_left(lab, job)
