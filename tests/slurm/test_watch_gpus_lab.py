@@ -60,9 +60,9 @@ def user(lab: Lab, lab_users: tuple[str, str]) -> Iterator[str]:
     nobody_of(lab, lab_users[0])
 
 
-def started(lab: Lab, user: str, *options: str, script: str = SLEEP.format(100)) -> tuple[str, list[str]]:
+def started(lab: Lab, user: str, *options: str, script: str = SLEEP.format(86400)) -> tuple[str, list[str]]:
     """A running job and its nodes."""
-    job = lab.submit("-o/dev/null", "-t5", "-Jtrain", "--mem=100", *options, user=user, script=script)
+    job = lab.submit("-o/dev/null", "-t1440", "-Jtrain", "--mem=100", *options, user=user, script=script)
     lab.wait_job(job, ("RUNNING",), timeout=60)
     nodes = lab.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
     return job, lab.run(["scontrol", "show", "hostnames", nodes]).stdout.split()
@@ -99,7 +99,7 @@ def test_a_terminal_shows_what_the_nodes_gpus_do_and_ctrl_c_leaves_nothing(
     job, (first, second) = started(lab, user, "-N2", "--gpus-per-node=2")
     drivers.say(first, BUSY)
     drivers.say(second, f"{BUSY} sm@1=4 process@1=0")
-    terminal = Terminal(lab, job, "--gpus", environ=drivers.environ)
+    terminal = Terminal(lab, job, "--gpus", "--every", "1", environ=drivers.environ)
     try:
         terminal.until(f"GPU use  69 % of 4 (lowest {second}:1 4 %)", timeout=60)
         terminal.until("GPU mem  up to 61 of 80 GiB")
