@@ -211,7 +211,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Lin
     path = tmp_path / "worker.py"
     path.write_text("import json, os, sys, time\n" + textwrap.dedent(program))
     monkeypatch.setattr(link, "_WORKER", path)
-    return Link({"PATH": os.environ["PATH"]}, 2.0)
+    return Link({"PATH": os.environ["PATH"]}, allow(30))
 
 
 def test_one_that_ends_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
