@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from realslurm import Lab, command_environment, living
-from test_watch_lab import OURS_ALONE, WATCH, Terminal, nobody_of
+from test_watch_lab import INTERRUPTIBLE, OURS_ALONE, WATCH, Terminal, nobody_of
 from waiting import allow, wait_for
 
 pytestmark = pytest.mark.lab
@@ -84,7 +84,8 @@ def assert_nothing_is_left(lab: Lab, job: str, state: str = "RUNNING") -> None:
 def piped(lab: Lab, drivers: Drivers, *words: str, **environ: str) -> subprocess.Popen[str]:
     told = {**command_environment(None), **lab.env, **OURS_ALONE, **drivers.environ, **environ}
     out = subprocess.PIPE
-    return subprocess.Popen([*WATCH, *words], env=told, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True)
+    argv = [*INTERRUPTIBLE, *WATCH, *words]
+    return subprocess.Popen(argv, env=told, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True)
 
 
 def measured(process: subprocess.Popen[str], what: str = "GPU use") -> str:

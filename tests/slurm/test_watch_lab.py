@@ -22,6 +22,8 @@ from waiting import allow, wait_for
 pytestmark = pytest.mark.lab
 
 WATCH = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "watch"]
+# Tests that a shell started in the background ignore Ctrl-C, and so would all that they start.
+INTERRUPTIBLE = ["env", "--default-signal=INT"]
 LONG = 86400  # seconds: longer than any test
 SLEEP = "#!/bin/bash\nsleep {}\nexit {}\n"
 OURS_ALONE = {"XDG_STATE_HOME": "/nonexistent"}  # root may have submitted to other labs, whose jobs had the same ids
@@ -55,7 +57,12 @@ class Terminal:
         more = {**OURS_ALONE, "TERM": "xterm-256color", **(environ or {})}
         environ = {**command_environment(None), **lab.env, **more}
         self.process = subprocess.Popen(
-            [*WATCH, *words], stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
+            [*INTERRUPTIBLE, *WATCH, *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environ,
+            start_new_session=True,
         )
         os.close(slave)
         os.set_blocking(self.master, False)
