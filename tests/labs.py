@@ -73,13 +73,31 @@ def lab_users() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def lab(lab_scratch: Path) -> Lab:
+def lab(lab_scratch: Path, request: pytest.FixtureRequest) -> Lab:
     """Eight nodes with eight GPUs each, slurmctld as root, no reconciler running (call reconcile_once).
 
+    Every file finds it without jobs and reservations and with all nodes idle (`_FreshForEachFile`).
     SLURMWRAP_TEST_SLURM_USER=slurm makes it a controller of that user's: every test of the lab may be run that way.
     """
     user = os.environ.get("SLURMWRAP_TEST_SLURM_USER", "root")
-    return start_lab(lab_scratch / "lab", "--slurm-user", user, slurm_user=user)
+    running = start_lab(lab_scratch / "lab", "--slurm-user", user, slurm_user=user)
+    request.config.pluginmanager.register(_FreshForEachFile(running))
+    return running
+
+
+class _FreshForEachFile:
+    """Resets the session's lab when a file's last test that used it is over, after that test's own fixtures."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.used = False
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        self.used |= "lab" in getattr(item, "fixturenames", ())
+        if self.used and nextitem is not None and nextitem.path != item.path:
+            self.used = False
+            self.lab.reset()
 
 
 @pytest.fixture(scope="module")

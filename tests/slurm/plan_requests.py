@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from waiting import allow
+
 from slurmwrap.cluster.hostlist import expand
 from slurmwrap.cluster.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.config import Config, Placement
@@ -79,8 +81,8 @@ def answers(
 
     def one(options: Sequence[str]) -> Answer:
         done = subprocess.run(
-            ["sbatch", "--test-only", *options], input=SCRIPT, capture_output=True, text=True, timeout=60, cwd="/",
-            env=dict(environ), check=False, **account,
+            ["sbatch", "--test-only", *options], input=SCRIPT, capture_output=True, text=True, timeout=allow(60),
+            cwd="/", env=dict(environ), check=False, **account,
         )  # type: ignore[call-overload]  # fmt: skip
         starts = _STARTS.search(done.stderr)
         return Answer(

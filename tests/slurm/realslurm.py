@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import readypython
 from waiting import allow, wait_for
 
 from slurmwrap.errors import LabError
@@ -63,17 +64,20 @@ class Lab:
         return run_as(user, argv, {**self.env, **(env or {})}, cwd, timeout, stdin)
 
     def slurmwrap(
-        self, *arguments: str, user: str | None = None, timeout: float = 120.0
-    ) -> subprocess.CompletedProcess[str]:
+        self, *arguments: str, user: str | None = None, timeout: float = 120.0, env: dict[str, str] | None = None,
+        stdin: str = "",
+    ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """`slurmwrap ARGUMENTS...` out of this checkout."""
-        return self.run([sys.executable, "-m", "slurmwrap.cli.slurmwrap", *arguments], user, timeout=timeout)
+        words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *arguments]
+        return self.run(words, user, timeout=timeout, env=env, stdin=stdin)
 
     def reconcile_once(self, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """The site's reconciler, once, as SlurmUser. An exit code other than 0 fails the test."""
-        service = as_service_of(self.slurm_user)
+        account, becomes = _account(self.slurm_user), bool(as_service_of(self.slurm_user))
+        whose = readypython.Account(uid=account.pw_uid, gid=account.pw_gid, becomes=becomes)
         command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
-        home = command_environment(self.slurm_user)
-        done = self.run([*service, *command], None if service else self.slurm_user, timeout=timeout, env=home)
+        environ = {**command_environment(self.slurm_user), **self.env}
+        done = readypython.run(command, environ, "/", whose, "", allow(timeout))
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -101,11 +105,33 @@ class Lab:
     def clear(self, *users: str) -> None:
         """Ends all jobs of `users` (none: of everybody) and waits until none is left: one that is cancelled is shown
         until its Epilogs are through."""
-        for user in users or (*USERS, *MORE_USERS, "root"):
-            self.run(["scancel", f"--user={user}"])
-        asked = ["squeue", "-h", *([f"--user={','.join(users)}"] if users else [])]
-        left = wait_for(lambda: self.run(asked).stdout, lambda shown: not shown, 120)
+        asked = ["squeue", "-h", "-o", "%A %T", *([f"--user={','.join(users)}"] if users else [])]
+
+        def look() -> list[str]:
+            jobs = [line.split() for line in self.run(asked).stdout.splitlines()]
+            if alive := {number for number, state in jobs if state != "COMPLETING"}:
+                self.run(["scancel", *sorted(alive)])
+            return [" ".join(job) for job in jobs]
+
+        left = wait_for(look, lambda shown: not shown, 120)
         assert not left, left
+
+    def reset(self) -> None:
+        """No job, no reservation, both partitions up, every node idle: as the lab was when it had started."""
+        self.clear()
+        for name in re.findall(r"ReservationName=(\S+)", self.run(["scontrol", "show", "reservation", "-o"]).stdout):
+            self.run(["scontrol", "delete", f"ReservationName={name}"])
+        for partition in self._not("up", "%R %a"):
+            self.run(["scontrol", "update", f"PartitionName={partition}", "State=UP"])
+        for node in self._not("idle", "%n %T"):
+            self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+        left = wait_for(lambda: self._not("idle", "%n %T"), lambda nodes: not nodes, 120)
+        assert not left, self.run(["sinfo", "-N", "-l"]).stdout
+
+    def _not(self, state: str, columns: str) -> list[str]:
+        """What sinfo shows in another state."""
+        rows = [line.split() for line in self.run(["sinfo", "-h", "-o", columns]).stdout.splitlines()]
+        return sorted({name for name, now in rows if now != state})
 
     def kernel(self, node: str, line: str) -> None:
         """What the node's kernel says next."""
@@ -127,11 +153,14 @@ def run_as(
     """Runs a command with a fresh environment as `user` (None: ourselves)."""
     account = _account(user)
     home = account.pw_dir if Path(account.pw_dir).is_dir() else "/"
-    fresh = command_environment(user)
+    words, environ = [str(word) for word in argv], {**command_environment(user), **(env or {})}
+    if readypython.can_fork(words, environ):
+        whose = readypython.Account(uid=account.pw_uid, gid=account.pw_gid) if user else None
+        return readypython.run(words, environ, str(cwd or home), whose, stdin, allow(timeout))
     identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if user else {}
     return subprocess.run(
-        [str(word) for word in argv], input=stdin, capture_output=True, text=True, errors="replace",
-        timeout=allow(timeout), cwd=cwd or home, env={**fresh, **(env or {})}, check=False, **identity,
+        words, input=stdin, capture_output=True, text=True, errors="replace", timeout=allow(timeout),
+        cwd=cwd or home, env=environ, check=False, **identity,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from plan_requests import faults, trials
 from realslurm import USERS, Lab, need_accounting, run_as, started
-from waiting import wait_for
+from waiting import allow, wait_for
 
 from slurmwrap.cli.profile.files import exported
 from slurmwrap.cluster.limits import Quotas
@@ -22,7 +22,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.limits import parse_limits
 from slurmwrap.slurm.questions import assoc_mgr_request
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(allow(900))]
 ALICE, BOB = USERS
 PARTITIONS = (
     "PartitionName=small Nodes=n[0-3] MaxNodes=2 MaxTime=60 State=UP",

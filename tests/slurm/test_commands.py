@@ -14,9 +14,9 @@ from slurmwrap.edges import Slurm
 from slurmwrap.slurm.actions import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
-SLEEP = "#!/bin/sh\nsleep 300\n"
+SLEEP = "#!/bin/sh\nsleep 86400\n"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_cluster_and_addresses_are_known(slurm: SlurmCommands) -> None:
 
 def test_job_that_waits_for_a_switch_is_let_go_by_switches_0(lab: Lab, slurm: Slurm) -> None:
     # sent as Switches=1@0: by 0 itself 24.11.5 and 26.05.5 let nothing go
-    lab.clear()
+    lab.reset()
     busy = lab.submit("--nodelist=n[0-2,4-6]", "-N6", "--exclusive", "--mem=100", user=ALICE, script=SLEEP)
     lab.wait_job(busy, ("RUNNING",), timeout=60)
     waiting = lab.submit("-N2", "--switches=1@50:00", "--mem=100", user=ALICE, script=SLEEP)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from realslurm import USERS, Lab
 from shells import Fish, TypedShell, completion_script
+from waiting import allow
 
 from slurmwrap.cli.completion.words import NOT_OFFERED, OWN_WORDS
 
@@ -113,6 +114,6 @@ def test_the_scripts_name_the_installed_sbatchs_options(
         offers = {one.rstrip("=") for one in terminal.complete("gsub --").offers}
     finally:
         terminal.close()
-    said = subprocess.run(["sbatch", "--=x"], env=home, capture_output=True, text=True, timeout=30).stderr
+    said = subprocess.run(["sbatch", "--=x"], env=home, capture_output=True, text=True, timeout=allow(30)).stderr
     theirs = {word.strip("'") for word in said.split() if word.startswith("'--") and word != "'--=x'"}
     assert offers == (theirs - {f"--{name}" for name in NOT_OFFERED}) | {f"--{name}" for name in OWN_WORDS}

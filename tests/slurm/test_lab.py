@@ -8,19 +8,20 @@ import pwd
 import re
 import signal
 import socket
-import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, free_base_port, lab_command, living, run_as, start_lab, started
-from waiting import wait_for
+from realslurm import USERS, Lab, exists, free_base_port, lab_command, living, run_as, started
+from waiting import wait_until
 
 from slurmwrap.lab import cgroups
 from slurmwrap.lab.layout import Layout
 
 pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
+SMALL = ("--nodes", "2", "--switches", "1")
 ENDED = ("COMPLETED", "FAILED", "OUT_OF_MEMORY", "CANCELLED", "TIMEOUT")
 
 
@@ -72,57 +73,11 @@ class TestUse:
         done = run_as(ALICE, ["sh", "-c", program])
         assert (done.stdout, done.stderr) == ("gpu* 8 infinite\nprerun 8 20:00\n", "")
 
-    def test_two_users_get_gpus_of_their_own_on_one_node(self, lab: Lab) -> None:
-        script = 'echo "$(id -un) $(hostname) $CUDA_VISIBLE_DEVICES $SLURM_JOB_GPUS"; sleep 1'
-        options = ("--gres=gpu:4", "--nodelist=n6", "--mem=100", "--output=two.out")
-        jobs = [lab.submit(*options, user=user, script=f"#!/bin/bash\n{script}\n") for user in USERS]
-        for job in jobs:
-            lab.wait_job(job, ENDED)
-        words = [Path(pwd.getpwnam(user).pw_dir, "two.out").read_text(encoding="utf-8").split() for user in USERS]
-        assert [(user, host) for user, host, *_ in words] == [(ALICE, "n6"), (BOB, "n6")]
-        assert sorted(word[3] for word in words) == ["0,1,2,3", "4,5,6,7"]
-        assert all(len(word[2].split(",")) == 4 for word in words)
-
-    def test_a_job_cannot_open_the_gpus_it_did_not_get(self, lab: Lab) -> None:
-        if "yes" not in status_of(lab.dir)["enforced"]["devices"]:  # type: ignore[index]
-            pytest.skip("devices are not enforced on this machine")
-        tries = f"for i in 0 1; do (exec 3<{lab.dir}/dev/nvidia$i) 2>&1 | sed 's/.*: //'; done"
-        said = output_of(lab, tries, "--gres=gpu:1", "--nodelist=n7").splitlines()
-        # The first is granted by the kernel and has no driver behind it; the second is refused.
-        assert said == ["No such device or address", "Operation not permitted"]
-
-    def test_a_job_over_its_memory_is_killed_by_the_kernel(self, lab: Lab) -> None:
-        if "yes" not in status_of(lab.dir)["enforced"]["memory"]:  # type: ignore[index]
-            pytest.skip("memory is not enforced on this machine")
-        script = "#!/bin/bash\npython3 -c 'print(len(bytearray(400 << 20)))'\n"
-        job = lab.submit("--mem=100", "--output=oom.out", user=ALICE, script=script)
-        assert lab.wait_job(job, ENDED) == "OUT_OF_MEMORY"
-
-    def test_nodes_have_their_own_names_and_find_each_other(self, lab: Lab) -> None:
-        script = "scontrol show hostnames | head -1; getent hosts n5; srun -Q hostname | sort; head -1 /etc/hosts"
-        said = output_of(lab, script, "--nodes=2", "--ntasks-per-node=1", "--nodelist=n4,n5")
-        assert said == "n4\n127.0.0.1       n5\nn4\nn5\n127.0.0.1 n0\n"
-        assert socket.gethostname() not in ("n4", "n5")
-
-    def test_output_pattern_names_the_node(self, lab: Lab) -> None:
-        job = lab.submit("--output=on-%N-%j.out", "--nodelist=n2", "--mem=50", user=BOB, script="#!/bin/sh\ntrue\n")
-        lab.wait_job(job)
-        assert Path(pwd.getpwnam(BOB).pw_dir, f"on-n2-{job}.out").exists()
-
     def test_topology_has_two_leaves_under_a_core(self, lab: Lab) -> None:
         lines = lab.run(["scontrol", "show", "topology"], user=ALICE).stdout.splitlines()
         rows = {field[0]: field[-1] for field in (line.split() for line in lines)}
         assert rows["SwitchName=ib0"] in ("Nodes=n0,n1,n2,n3", "Nodes=n[0-3]")  # as configured; 26.05 folds the list
         assert rows["SwitchName=core"] == "Switches=ib0,ib1"
-
-    def test_job_that_names_no_memory_leaves_room_for_others(self, lab: Lab) -> None:
-        jobs = [lab.submit("--nodelist=n1", user=ALICE, script="#!/bin/sh\nsleep 120\n") for _ in range(2)]
-        assert [lab.wait_job(job, ("RUNNING",), timeout=60) for job in jobs] == ["RUNNING", "RUNNING"]
-        lab.run(["scancel", *jobs])
-
-    def test_job_leaves_completing_soon_after_its_end(self, lab: Lab) -> None:
-        job = lab.submit("--nodes=2", "--mem=50", user=BOB, script="#!/bin/sh\ntrue\n")
-        assert lab.wait_job(job, timeout=60) == "COMPLETED"
 
     def test_kernel_line_lands_in_that_nodes_log_only(self, lab: Lab) -> None:
         lab.kernel("n3", "a line of the test")
@@ -142,6 +97,76 @@ class TestUse:
         opened = lab.run(["unmunge", socket_option], user=BOB, stdin=sealed).stdout
         assert "(127.0.0.1)\n" in opened
         assert f" {ALICE} ({pwd.getpwnam(ALICE).pw_uid})\n" in opened
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """What several jobs of one lab show, submitted together: they run side by side."""
+
+    lab: Lab
+    ids: dict[str, str]
+
+    def output(self, name: str, user: str = ALICE) -> str:
+        """What one printed, after it ended."""
+        self.lab.wait_job(self.ids[name], ENDED)
+        return Path(pwd.getpwnam(user).pw_dir, f"{self.ids[name]}.out").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def jobs(lab: Lab) -> Jobs:
+    gate = Path(pwd.getpwnam(ALICE).pw_dir, f"gate-{os.getpid()}")
+    until = f"until [ -e {gate} ]; do sleep 0.1; done"
+    half = ("--mem=100", "--gres=gpu:4", "--nodelist=n6")
+    named = "scontrol show hostnames | head -1; getent hosts n5; srun -Q hostname | sort; head -1 /etc/hosts"
+    opened = f"for i in 0 1; do (exec 3<{lab.dir}/dev/nvidia$i) 2>&1 | sed 's/.*: //'; done"
+    asked = {  # name -> user, script, options
+        ALICE: (ALICE, f"{until}; echo $(id -un) $(hostname) $SLURM_JOB_GPUS", half),
+        BOB: (BOB, f"{until}; echo $(id -un) $(hostname) $SLURM_JOB_GPUS", half),
+        "no memory": (BOB, until, ("--nodelist=n1",)),
+        "nor here": (BOB, until, ("--nodelist=n1",)),
+        "devices": (ALICE, opened, ("--mem=100", "--gres=gpu:1", "--nodelist=n7")),
+        "memory": (ALICE, "python3 -c 'print(len(bytearray(400 << 20)))'", ("--mem=100",)),
+        "names": (ALICE, named, ("--mem=100", "--nodes=2", "--ntasks-per-node=1", "--nodelist=n4,n5")),
+        "pattern": (BOB, "true", ("--mem=100", "--output=on-%N-%j.out", "--nodelist=n2")),
+    }
+    ids = {
+        name: lab.submit("--output=%j.out", *options, user=user, script=f"#!/bin/bash\n{script}\n")
+        for name, (user, script, options) in asked.items()
+    }
+    for name in (*USERS, "no memory", "nor here"):  # all four at once: they wait for the file
+        lab.wait_job(ids[name], ("RUNNING",))
+    gate.touch()
+    return Jobs(lab, ids)
+
+
+class TestJobs:
+    def test_two_users_get_gpus_of_their_own_on_one_node(self, jobs: Jobs) -> None:
+        said = [jobs.output(user, user).split() for user in USERS]
+        assert [one[:2] for one in said] == [[ALICE, "n6"], [BOB, "n6"]]
+        assert sorted(one[2] for one in said) == ["0,1,2,3", "4,5,6,7"]
+
+    def test_jobs_that_name_no_memory_leave_room_for_others(self, jobs: Jobs) -> None:
+        """They were seen to run on one node at once."""
+        assert [jobs.lab.wait_job(jobs.ids[name]) for name in ("no memory", "nor here")] == ["COMPLETED"] * 2
+
+    def test_a_job_cannot_open_the_gpus_it_did_not_get(self, jobs: Jobs) -> None:
+        if "yes" not in status_of(jobs.lab.dir)["enforced"]["devices"]:  # type: ignore[index]
+            pytest.skip("devices are not enforced on this machine")
+        # The first is granted by the kernel and has no driver behind it; the second is refused.
+        assert jobs.output("devices").splitlines() == ["No such device or address", "Operation not permitted"]
+
+    def test_a_job_over_its_memory_is_killed_by_the_kernel(self, jobs: Jobs) -> None:
+        if "yes" not in status_of(jobs.lab.dir)["enforced"]["memory"]:  # type: ignore[index]
+            pytest.skip("memory is not enforced on this machine")
+        assert jobs.lab.wait_job(jobs.ids["memory"], ENDED) == "OUT_OF_MEMORY"
+
+    def test_nodes_have_their_own_names_and_find_each_other(self, jobs: Jobs) -> None:
+        assert jobs.output("names") == "n4\n127.0.0.1       n5\nn4\nn5\n127.0.0.1 n0\n"
+        assert socket.gethostname() not in ("n4", "n5")
+
+    def test_output_pattern_names_the_node(self, jobs: Jobs) -> None:
+        jobs.lab.wait_job(jobs.ids["pattern"])
+        assert Path(pwd.getpwnam(BOB).pw_dir, f"on-n2-{jobs.ids['pattern']}.out").exists()
 
 
 class TestRefusals:
@@ -169,41 +194,19 @@ class TestRefusals:
             assert (done.returncode, "thesis.tex" in done.stderr) == (7, True)
         assert (directory / "thesis.tex").read_text(encoding="utf-8") == "years"
 
-    def test_unknown_slurm_user_is_a_usage_error(self, lab_scratch: Path) -> None:
-        directory = lab_scratch / "nobody"
-        done = lab_command("up", "--dir", directory, "--slurm-user", "nobody-here")
-        assert (done.returncode, "there is no user 'nobody-here'" in done.stderr) == (255, True)
-        assert traces_of(directory) == NOTHING
-
     def test_slurm_that_cannot_start_is_named_by_its_own_line_and_leaves_nothing(self, lab_scratch: Path) -> None:
         directory, programs = lab_scratch / "fatal", lab_scratch / "programs"
         programs.mkdir()
         broken = programs / "slurmd"
         broken.write_text("#!/bin/sh\necho 'slurmd: fatal: no such luck' >&2; exit 1\n", encoding="utf-8")
         broken.chmod(0o755)
-        argv = [
-            sys.executable,
-            "-m",
-            "slurmwrap.cli.lab",
-            "up",
-            "--dir",
-            directory,
-            "--base-port",
-            str(free_base_port()),
-        ]
-        done = run_as(None, argv, {"PATH": f"{programs}:/usr/sbin:/usr/bin:/bin"})
+        env = {"PATH": f"{programs}:/usr/sbin:/usr/bin:/bin"}
+        done = lab_command("up", "--dir", directory, "--base-port", str(free_base_port()), env=env)
         assert done.returncode == 7
         assert re.search(
             r"slurmd of (n\d) ended while starting: slurmd of \1 said 'slurmd: fatal: no such luck'", done.stderr
         )
         assert traces_of(directory) == NOTHING
-
-    def test_directory_closed_to_users_is_refused(self, lab_scratch: Path) -> None:
-        closed = lab_scratch / "closed"
-        closed.mkdir(mode=0o700)
-        done = lab_command("up", "--dir", closed / "lab", "--base-port", str(free_base_port()))
-        assert (done.returncode, f"{closed} (0700) does not let them through" in done.stderr) == (7, True)
-        assert traces_of(closed / "lab") == NOTHING
 
     def test_slurm_that_refuses_cgroups_runs_without_them_and_says_so(self, lab_scratch: Path) -> None:
         programs = lab_scratch / "picky"
@@ -222,53 +225,48 @@ class TestRefusals:
             assert output_of(bare, "hostname; echo $CUDA_VISIBLE_DEVICES", "--gres=gpu:2") == "n0\n0,1\n"
 
 
-class TestEnd:
-    def test_down_ends_running_jobs_and_leaves_nothing(self, lab_scratch: Path) -> None:
-        lab = start_lab(lab_scratch / "ends", "--nodes", "2", "--switches", "1")
-        script = "#!/bin/bash\nsetsid sleep 98765 &\nsrun sleep 98765\n"
-        job = lab.submit("--nodes=2", "--mem=50", "--output=/dev/null", user=ALICE, script=script)
+def test_a_crash_is_cleaned_up_by_the_next_up_and_down_leaves_nothing(lab_scratch: Path) -> None:
+    with started(lab_scratch / "crash", *SMALL) as lab:
+        job = lab.submit("--nodes=2", "--output=/dev/null", user=BOB, script="#!/bin/sh\nsrun sleep 87654\n")
         lab.wait_job(job, ("RUNNING",))
-        assert len(wait_for(lambda: living("sleep 98765", ALICE), lambda found: len(found) >= 4, 60)) >= 4
+        before = daemons(lab.dir)
+        for name in ("slurmctld", "n1"):
+            os.kill(before[name], signal.SIGKILL)
+        wait_until(lambda: not status_of(lab.dir)["running"], "a killed controller is seen")
+        done = lab_command("up", "--dir", lab.dir, "--base-port", str(lab.base_port), *SMALL, "--no-reconcile")
+        assert done.returncode == 0, done.stderr
+        assert "Clearing what a crash left" in done.stderr
+        assert set(before.values()) & set(daemons(lab.dir).values()) == set()
+        assert len(living(f"slurmd -D -N n0 -f {lab.env['SLURM_CONF']}")) == 1
+        assert living("sleep 87654") == []
+        assert lab.states(job) == []
+
+        script = "#!/bin/bash\nsetsid sleep 98765 &\nsrun sleep 98765\n"
+        lab.submit("--nodes=2", "--mem=50", "--output=/dev/null", user=ALICE, script=script)
+        wait_until(lambda: len(living("sleep 98765", ALICE)) >= 4, "a job and its steps run")
         assert lab_command("down", "--dir", lab.dir).returncode == 0
         assert living("sleep 98765") == []
         assert traces_of(lab.dir) == NOTHING
         assert lab_command("status", "--dir", lab.dir).returncode == 7
 
-    def test_crash_of_controller_and_a_node_is_cleaned_up_by_the_next_up(self, lab_scratch: Path) -> None:
-        with started(lab_scratch / "crash", "--nodes", "3", "--switches", "1") as lab:
-            job = lab.submit("--nodes=3", "--output=/dev/null", user=BOB, script="#!/bin/sh\nsrun sleep 87654\n")
-            lab.wait_job(job, ("RUNNING",))
-            before = daemons(lab.dir)
-            for name in ("slurmctld", "n1"):
-                os.kill(before[name], signal.SIGKILL)
-            wait_for(lambda: status_of(lab.dir)["running"], lambda running: not running, 60)
-            base = ("--base-port", str(lab.base_port))
-            done = lab_command("up", "--dir", lab.dir, *base, "--nodes", "3", "--switches", "1", "--no-reconcile")
-            assert done.returncode == 0, done.stderr
-            assert "Clearing what a crash left" in done.stderr
-            assert set(before.values()) & set(daemons(lab.dir).values()) == set()
-            assert len(living(f"slurmd -D -N n2 -f {lab.env['SLURM_CONF']}")) == 1
-            assert living("sleep 87654") == []
-            assert lab.states(job) == []
-
-    def test_two_labs_with_the_same_node_names_do_not_meet(self, lab: Lab, lab_scratch: Path) -> None:
-        with started(lab_scratch / "other", "--nodes", "2", "--switches", "1") as other:
-            jobs = [(one, one.submit("--mem=50", user=ALICE, script="#!/bin/sh\nsleep 300\n")) for one in (lab, other)]
-            for one, job in jobs:
-                one.wait_job(job, ("RUNNING",))
-        assert lab.states(jobs[0][1]) == ["RUNNING"]
-        lab.run(["scancel", jobs[0][1]])
-
 
 class TestOtherAccounts:
-    def test_controller_and_its_places_are_slurms_own(self, lab_as_slurm: Lab) -> None:
-        pid = daemons(lab_as_slurm.dir)["slurmctld"]
-        owners = {name: (lab_as_slurm.dir / name).owner() for name in ("spool", "state", "published", "nodes")}
-        assert Path(f"/proc/{pid}").owner() == "slurm"
-        assert owners == {"spool": "slurm", "state": "slurm", "published": "slurm", "nodes": "root"}
-
-    def test_jobs_of_a_user_run_under_a_controller_of_slurms(self, lab_as_slurm: Lab) -> None:
-        assert output_of(lab_as_slurm, "id -un; srun -Q hostname", user=BOB) == f"{BOB}\nn0\n"
+    def test_controller_and_its_places_are_slurms_own_and_two_labs_do_not_meet(
+        self, lab: Lab, lab_scratch: Path
+    ) -> None:
+        if not exists("slurm"):
+            pytest.skip("there is no user 'slurm' on this machine")
+        with started(lab_scratch / "slurms", *SMALL, "--slurm-user", "slurm", slurm_user="slurm") as other:
+            pid = daemons(other.dir)["slurmctld"]
+            owners = {name: (other.dir / name).owner() for name in ("spool", "state", "published", "nodes")}
+            assert Path(f"/proc/{pid}").owner() == "slurm"
+            assert owners == {"spool": "slurm", "state": "slurm", "published": "slurm", "nodes": "root"}
+            # nodes of both are called n0
+            mine = lab.submit("--mem=50", user=ALICE, script="#!/bin/sh\nsleep 300\n")
+            assert output_of(other, "id -un; srun -Q hostname", user=BOB) == f"{BOB}\nn0\n"
+            lab.wait_job(mine, ("RUNNING",))
+        assert lab.states(mine) == ["RUNNING"]
+        lab.run(["scancel", mine])
 
     def test_ordinary_user_has_a_lab_of_his_own(self, lab_users: tuple[str, str]) -> None:
         del lab_users
@@ -309,8 +307,4 @@ def test_rendezvous_on_the_first_nodes_name(lab: Lab) -> None:
 
 def test_lab_help_shows_an_example_for_every_command() -> None:
     for command in ("up", "status", "down", "env", "kernel"):
-        done = subprocess.run(
-            [sys.executable, "-m", "slurmwrap.cli.lab", command, "--help"], capture_output=True, text=True, timeout=30,
-            check=True, env={"COLUMNS": "200", "PATH": os.defpath},
-        )  # fmt: skip
-        assert f"slurmwrap lab {command}" in done.stdout
+        assert f"slurmwrap lab {command}" in lab_command(command, "--help").stdout

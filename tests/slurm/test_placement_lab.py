@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ from slurmwrap.profiling.profile import ResourceProfile
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import to_plain
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.lab
 ALICE = USERS[0]
 GOLDEN = Path(__file__).parents[1] / "data" / "placement"
+GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
 KEYS = f"place-{os.getpid()}"  # sessions side by side share a home
 SKEWED = ResourceProfile(key=f"{KEYS}-skewed", skew=0.72, runs=3, cpus_per_gpu=2.0, mem_mib_per_gpu=20_000)
 EVEN = ResourceProfile(key=f"{KEYS}-even", skew=0.05, runs=3, cpus_per_gpu=2.0, mem_mib_per_gpu=20_000)
@@ -85,11 +87,10 @@ SCENES = (
 PLANNED = Scene(name="a node that Slurm plans for a job that waits", options=("--gres=gpu:8", "-c16", "--mem=100G"))
 
 
-def used(lab: Lab, node: str, gpus: int, cpus: int) -> None:
+def used(lab: Lab, node: str, gpus: int, cpus: int) -> str:
     options = (f"--nodelist={node}", f"--gres=gpu:{gpus}", f"--cpus-per-task={cpus}", f"--mem={20 * gpus}G")
     # Slurm plans when another job gets the node only where this one has a time limit
-    job = lab.submit(*options, "--time=60", "--output=/dev/null", user=ALICE, script="#!/bin/sh\nsleep 3000\n")
-    lab.wait_job(job, ("RUNNING",), timeout=60)
+    return lab.submit(*options, "--time=60", "--output=/dev/null", user=ALICE, script="#!/bin/sh\nsleep 3000\n")
 
 
 def told(lab: Lab, *words: str) -> str:
@@ -104,8 +105,8 @@ def furnished(lab: Lab) -> Lab:
     for at in range(8):
         features = f"rack{1 + at // 4}"
         told(lab, "update", f"NodeName=n{at}", f"AvailableFeatures={features}", f"ActiveFeatures={features}")
-    for node, gpus, cpus in (("n0", 4, 16), ("n1", 4, 4), ("n2", 7, 28)):
-        used(lab, node, gpus, cpus)
+    for job in [used(lab, *size) for size in (("n0", 4, 16), ("n1", 4, 4), ("n2", 7, 28))]:
+        lab.wait_job(job, ("RUNNING",))
     told(lab, "update", "NodeName=n4", "Weight=5")
     told(lab, "create", "PartitionName=solo", "Nodes=n3")
     told(lab, "create", "PartitionName=small", "Nodes=n[4-6]", "MaxCPUsPerNode=16", "MaxMemPerNode=64000")
@@ -117,7 +118,7 @@ def furnished(lab: Lab) -> Lab:
     profiles.chmod(0o644)
     Path(state_of(lab)["XDG_STATE_HOME"]).mkdir()
     shutil.chown(state_of(lab)["XDG_STATE_HOME"], ALICE)
-    done = lab.run(["slurmwrap", "profile", "import", str(profiles)], ALICE, env=state_of(lab))
+    done = lab.slurmwrap("profile", "import", str(profiles), user=ALICE, env=state_of(lab))
     assert done.returncode == 0, done.stdout + done.stderr
     slurm = SlurmCommands({**os.environ, **lab.env})
     wait_for(slurm.snapshot, lambda now: sum(node.gpus_used for node in now.nodes) == 15, 60)
@@ -157,7 +158,7 @@ def explained(lab: Lab, scene: Scene) -> str:
     publish(lab, relaxing=scene.relaxing, health=scene.health)
     own = ("--explain", "--dry-run", "--prerun=off", f"--resource-profile={KEYS}-{scene.profile}", "--no-retry")
     environ = {**ASKED_ANEW, **state_of(lab)}
-    done = lab.run(["gsub", *own, *scene.options, "--output=/dev/null", "--wrap=true"], ALICE, env=environ)
+    done = lab.run([*GSUB, *own, *scene.options, "--output=/dev/null", "--wrap=true"], ALICE, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     said = done.stderr.replace("gsub: nothing submitted\ngsub: its pre-run would be: off (as asked)\n", "")
     return f"=== {scene.name}: {' '.join(scene.options)}\n{said}\n"

@@ -25,7 +25,7 @@ from slurmwrap.retry.submission import Submission
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.plain import to_plain
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
 SEAL = """
 import json, sys
@@ -48,35 +48,23 @@ SHAPE = ResourceShape(
     cpus=2, cpu_unit=CpuUnit.PER_TASK, mem_mib=2000, mem_unit=MemUnit.PER_NODE,
 )  # fmt: skip
 SIZES = ("--nodes=1", "--ntasks-per-node=2", "--gres=gpu:2", "--cpus-per-task=4", "--mem=3000", "--time=5")
-FULL = ("--gres=gpu:8", "--cpus-per-task=1", "--mem=100", "--time=10")
+FULL = ("--gres=gpu:8", "--cpus-per-task=1", "--mem=100", "--time=1440")
 
 
 @pytest.fixture
 def free(lab: Lab) -> Iterator[Path]:
     """The lab without jobs, all nodes up, and a directory that every user may write."""
-    _clear(lab)
+    lab.reset()
     path = lab.dir / f"relax-{uuid.uuid4().hex[:8]}"
     path.mkdir()
     path.chmod(0o777)
     yield path
-    _clear(lab)
-
-
-def _clear(lab: Lab) -> None:
-    lab.clear()
-    for node in _not_idle(lab):  # what other tests drained stays so
-        lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-    assert not wait_for(lambda: _not_idle(lab), lambda left: not left, timeout=60)
-
-
-def _not_idle(lab: Lab) -> list[str]:
-    rows = [line.split() for line in lab.run(["sinfo", "-h", "-N", "-o", "%N %T"]).stdout.splitlines()]
-    return sorted({name for name, state in rows if state != "idle"})
+    lab.reset()
 
 
 def block(lab: Lab, nodes: str, count: int) -> None:
     """Bob's job holds all GPUs of `nodes`."""
-    job = lab.submit(*FULL, f"--nodelist={nodes}", f"--nodes={count}", user=BOB, script="#!/bin/bash\nsleep 600\n")
+    job = lab.submit(*FULL, f"--nodelist={nodes}", f"--nodes={count}", user=BOB, script="#!/bin/bash\nsleep 86400\n")
     lab.wait_job(job, ("RUNNING",))
 
 
@@ -190,7 +178,7 @@ def test_only_the_head_of_the_queue_is_touched(lab: Lab, free: Path) -> None:
 
 def test_of_an_array_what_runs_is_not_touched(lab: Lab, free: Path) -> None:
     block(lab, "n[1-7]", 7)
-    script = "#!/bin/bash\nsleep 600\n"
+    script = "#!/bin/bash\nsleep 86400\n"
     array = lab.submit(
         "--array=0-3", "--nodes=1", "--gres=gpu:5", "--cpus-per-task=1", "--mem=100", "--exclude=n[6-7]",
         f"--output={free}/%A_%a.out", user=ALICE, script=script,
@@ -199,8 +187,8 @@ def test_of_an_array_what_runs_is_not_touched(lab: Lab, free: Path) -> None:
     levels = (Level(name="here", wait_s=0), Level(name="any", wait_s=0, updates=(("ExcNodeList", ""),)))
     tell(lab, {array: plan(levels, exclude="n[6-7]")})
     reconcile(lab)
-    shown = lab.run(["squeue", "-h", "-o", "%T %x", "-j", array]).stdout.split("\n")
-    assert sorted(line.strip() for line in shown if line) == ["PENDING", "RUNNING n[6-7]"]
+    shown = lab.run(["squeue", "-h", "-r", "-o", "%T %x", "-j", array]).stdout.splitlines()
+    assert sorted(line.strip() for line in shown) == ["PENDING"] * 3 + ["RUNNING n[6-7]"]
     assert [(row["key"], row["error"]) for row in done(lab, array)] == [("ExcNodeList", "")]
 
 
@@ -228,7 +216,7 @@ def test_a_reconciler_that_is_not_root_loosens_too(lab_as_slurm: Lab) -> None:
     until_over(lab, job)
     assert [(row["key"], row["error"]) for row in done(lab, job)] == [("MinMemoryNode", ""), ("ExcNodeList", "")]
     assert (path / f"{job}.out").read_text().splitlines() == ["job 4 2500 8 1", "srun 0", "small 0"]
-    _clear(lab)
+    lab.reset()
 
 
 @pytest.mark.slow
@@ -238,7 +226,7 @@ def test_limits_hold_for_what_is_changed_in_the_owners_name_and_not_for_what_roo
         told = lab.run(["sacctmgr", "-i", "modify", "user", ALICE, "set", "GrpTRES=mem=3000"])
         assert told.returncode == 0, told.stderr
         asked = ("--gres=gpu:1", "--mem=5000", "--output=/dev/null")
-        job = lab.submit(*asked, user=ALICE, script="#!/bin/bash\nsleep 600\n")
+        job = lab.submit(*asked, user=ALICE, script="#!/bin/bash\nsleep 86400\n")
         slurm = SlurmCommands({**os.environ, **lab.env})
         less = SlurmAction(verb=Verb.UPDATE_JOB, target=job, key="MinMemoryNode", value="4000")
 

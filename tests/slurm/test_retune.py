@@ -20,7 +20,7 @@ from slurmwrap.placement.retune import retune, undo
 from slurmwrap.slurm.actions import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.lab
 ALICE = USERS[0]
 
 PROBE = """\
@@ -74,11 +74,14 @@ class Waiting:
             if done.returncode:
                 raise SlurmError(done.stderr)
 
-    def run(self) -> str:
-        """Lets it start; what it printed, sorted by line."""
+    def start(self) -> None:
+        """Lets it start."""
         start = SlurmAction(verb=Verb.UPDATE_JOB, target=self.job_id, key="StartTime", value="now")
         self.apply((start,))
-        self.lab.wait_job(self.job_id, timeout=60)
+
+    def printed(self) -> str:
+        """What it printed, sorted by line, after it ended."""
+        self.lab.wait_job(self.job_id)
         return "\n".join(sorted(self.output.read_text().splitlines()))
 
 
@@ -108,34 +111,38 @@ def waiting(lab: Lab, home: Path, shape: ResourceShape, *more: str) -> Waiting:
     return Waiting(lab, slurm, job_id, request, home / f"{job_id}.out")
 
 
+def run(job: Waiting) -> str:
+    job.start()
+    return job.printed()
+
+
 def planned(**wishes: str) -> PlacementPlan:
     lines = (Wish(option=name.replace("_", "-"), value=value, reason="test") for name, value in wishes.items())
     return PlacementPlan(lines=tuple(lines))
 
 
-@pytest.mark.parametrize(
-    ("shape", "cpus", "mem", "per_node"),
-    [
+def test_retuned_jobs_run_and_every_srun_agrees(lab: Lab, home: Path) -> None:
+    cases = (
         (SHAPE, 6, 3000, "12(x2)"),
         (SHAPE, 2, 1500, "4(x2)"),
         (PER_NODE, 9, 3000, "9(x2)"),
         (ONE, 8, 2500, "16"),
         (ONE, 1, 1000, "2"),
-    ],
-)
-def test_retuned_job_runs_and_every_srun_agrees(
-    lab: Lab, home: Path, shape: ResourceShape, cpus: int, mem: int, per_node: str
-) -> None:
-    job = waiting(lab, home, shape)
-    new = planned(cpus_per_task=str(cpus), mem=f"{mem}M")
-    actions = retune(PlacementPlan(), new, job.request, job.record())
-    assert [action.key for action in actions] == ["MinMemoryNode", "CPUsPerTask", "MinCPUsNode"]
-    job.apply(actions)
-    tasks = (shape.tasks_per_node or shape.tasks or 1) * (shape.nodes or 1)
-    text = re.sub(r"(job .*) \S+$", r"\1 NODES", job.run(), flags=re.MULTILINE)
-    task = f"task {cpus} {mem}"
-    wanted = [f"job {cpus} {mem} {per_node} NODES", "own 0", "plain 0", "small 0", *[task] * tasks]
-    assert text == "\n".join(wanted)
+    )
+    jobs = [waiting(lab, home, shape) for shape, *_ in cases]
+    for job, (_, cpus, mem, _) in zip(jobs, cases, strict=True):
+        new = planned(cpus_per_task=str(cpus), mem=f"{mem}M")
+        actions = retune(PlacementPlan(), new, job.request, job.record())
+        assert [action.key for action in actions] == ["MinMemoryNode", "CPUsPerTask", "MinCPUsNode"]
+        job.apply(actions)
+        job.start()
+    found, expected = [], []
+    for job, (shape, cpus, mem, per_node) in zip(jobs, cases, strict=True):
+        tasks = (shape.tasks_per_node or shape.tasks or 1) * (shape.nodes or 1)
+        found.append(re.sub(r"(job .*) \S+$", r"\1 NODES", job.printed(), flags=re.MULTILINE).splitlines())
+        task = f"task {cpus} {mem}"
+        expected.append([f"job {cpus} {mem} {per_node} NODES", "own 0", "plain 0", "small 0", *[task] * tasks])
+    assert found == expected
 
 
 def test_excluded_nodes_and_switch_are_set_and_cleared_on_the_waiting_job(lab: Lab, home: Path) -> None:
@@ -146,7 +153,7 @@ def test_excluded_nodes_and_switch_are_set_and_cleared_on_the_waiting_job(lab: L
     assert (job.record().exc_nodes, switches(job)) == ("n[0-1]", "1@00:05:00")
     job.apply(retune(new, PlacementPlan(), job.request, job.record()))
     assert (job.record().exc_nodes, switches(job)) == ("", "1@00:00:00")  # no wait: see slurm/commands.py
-    assert "plain 0" in job.run()
+    assert "plain 0" in run(job)
 
 
 def test_refused_update_leaves_its_values_and_undo_takes_them_back(lab: Lab, home: Path) -> None:
@@ -158,7 +165,7 @@ def test_refused_update_leaves_its_values_and_undo_takes_them_back(lab: Lab, hom
     assert job.record().cpus != before.cpus
     job.apply(undo(actions, PlacementPlan(), job.request, before))
     assert job.record().cpus == before.cpus
-    assert "own 0" in job.run()
+    assert "own 0" in run(job)
 
 
 def test_job_that_the_user_changed_meanwhile_is_left_to_him(lab: Lab, home: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from realslurm import USERS, Lab, started
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.lab
 ALICE = USERS[0]
 
 # Printed by a process of alice's: permissions are a part of what is tested.

@@ -11,7 +11,7 @@ import pytest
 from realslurm import Lab
 from waiting import wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.lab
 
 GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
 ARGUMENTS = ["--lr", "3e-4", "a b", "it's $HOME", "é\nz"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from realslurm import USERS, Lab
 pytestmark = pytest.mark.lab
 
 ALICE = USERS[0]
+GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --gres=gpu:1
@@ -43,7 +45,7 @@ def test_jobs_start_with_the_cpus_that_they_were_given_while_they_waited(partiti
     lab.reconcile_once()
     _partition(lab, "UP")
     for job_id in jobs.values():
-        lab.wait_job(job_id, timeout=60)
+        lab.wait_job(job_id)
 
     said = {name: Path(f"{home}/tune-{job_id}.out").read_text().split() for name, job_id in jobs.items()}
     # 32000 MiB were asked; the peak of 30000 MiB with its margin is what they must have
@@ -56,7 +58,7 @@ def _partition(lab: Lab, state: str) -> None:
 
 
 def _submit(lab: Lab, profile: str, home: str) -> str:
-    argv = ["gsub", "--prerun=off", f"--resource-profile={profile}", "--parsable", f"--output={home}/tune-%j.out"]
+    argv = [*GSUB, "--prerun=off", f"--resource-profile={profile}", "--parsable", f"--output={home}/tune-%j.out"]
     done = lab.run(argv, ALICE, stdin=SCRIPT)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -76,6 +78,6 @@ def _teach(lab: Lab) -> None:
         for key, curve in CURVES.items()
     ]
     text = json.dumps({"slurmwrap_profiles": 1, "profiles": known})
-    argv = ["slurmwrap", "profile", "import", "--replace", "--site", "--user", ALICE, "-"]
-    done = lab.run(argv, lab.slurm_user, stdin=text)
+    words = ("profile", "import", "--replace", "--site", "--user", ALICE, "-")
+    done = lab.slurmwrap(*words, user=lab.slurm_user, stdin=text)
     assert done.returncode == 0, done.stderr

@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 from realslurm import Lab, command_environment, living
-from test_watch_lab import OURS_ALONE, WATCH, Terminal, nobody_of
-from waiting import wait_for
+from test_watch_lab import INTERRUPTIBLE, OURS_ALONE, WATCH, Terminal, nobody_of
+from waiting import allow, wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.lab
 
 SOURCE = Path(__file__).parents[1] / "data/nvml/by_node.c"
 SLEEP = "#!/bin/bash\nsleep {}\n"
@@ -60,9 +60,9 @@ def user(lab: Lab, lab_users: tuple[str, str]) -> Iterator[str]:
     nobody_of(lab, lab_users[0])
 
 
-def started(lab: Lab, user: str, *options: str, script: str = SLEEP.format(100)) -> tuple[str, list[str]]:
+def started(lab: Lab, user: str, *options: str, script: str = SLEEP.format(86400)) -> tuple[str, list[str]]:
     """A running job and its nodes."""
-    job = lab.submit("-o/dev/null", "-t5", "-Jtrain", "--mem=100", *options, user=user, script=script)
+    job = lab.submit("-o/dev/null", "-t1440", "-Jtrain", "--mem=100", *options, user=user, script=script)
     lab.wait_job(job, ("RUNNING",), timeout=60)
     nodes = lab.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
     return job, lab.run(["scontrol", "show", "hostnames", nodes]).stdout.split()
@@ -84,7 +84,8 @@ def assert_nothing_is_left(lab: Lab, job: str, state: str = "RUNNING") -> None:
 def piped(lab: Lab, drivers: Drivers, *words: str, **environ: str) -> subprocess.Popen[str]:
     told = {**command_environment(None), **lab.env, **OURS_ALONE, **drivers.environ, **environ}
     out = subprocess.PIPE
-    return subprocess.Popen([*WATCH, *words], env=told, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True)
+    argv = [*INTERRUPTIBLE, *WATCH, *words]
+    return subprocess.Popen(argv, env=told, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True)
 
 
 def measured(process: subprocess.Popen[str], what: str = "GPU use") -> str:
@@ -99,7 +100,7 @@ def test_a_terminal_shows_what_the_nodes_gpus_do_and_ctrl_c_leaves_nothing(
     job, (first, second) = started(lab, user, "-N2", "--gpus-per-node=2")
     drivers.say(first, BUSY)
     drivers.say(second, f"{BUSY} sm@1=4 process@1=0")
-    terminal = Terminal(lab, job, "--gpus", environ=drivers.environ)
+    terminal = Terminal(lab, job, "--gpus", "--every", "1", environ=drivers.environ)
     try:
         terminal.until(f"GPU use  69 % of 4 (lowest {second}:1 4 %)", timeout=60)
         terminal.until("GPU mem  up to 61 of 80 GiB")
@@ -158,7 +159,7 @@ def test_a_job_ends_as_it_would_while_its_gpus_are_watched(lab: Lab, user: str, 
         assert steps(lab, job).count("slurmwrap-watch") == 1
         lab.run(["scancel", "--signal=USR1", job], user)
         go.touch()
-        rest, errors = watch.communicate(timeout=90)
+        rest, errors = watch.communicate(timeout=allow(90))
     finally:
         watch.kill()
         go.unlink(missing_ok=True)
@@ -176,7 +177,7 @@ def test_however_a_watch_ends_its_step_ends(lab: Lab, user: str, drivers: Driver
     watch = piped(lab, drivers, job, "--gpus")
     measured(watch)
     watch.send_signal(number)
-    watch.communicate(timeout=60)
+    watch.communicate(timeout=allow(60))
     assert watch.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert_nothing_is_left(lab, job)
 
@@ -189,7 +190,7 @@ def test_a_reader_that_goes_away_ends_it_too(lab: Lab, user: str, drivers: Drive
     measured(watch)
     assert watch.stdout is not None and watch.stderr is not None
     watch.stdout.close()
-    assert watch.wait(60) == 141
+    assert watch.wait(allow(60)) == 141
     assert watch.stderr.read() == ""
     watch.stderr.close()
     assert_nothing_is_left(lab, job)
@@ -206,7 +207,7 @@ def test_a_killed_srun_tells_nobody_and_the_programs_end_by_themselves(lab: Lab,
         one.kill()
     assert "GPU use not measured any more: its step ended" in measured(watch, "any more")
     watch.send_signal(signal.SIGINT)
-    watch.communicate(timeout=60)
+    watch.communicate(timeout=allow(60))
     assert wait_for(lambda: living(OURS), lambda left: not left, 150) == []
     assert_nothing_is_left(lab, job)
 
@@ -302,5 +303,5 @@ def test_a_job_that_runs_again_is_measured_again(lab: Lab, user: str, drivers: D
     lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user)
     assert "GPU use 91 %" in measured(watch)
     watch.send_signal(signal.SIGINT)
-    watch.communicate(timeout=60)
+    watch.communicate(timeout=allow(60))
     assert_nothing_is_left(lab, job)

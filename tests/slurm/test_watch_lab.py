@@ -12,18 +12,19 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from realslurm import MORE_USERS, Lab, command_environment, make_user
-from waiting import wait_for
+from waiting import allow, wait_for
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.lab
 
 WATCH = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "watch"]
-LONG = 240  # seconds: longer than any test
+# Tests that a shell started in the background ignore Ctrl-C, and so would all that they start.
+INTERRUPTIBLE = ["env", "--default-signal=INT"]
+LONG = 86400  # seconds: longer than any test
 SLEEP = "#!/bin/bash\nsleep {}\nexit {}\n"
 OURS_ALONE = {"XDG_STATE_HOME": "/nonexistent"}  # root may have submitted to other labs, whose jobs had the same ids
 GATED = "#!/bin/bash\nsleep 1\nuntil [ -e {} ]; do sleep 0.1; done\nexit {}\n"
@@ -31,12 +32,12 @@ _SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def job(lab: Lab, user: str, seconds: float, *options: str, code: int = 0) -> str:
-    return lab.submit("-o/dev/null", "-t5", *options, user=user, script=SLEEP.format(seconds, code))
+    return lab.submit("-o/dev/null", "-t1440", *options, user=user, script=SLEEP.format(seconds, code))
 
 
 def gated(lab: Lab, user: str, gate: Path, *options: str, code: int = 0) -> str:
     """A job that runs until the file `gate` is there: what is to be seen of it while it runs cannot be missed."""
-    return lab.submit("-o/dev/null", "-t5", *options, user=user, script=GATED.format(gate, code))
+    return lab.submit("-o/dev/null", "-t1440", *options, user=user, script=GATED.format(gate, code))
 
 
 def nobody_of(lab: Lab, user: str) -> None:
@@ -56,7 +57,12 @@ class Terminal:
         more = {**OURS_ALONE, "TERM": "xterm-256color", **(environ or {})}
         environ = {**command_environment(None), **lab.env, **more}
         self.process = subprocess.Popen(
-            [*WATCH, *words], stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
+            [*INTERRUPTIBLE, *WATCH, *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environ,
+            start_new_session=True,
         )
         os.close(slave)
         os.set_blocking(self.master, False)
@@ -79,13 +85,14 @@ class Terminal:
         assert what in seen, seen
 
     def ended(self, timeout: float = 30.0) -> int:
-        until = time.monotonic() + timeout
-        while self.process.poll() is None and time.monotonic() < until:
+        def look() -> int | None:
             self.read()
-            time.sleep(0.05)
+            return self.process.poll()
+
+        code = wait_for(look, lambda code: code is not None, timeout)
         self.read()
-        assert self.process.returncode is not None
-        return self.process.returncode
+        assert code is not None, self.text
+        return code
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -149,7 +156,7 @@ def test_a_pipe_gets_a_line_per_change_and_the_exit_code_is_the_jobs(lab: Lab, u
     lab.run(["scontrol", "release", held])
     running = next(line for line in iter(piped.stdout.readline, "") if "running" in line)
     (open_dir / "gate").touch()
-    rest, errors = piped.communicate(timeout=60)
+    rest, errors = piped.communicate(timeout=allow(60))
     assert (piped.returncode, errors, "\x1b" in first + rest) == (1, "", False)
     assert f"job {held} (sbatch): pending" in first
     assert "it is held by its user (JobHeldUser)" in first
@@ -253,5 +260,5 @@ def test_a_reader_that_goes_away_ends_it_quietly(lab: Lab, user: str, tmp_path: 
     assert piped.stdout is not None
     assert "JobHeldUser" in piped.stdout.readline()
     lab.run(["scontrol", "release", held])
-    rest, errors = piped.communicate(timeout=60)
+    rest, errors = piped.communicate(timeout=allow(60))
     assert (rest, errors) == ("141\n", "")

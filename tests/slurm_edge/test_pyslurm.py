@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.node import Node, Snapshot
@@ -210,7 +211,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Lin
     path = tmp_path / "worker.py"
     path.write_text("import json, os, sys, time\n" + textwrap.dedent(program))
     monkeypatch.setattr(link, "_WORKER", path)
-    return Link({"PATH": os.environ["PATH"]}, 2.0)
+    return Link({"PATH": os.environ["PATH"]}, allow(30))
 
 
 def test_one_that_ends_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,13 +229,13 @@ def test_one_that_hangs_is_ended_and_started_anew(tmp_path: Path, monkeypatch: p
     program = f"""
         if not os.path.exists({str(mark)!r}):
             open({str(mark)!r}, "w").write(str(os.getpid()))
-            time.sleep(60)
+            time.sleep(3600)
         for line in sys.stdin:
             print(json.dumps({{"ok": json.loads(line)["task"], "said": ""}}), flush=True)
     """
     one = worker(tmp_path, monkeypatch, program)
-    with pytest.raises(Silent, match=r"no answer within 0\.5 s"):
-        one.ask("nodes", timeout_s=0.5)
+    with pytest.raises(Silent, match="no answer within"):
+        one.ask("nodes", timeout_s=allow(1))  # in which its Python has started
     assert not Path(f"/proc/{mark.read_text()}").exists()
     assert one.ask("nodes") == "nodes"
     one.close()
@@ -254,7 +255,7 @@ def test_large_requests_and_answers_go_through_whole(tmp_path: Path, monkeypatch
 
 
 def test_one_that_reads_nothing_does_not_hold_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = worker(tmp_path, monkeypatch, "time.sleep(60)")
+    one = worker(tmp_path, monkeypatch, "time.sleep(3600)")
     with pytest.raises(Silent):
         one.ask("x", {"text": "a" * 10_000_000}, timeout_s=0.5)
 

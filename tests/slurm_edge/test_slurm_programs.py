@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.edges import SbatchCall
@@ -18,6 +18,7 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.slurm.actions import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
+PATIENT_S = allow(30)  # for a program that answers
 Slurm = Callable[..., SlurmCommands]
 
 
@@ -25,7 +26,7 @@ Slurm = Callable[..., SlurmCommands]
 def slurm(tmp_path: Path) -> Slurm:
     """Makes programs of the given names from shell text and a Slurm that finds them."""
 
-    def make(timeout_s: float = 5.0, **programs: str) -> SlurmCommands:
+    def make(timeout_s: float = PATIENT_S, **programs: str) -> SlurmCommands:
         for name, body in programs.items():
             (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/calls\n{body}\n')
             (tmp_path / name).chmod(0o755)
@@ -71,7 +72,7 @@ def test_lost_answer_is_unknown_and_nothing_is_submitted_again(slurm: Slurm, tmp
 
 
 def test_sbatch_that_hangs_is_unknown_after_its_time(slurm: Slurm, tmp_path: Path) -> None:
-    result = slurm(sbatch="sleep 60").sbatch(submission(tmp_path, timeout_s=0.3))
+    result = slurm(sbatch="sleep 600").sbatch(submission(tmp_path, timeout_s=0.3))
     assert (result.job_id, result.timed_out, result.exit_code) == (None, True, 1)
 
 
@@ -90,10 +91,8 @@ def test_controller_that_is_down_is_unreachable_in_slurms_words(slurm: Slurm) ->
 
 
 def test_controller_that_does_not_answer_is_given_up_in_time(slurm: Slurm) -> None:
-    started = time.monotonic()
     with pytest.raises(SlurmUnreachable, match=r"scontrol: no answer within 0.3 s"):
-        slurm(scontrol="sleep 60", timeout_s=0.3).snapshot()
-    assert time.monotonic() - started < 20
+        slurm(scontrol="sleep 600", timeout_s=0.3).snapshot()
 
 
 def test_missing_programs_are_unreachable_with_a_way_out(slurm: Slurm) -> None:
@@ -117,7 +116,7 @@ def test_retry_of_a_command_for_a_lost_slurm_conf_is_not_waited_for(slurm: Slurm
         "scontrol: error: s_p_parse_file: cannot stat file /x/slurm.conf: No such file or directory, retrying in 1sec"
     )
     with pytest.raises(SlurmUnreachable, match=r"no slurm\.conf at /x/slurm\.conf"):
-        slurm(scontrol=f"echo '{said}' >&2; sleep 60", timeout_s=0.3).cluster_name()
+        slurm(scontrol=f"echo '{said}' >&2; sleep 600", timeout_s=allow(0.3)).cluster_name()
 
 
 def test_forgotten_job_is_none_and_other_errors_are_not(slurm: Slurm) -> None:
@@ -257,12 +256,12 @@ def open_to_all() -> Iterator[Path]:
         yield Path(name)
 
 
-def program_for_all(directory: Path, body: str) -> SlurmCommands:
+def program_for_all(directory: Path, body: str, timeout_s: float = PATIENT_S) -> SlurmCommands:
     (directory / "scontrol").write_text(f"#!/bin/sh\n{body}\n")
     (directory / "scontrol").chmod(0o755)
     (directory / "slurm.conf").touch()
     environ = {"PATH": f"{directory}:/usr/bin:/bin", "SLURM_CONF": f"{directory}/slurm.conf", "TOKEN": "secret"}
-    return SlurmCommands(environ, timeout_s=0.5)
+    return SlurmCommands(environ, timeout_s=timeout_s)
 
 
 CLEARED = SlurmAction(verb=Verb.UPDATE_JOB, target="81_[2-5]", key="ExcNodeList", value="")
@@ -280,7 +279,7 @@ def test_a_change_in_the_owners_name_has_his_uid_none_of_our_groups_and_no_secre
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_an_owner_who_stops_our_command_costs_seconds_and_is_told_from_a_refusal(open_to_all: Path) -> None:
     with pytest.raises(SlurmUnreachable, match="no answer"):
-        program_for_all(open_to_all, "kill -STOP $$").apply(CLEARED, owner=12345)
+        program_for_all(open_to_all, "kill -STOP $$", timeout_s=0.5).apply(CLEARED, owner=12345)
     with pytest.raises(SlurmError, match="Access/permission denied"):
         program_for_all(open_to_all, "echo 'Access/permission denied' >&2; exit 1").apply(CLEARED, owner=12345)
 

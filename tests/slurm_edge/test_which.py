@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.slurm.which import slurms_own, started_with
@@ -58,7 +59,7 @@ def test_a_wrapper_that_comes_back_by_way_of_a_shell_is_known_too(tmp_path: Path
     call = ["/bin/sh", "-c", outer, sys.executable, look, inner]
     for named in ({}, {"GSUB_SBATCH": wrapper}):
         back = started_with(wrapper, {**environ, **named})
-        found = subprocess.run(call, env=back, capture_output=True, text=True, timeout=60, check=True)
+        found = subprocess.run(call, env=back, capture_output=True, text=True, timeout=allow(60), check=True)
         assert (found.stdout, found.stderr) == (f"{own}\n", "")
 
 

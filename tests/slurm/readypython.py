@@ -1,0 +1,236 @@
+"""`python -m slurmwrap.cli.NAME` without its start: a process that has loaded slurmwrap forks for each command.
+
+Loading is most of what a command of `slurmwrap` costs. A fork is a process as any other: its own account, environment,
+directory, standard streams and exit code. What needs a Python of its own is started as ever (`can_fork`).
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import ctypes
+import functools
+import gc
+import importlib
+import json
+import os
+import pwd
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MODULES = ("slurmwrap.cli.slurmwrap", "slurmwrap.cli.gsub", "slurmwrap.cli.lab")
+_OWN_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "SLURMWRAP_STAGES", "COLUMNS", "TERMINAL_WIDTH", "NO_COLOR")
+_AS_EVER = {"PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Whose the process is. `becomes`: it may become other users, as slurmwrap.lab.processes.as_service_of says."""
+
+    uid: int
+    gid: int
+    becomes: bool = False
+
+
+def can_fork(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether this is a command that was loaded, and nothing in its environment concerns Python's or libc's start."""
+    if len(argv) < 3 or argv[0] != sys.executable or argv[1] != "-m" or argv[2] not in MODULES:
+        return False
+    if argv[2:4] == ["slurmwrap.cli.lab", "up"]:  # it starts daemons, whose environment would be ours
+        return False
+    return {name: value for name, value in environ.items() if name.startswith(_OWN_START)} == _AS_EVER
+
+
+class _Server:
+    """One per pytest process, started with its first command."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.lock = threading.Lock()
+        environ = {"PATH": os.environ["PATH"], **_AS_EVER}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()], env=environ, cwd="/",
+            )  # fmt: skip
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        self.socket.close()
+        self.process.wait(10)
+
+    def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        handle = os.memfd_create("request")
+        try:
+            os.write(handle, json.dumps(request).encode())
+            sent = array.array("i", [handle, *descriptors])
+            with self.lock:
+                self.socket.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, sent)])
+        finally:
+            os.close(handle)
+
+
+_server: _Server | None = None
+
+
+def run(
+    argv: Sequence[str], environ: Mapping[str, str], cwd: str, account: Account | None, stdin: str, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """What subprocess.run does with captured output; `account`: None is ours."""
+    global _server
+    _server = _server or _Server()
+    pipes = [os.pipe() for _ in range(4)]  # stdin, stdout, stderr, (pid and exit code)
+    ours = [pipes[0][1], *(pipe[0] for pipe in pipes[1:])]
+    theirs = [pipes[0][0], *(pipe[1] for pipe in pipes[1:])]
+    try:
+        whose = account and asdict(account)
+        _server.start({"argv": list(argv[2:]), "environ": dict(environ), "cwd": cwd, "account": whose}, theirs)
+    finally:
+        for descriptor in theirs:
+            os.close(descriptor)
+    feeder = threading.Thread(target=_feed, args=(ours[0], stdin.encode()))
+    feeder.start()
+    told = _Reader(ours[3])
+    readers = [_Reader(descriptor) for descriptor in ours[1:3]]
+    deadline = time.monotonic() + timeout
+    try:
+        for reader in (*readers, told):
+            reader.thread.join(max(0.0, deadline - time.monotonic()))
+            if reader.thread.is_alive():
+                raise subprocess.TimeoutExpired(list(argv), timeout, readers[0].content, readers[1].content)
+    except BaseException:  # pytest's own time-out or Ctrl-C too
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            os.kill(int(told.content.split()[0]), signal.SIGKILL)
+        raise
+    feeder.join()
+    out, err = (reader.content.decode(errors="replace").replace("\r\n", "\n") for reader in readers)
+    return subprocess.CompletedProcess(list(argv), int(told.content.split()[1]), out, err)
+
+
+class _Reader:
+    def __init__(self, descriptor: int) -> None:
+        self.content = b""
+        self.thread = threading.Thread(target=self._read, args=(descriptor,), daemon=True)
+        self.thread.start()
+
+    def _read(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+            while chunk := pipe.read(65536):
+                self.content += chunk
+
+
+def _feed(descriptor: int, content: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as pipe:
+        pipe.write(content)
+
+
+# ------------------------------------------------------------------------------------------- in the server
+
+
+def _serve(requests: socket.socket) -> dict[str, Any]:
+    """Returns in each fork, with its request; ends the server when pytest has ended."""
+    waking, woken = os.pipe2(os.O_NONBLOCK)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    told: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([requests, waking], [], [])
+        if waking in ready:
+            os.read(waking, 4096)
+        while told:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            _tell(told[pid], f"{os.waitstatus_to_exitcode(status)}\n")
+            os.close(told.pop(pid))
+        if requests in ready:
+            message, descriptors, _, _ = socket.recv_fds(requests, 1, 5)
+            if not message:
+                os._exit(0)
+            handle, *streams, status_to = descriptors
+            pid = os.fork()
+            if not pid:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                os.lseek(handle, 0, os.SEEK_SET)
+                request = json.loads(os.read(handle, 1 << 24))
+                for number, descriptor in enumerate(streams):
+                    os.dup2(descriptor, number)
+                requests.detach()
+                os.closerange(3, 1024)
+                return request  # type: ignore[no-any-return]
+            told[pid] = status_to
+            _tell(status_to, f"{pid} ")
+            for descriptor in (handle, *streams):
+                os.close(descriptor)
+
+
+def _tell(descriptor: int, text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(descriptor, text.encode())
+
+
+def _become(request: Mapping[str, Any]) -> Any:
+    """Its directory, account, environment and words; returns the module to run."""
+    os.chdir(request["cwd"])
+    if request["account"]:
+        _change_to(Account(**request["account"]))
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    name, *words = request["argv"]
+    module = sys.modules[name]
+    sys.argv = [str(module.__file__), *words]
+    sys.path[0] = request["cwd"]
+    return module
+
+
+def _change_to(account: Account) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def sure(failed: int) -> None:
+        if failed:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    groups = os.getgrouplist(pwd.getpwuid(account.uid).pw_name, account.gid) if account.becomes else []
+    os.setgroups(groups)
+    os.setresgid(account.gid, account.gid, account.gid)
+    if account.becomes:
+        sure(libc.prctl(8, 1, 0, 0, 0))  # PR_SET_KEEPCAPS
+    os.setresuid(account.uid, account.uid, account.uid)
+    if account.becomes:
+        both = 1 << 6 | 1 << 7  # CAP_SETGID, CAP_SETUID: effective, permitted, inheritable
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        sure(libc.capset(header, (ctypes.c_uint32 * 6)(both, both, both, 0, 0, 0)))
+        for capability in (6, 7):
+            sure(libc.prctl(47, 2, capability, 0, 0))  # PR_CAP_AMBIENT_RAISE
+        sure(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+    sure(libc.prctl(4, 1, 0, 0, 0))  # PR_SET_DUMPABLE: /proc/self is its own, as after an exec
+
+
+def _load() -> None:
+    """All that a command needs before it looks at its words, its tree of commands included."""
+    import typer.main
+
+    for name in MODULES:
+        importlib.import_module(name)
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(sys.modules[MODULES[0]].app)
+    gc.collect()
+    gc.freeze()  # what is loaded is then no work for any fork
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    _load()
+    asked = _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    sys.exit(asked.main() if hasattr(asked, "main") else asked.app())
