@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import os
 import re
@@ -19,7 +20,8 @@ from waiting import allow
 
 from slurmwrap.lab.layout import Layout
 
-LOGS = Path(__file__).resolve().parent.parent / "build" / "test-logs"
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test-logs"
 # A worker with a lab of eight nodes and a PyTorch process has been seen to use this much.
 _WORKER_BYTES = 1536 << 20
 # Tests of a lab mostly wait: two workers for each core keep the cores busy.
@@ -41,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = allow(_TEST_TIMEOUT_S)
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         shutil.rmtree(LOGS, ignore_errors=True)
+        # Commands that tests start write no bytecode (ordinary users could not): without it each would compile anew.
+        compileall.compile_dir(str(ROOT / "slurmwrap"), quiet=2)
         config.pluginmanager.register(Progress(config), "progress")
 
 
