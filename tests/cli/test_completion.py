@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from in_process import Runner
 from shells import Desk, completion_script
-from typer.testing import CliRunner
 
 from slurmwrap.cli.completion.command import Shell, script
 from slurmwrap.cli.completion.table import gsub_offers, slurmwrap_commands
@@ -80,7 +80,7 @@ def test_the_scripts_are_read_without_a_word(shell: str, sbatch: bool, tmp_path:
 
 def _install(home: Path, *words: str) -> tuple[int, str]:
     env = {"HOME": str(home), "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
-    result = CliRunner().invoke(app, ["completion", *words, "--install"], env=env)
+    result = Runner().invoke(app, ["completion", *words, "--install"], env=env)
     return result.exit_code, result.output + str(result.exception or "")
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from in_process import Runner
 from synthetic_year import fill
-from typer.testing import CliRunner
 
 from slurmwrap.cli.db import serve as db_serve
 from slurmwrap.cli.db.command import app
@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    result = Runner().invoke(app, list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -80,7 +80,7 @@ def test_check_ends_with_1_where_something_is_wrong(site: Path, tmp_path: Path) 
     copy = tmp_path / "copy.db"
     copy.write_bytes(site.read_bytes())
     copy.chmod(0o640)
-    result = CliRunner().invoke(app, ["check", "--quick", str(copy)])
+    result = Runner().invoke(app, ["check", "--quick", str(copy)])
     assert result.exit_code == 1
     assert result.output.endswith("\n\nnot sound\n")
     with pytest.raises(StoreError, match="cannot be opened"):

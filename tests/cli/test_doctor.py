@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from doctor_page import PAGE, with_checks
+from in_process import Runner
 from smtp_server import Server
-from typer.testing import CliRunner
 
 from slurmwrap.cli.doctor import command, databases, nodes, site
 from slurmwrap.cli.doctor.check import FAIL, OK, SITE, SKIP, UNKNOWN, WARN, YOU, Check, Ground, Look, folded, worst
@@ -35,7 +35,7 @@ from slurmwrap.store.migrations import VERSION
 
 def doctor(home: Path, *words: str, **environ: str) -> tuple[int, str, str]:
     base = {"HOME": str(home), "PATH": "/nonexistent", "SLURMWRAP_CONFIG": str(home / "none.toml")}
-    done = CliRunner().invoke(app, ["doctor", *words], env={**CLEAN, **base, **environ})
+    done = Runner().invoke(app, ["doctor", *words], env={**CLEAN, **base, **environ})
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout, done.stderr
 
@@ -159,7 +159,7 @@ def test_where_nothing_could_be_looked_at_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_an_unknown_check_is_refused_with_the_list(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["doctor", "--only", "spol"])
+    done = Runner().invoke(app, ["doctor", "--only", "spol"])
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == "there is no check 'spol'"
     assert done.exception.hint == f"the checks are: {', '.join(look.name for look in LOOKS)}"
