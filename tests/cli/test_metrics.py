@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from in_process import Runner
 from synthetic_year import fill
+from waiting import allow
 
 from slurmwrap.cli.doctor.check import OK, SKIP, WARN, Ground
 from slurmwrap.cli.doctor.metrics import textfile as textfile_check
@@ -109,7 +110,9 @@ def test_promtool_has_nothing_to_say(site: Path) -> None:
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("promtool (Debian's package prometheus) is not installed")
-    told = subprocess.run([tool, "check", "metrics"], input=text_of(site), capture_output=True, text=True, timeout=60)
+    told = subprocess.run(
+        [tool, "check", "metrics"], input=text_of(site), capture_output=True, text=True, timeout=allow(60)
+    )
     assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap.config import Config, Placement, Prerun, Site, Submit, load, user_state_dir
 from slurmwrap.errors import ConfigError
@@ -153,7 +154,7 @@ def test_slurm_user_reads_none_either_and_everybody_else_does(open_dir: Path, st
         user=65534,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=allow(60),
     )
     if refused:
         assert done.stderr.splitlines()[-1].endswith(
