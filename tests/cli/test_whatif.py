@@ -32,7 +32,7 @@ LAB, NODES = DATA / "22.05-lab.psv", DATA / "22.05-lab.nodes.txt"
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("dump") / "month.psv"
-    path.write_text(month(jobs=250, nodes=2, seed=5), encoding="utf-8")
+    path.write_text(month(jobs=120, nodes=2, seed=5), encoding="utf-8")
     return path
 
 
