@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +122,22 @@ class TypedShell:
 
     def __init__(
         self, shell: str, script: Path, env: dict[str, str], cwd: Path, scratch: Path, more: str = "",
-        user: str | None = None,
+        user: str | None = None, dump: Path | None = None,
     ) -> None:  # fmt: skip
+        """`dump`: a file of zsh's own, for several shells to start quickly."""
         self._probe = scratch / f"probe-{shell}"
         env = {**env, "PROBE": str(self._probe), "TERM": "dumb", "INPUTRC": "/dev/null", "ZDOTDIR": str(scratch)}
         argv = ["bash", "--norc", "--noprofile", "-i"] if shell == "bash" else ["zsh", "-f", "-i"]
         self.terminal = Terminal.start(argv, env, cwd, user)
         setup = scratch / f"setup-{shell}"
-        setup.write_text(self._setup(shell, script, scratch) + more, encoding="utf-8")
+        setup.write_text(self._setup(shell, script, dump or scratch / "zcompdump") + more, encoding="utf-8")
         self.terminal.type(f". {setup}; echo REA''DY\n")
         self.terminal.until(rb"READY.*\[\[>")
 
     @staticmethod
-    def _setup(shell: str, script: Path, scratch: Path) -> str:
+    def _setup(shell: str, script: Path, dump: Path) -> str:
         if shell == "zsh":
-            return f"autoload -Uz compinit; compinit -u -d {scratch}/zcompdump; . {script}\n{_ZSH}"
+            return f"autoload -Uz compinit; compinit -u -d {dump}; . {script}\n{_ZSH}"
         wrap = (
             "for __one in gsub slurmwrap sbatch; do\n"
             "  __spec=$(complete -p $__one 2>/dev/null) || continue\n"
@@ -145,6 +147,11 @@ class TypedShell:
             "done\n"
         )
         return f". {script}\n{_BASH}\n{wrap}"
+
+    def run(self, line: str) -> None:
+        """Types the line and ENTER, and waits for the next prompt."""
+        self.terminal.type(line + "\n")
+        self.terminal.until(rb"\[\[>")
 
     def complete(self, line: str) -> Completed:
         """Types the line, presses TAB."""
@@ -168,13 +175,23 @@ class Fish:
 
     def complete(self, line: str) -> dict[str, str]:
         """Offer → description."""
+        return self.complete_all([line])[line]
+
+    def complete_all(self, lines: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Line → offer → description, all in one fish."""
+        said = self.run("for line in $argv[2..]; complete -C $line; echo \\x1e; end", *lines).split("\x1e\n")[:-1]
+        offers = [dict(one.partition("\t")[::2] for one in part.splitlines()) for part in said]
+        return dict(zip(lines, offers, strict=True))
+
+    def run(self, code: str, *arguments: str) -> str:
+        """What the code prints; the arguments are `$argv[2..]`."""
         done = subprocess.run(
-            ["fish", "--no-config", "-c", "source $argv[1]; complete -C $argv[2]", str(self.script), line],
+            ["fish", "--no-config", "-c", f"source $argv[1]; {code}", str(self.script), *arguments],
             env=self.env, cwd=self.cwd, capture_output=True, text=True, timeout=_DEADLINE_S, check=False,
             **_as(self.user),
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        return dict(one.partition("\t")[::2] for one in done.stdout.splitlines())
+        return done.stdout
 
 
 # --- a stand-in for Slurm ---------------------------------------------------------------------------------------------
@@ -227,10 +244,21 @@ class Desk:
         return (self.home / "got").read_text(encoding="utf-8").split("\0")[:-1]
 
 
-def completion_script(shell: str, where: Path, sbatch: bool = False) -> Path:
-    """The script for that shell, as a file; skips where the shell is not installed."""
+def completion_script(shell: str, where: Path, sbatch: bool = False, patience_s: float = allow(20)) -> Path:
+    """The script for that shell, as a file; skips where the shell is not installed.
+
+    It waits `patience_s` for Slurm instead of two seconds, and keeps answers for as long as a test takes."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
+    text = _rendered(shell, sbatch)
+    for said, changed in (("--foreground 2 ", f"--foreground {patience_s} "), ("now + 10", "now + 10000")):
+        assert said in text
+        text = text.replace(said, changed)
     path = where / f"completion.{shell}"
-    path.write_text(script(Shell(shell), typer.main.get_command(app), sbatch=sbatch), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
+
+
+@cache
+def _rendered(shell: str, sbatch: bool) -> str:
+    return script(Shell(shell), typer.main.get_command(app), sbatch=sbatch)

@@ -7,6 +7,8 @@ import threading
 from email import message_from_bytes
 from email.message import Message
 
+from waiting import allow
+
 
 class Server:
     """Speaks just enough SMTP (RFC 5321) for one message."""
@@ -37,9 +39,9 @@ class Server:
 
     def messages(self) -> list[Message]:
         """What arrived, once the conversation is over."""
-        self.thread.join(10)
+        self.thread.join(allow(10))
         return self.received
 
     def close(self) -> None:
         self.listener.close()
-        self.thread.join(5)
+        self.thread.join(allow(5))

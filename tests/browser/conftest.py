@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright; one for the session, a fresh profile for each page."""
+"""Debian's Chromium, driven by Playwright; one for the session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import allow
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -24,6 +25,7 @@ def browser() -> Iterator[Browser]:
 
     with sync_playwright() as playwright:
         # as root there is no sandbox; a container's /dev/shm may be small
-        started = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        started = playwright.chromium.launch(executable_path=found, args=arguments, timeout=allow(60) * 1000)
         yield started
         started.close()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from in_process import Runner
+from typer.testing import Result
 
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
@@ -86,6 +87,6 @@ def slurmwrap(tmp_path: Path) -> Callable[..., Result]:
     def run(*words: str, site: bool = False, at: Path = tmp_path) -> Result:
         environ = {"XDG_STATE_HOME": str(at), "SLURMWRAP_CONFIG": str(at / "none"), "HOME": str(at)}
         environ |= {"SLURMWRAP_SITE_STATE_DIR": str(at / "site") if site else "", "TZ": "UTC"}
-        return CliRunner().invoke(app, [*words], env=environ, catch_exceptions=True)
+        return Runner().invoke(app, [*words], env=environ, catch_exceptions=True)
 
     return run

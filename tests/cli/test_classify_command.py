@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner, Result
+from in_process import Runner
+from typer.testing import Result
 
 from slurmwrap.cli.classify import register
 from slurmwrap.errors import UsageError
@@ -19,7 +20,7 @@ def run(*args: object) -> Result:
     app = typer.Typer()
     app.callback()(lambda: None)  # keeps `classify` a subcommand, as in slurmwrap
     register(app)
-    return CliRunner().invoke(app, ["classify", *map(str, args)])
+    return Runner().invoke(app, ["classify", *map(str, args)])
 
 
 @pytest.fixture

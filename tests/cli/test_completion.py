@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from in_process import Runner
 from shells import Desk, completion_script
-from typer.testing import CliRunner
+from waiting import allow
 
 from slurmwrap.cli.completion.command import Shell, script
 from slurmwrap.cli.completion.table import gsub_offers, slurmwrap_commands
@@ -57,21 +58,21 @@ def test_the_bash_script_is_clean(tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
     done = subprocess.run(
-        ["shellcheck", completion_script("bash", tmp_path)], capture_output=True, text=True, timeout=60
+        ["shellcheck", completion_script("bash", tmp_path)], capture_output=True, text=True, timeout=allow(60)
     )
     assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize("sbatch", [False, True])
-def test_the_scripts_are_read_without_a_word(shell: str, sbatch: bool, tmp_path: Path) -> None:
-    path = completion_script(shell, tmp_path, sbatch)
+def test_the_scripts_are_read_without_a_word(shell: str, tmp_path: Path) -> None:
     start = {
-        "bash": ["bash", "--norc", "-c", ". $1", "-"],
-        "zsh": ["zsh", "-f", "-c", "autoload -Uz compinit; compinit -D -u; . $1", "-"],
-        "fish": ["fish", "--no-config", "-c", "source $argv[1]"],
+        "bash": ["bash", "--norc", "-c", ". $1; . $2", "-"],
+        "zsh": ["zsh", "-f", "-c", "compdef() { :; }; . $1; . $2", "-"],
+        "fish": ["fish", "--no-config", "-c", "source $argv[1]; source $argv[2]"],
     }[shell]
-    done = subprocess.run([*start, path], capture_output=True, text=True, timeout=60)
+    (tmp_path / "sbatch").mkdir()
+    paths = [completion_script(shell, tmp_path), completion_script(shell, tmp_path / "sbatch", sbatch=True)]
+    done = subprocess.run([*start, *paths], capture_output=True, text=True, timeout=allow(60))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -80,7 +81,7 @@ def test_the_scripts_are_read_without_a_word(shell: str, sbatch: bool, tmp_path:
 
 def _install(home: Path, *words: str) -> tuple[int, str]:
     env = {"HOME": str(home), "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
-    result = CliRunner().invoke(app, ["completion", *words, "--install"], env=env)
+    result = Runner().invoke(app, ["completion", *words, "--install"], env=env)
     return result.exit_code, result.output + str(result.exception or "")
 
 
@@ -135,6 +136,6 @@ def test_what_was_installed_is_found_by_a_new_shell(shell: str, tmp_path: Path) 
     if shell == "bash" and not Path("/usr/share/bash-completion/bash_completion").exists():
         pytest.skip("bash-completion is not installed")
     env = {**desk.env, "TERM": "dumb"}
-    done = subprocess.run(start, env=env, cwd=desk.work, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(start, env=env, cwd=desk.work, capture_output=True, text=True, timeout=allow(60))
     expected = {"bash": "complete -F _gsub gsub", "zsh": "_gsub _gsub", "fish": "--partition\tpartition to run in"}
     assert done.stdout.strip() == expected[shell], done.stderr

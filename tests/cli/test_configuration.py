@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from typer.testing import CliRunner, Result
+from in_process import Runner
+from typer.testing import Result
 
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.config import Config, load
@@ -14,7 +15,7 @@ from slurmwrap.errors import ConfigError, UsageError
 
 def run(home: Path, *words: str, **environ: str) -> Result:
     base = {"HOME": str(home), "SLURMWRAP_CONFIG": str(home / "site.toml"), "COLUMNS": "80"}
-    return CliRunner().invoke(app, ["config", *words], env={**base, **environ})
+    return Runner().invoke(app, ["config", *words], env={**base, **environ})
 
 
 def site(home: Path, text: str) -> Path:

@@ -14,8 +14,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from in_process import Runner
 from synthetic_year import fill
-from typer.testing import CliRunner
+from waiting import allow, wait_until
 
 from slurmwrap.cli.db import serve as db_serve
 from slurmwrap.cli.db.command import app
@@ -33,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    result = Runner().invoke(app, list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -80,7 +81,7 @@ def test_check_ends_with_1_where_something_is_wrong(site: Path, tmp_path: Path) 
     copy = tmp_path / "copy.db"
     copy.write_bytes(site.read_bytes())
     copy.chmod(0o640)
-    result = CliRunner().invoke(app, ["check", "--quick", str(copy)])
+    result = Runner().invoke(app, ["check", "--quick", str(copy)])
     assert result.exit_code == 1
     assert result.output.endswith("\n\nnot sound\n")
     with pytest.raises(StoreError, match="cannot be opened"):
@@ -147,21 +148,24 @@ def served(site: Path) -> str:
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         address = f"http://127.0.0.1:{port}"
-        for _ in range(300):
+
+        def answers() -> bool:
+            assert process.poll() is None
             try:
-                urllib.request.urlopen(f"{address}/-/versions.json", timeout=5).close()
-                break
-            except (urllib.error.URLError, ConnectionError):
-                assert process.poll() is None
-                time.sleep(0.1)
+                urllib.request.urlopen(f"{address}/-/versions.json", timeout=allow(5)).close()
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                return False
+            return True
+
+        wait_until(answers, "Datasette answers", pause=0.1)
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(allow(20))
 
 
 def _json(address: str) -> dict:
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=allow(30)) as answer:
         assert answer.status == 200
         return json.load(answer)
 
@@ -169,7 +173,7 @@ def _json(address: str) -> dict:
 def test_every_table_opens_with_its_meaning(served: str) -> None:
     listed = {table["name"]: table for table in _json(f"{served}/site.json")["tables"]}
     for one in described():
-        with urllib.request.urlopen(f"{served}/site/{one.name}?_size=3", timeout=30) as answer:
+        with urllib.request.urlopen(f"{served}/site/{one.name}?_size=3", timeout=allow(30)) as answer:
             page = answer.read().decode()
         assert one.meaning[1:].split("`")[0].split('"')[0].split("'")[0] in page
         if one.name in listed and one.name not in db_serve._HIDDEN:
@@ -190,7 +194,7 @@ def test_every_ready_query_answers(served: str) -> None:
 
 def _status(address: str) -> int:
     try:
-        with urllib.request.urlopen(address, timeout=30) as answer:
+        with urllib.request.urlopen(address, timeout=allow(30)) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
         refused.close()

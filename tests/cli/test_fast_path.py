@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap import stages
 from slurmwrap.cli import start
@@ -98,7 +99,7 @@ def loaded(tmp_path: Path):
         (tmp_path / "job.sh").write_text(script)
         done = subprocess.run(
             [sys.executable, "-X", "importtime", start.__file__, *words, "job.sh"],
-            env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=allow(60),
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (0, "Submitted batch job 7\n"), done.stderr
         told = re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", done.stderr, re.MULTILINE)

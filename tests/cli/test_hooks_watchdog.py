@@ -1,23 +1,23 @@
-"""`slurmwrap hooks watchdog` as its timer starts it: exit code, words, and mail on a real SMTP conversation."""
+"""`slurmwrap hooks watchdog` as its timer calls it: exit code, words, and mail on a real SMTP conversation."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+from in_process import Runner
 from smtp_server import Server
+from typer.testing import Result
 
+from slurmwrap.cli.slurmwrap import app
+from slurmwrap.errors import UsageError
 from slurmwrap.install.watchdog import beat
 
 
-def watchdog(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {"PATH": os.defpath, "HOME": str(config.parent), "SLURMWRAP_CONFIG": str(config)}
-    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "hooks", "watchdog", *arguments]
-    return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+def watchdog(config: Path, *arguments: str) -> Result:
+    environ = {"HOME": str(config.parent), "SLURMWRAP_CONFIG": str(config)}
+    return Runner().invoke(app, ["hooks", "watchdog", *arguments], env=environ)
 
 
 def configured(folder: Path, server: Server) -> Path:
@@ -39,26 +39,26 @@ def told(server: Server) -> list[tuple[str, str]]:
 def test_it_ends_with_2_tells_the_journal_and_mails_once_and_when_it_is_over(tmp_path: Path) -> None:
     server = Server()  # each takes one message: a second would not be answered
     fresh = watchdog(configured(tmp_path, server), "--json")
-    assert (fresh.returncode, json.loads(fresh.stdout)["late"]) == (0, [])  # the day of installation is no alarm
+    assert (fresh.exit_code, json.loads(fresh.stdout)["late"]) == (0, [])  # the day of installation is no alarm
     memory = json.loads((tmp_path / "watchdog.json").read_text())
     (tmp_path / "watchdog.json").write_text(json.dumps({**memory, "since": memory["since"] - 2 * 86400}))
     late = watchdog(configured(tmp_path, server), "--json")
-    assert (late.returncode, [one["what"] for one in json.loads(late.stdout)["late"]]) == (2, ["reconciler", "report"])
+    assert (late.exit_code, [one["what"] for one in json.loads(late.stdout)["late"]]) == (2, ["reconciler", "report"])
     assert told(server) == [("ops@example.org, night@example.org", "slurmwrap: late")]
 
     again = watchdog(tmp_path / "config.toml")  # nobody listens any more, and nobody is called
-    assert (again.returncode, again.stderr) == (2, "")
+    assert (again.exit_code, again.stderr) == (2, "")
 
     server = Server()
     beat(tmp_path, time.time())
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "last").write_text(f"{time.time()}\n")
     well = watchdog(configured(tmp_path, server))
-    assert (well.returncode, well.stdout) == (0, "the reconciler and the night report are on time\n")
+    assert (well.exit_code, well.stdout) == (0, "the reconciler and the night report are on time\n")
     assert told(server) == [("ops@example.org, night@example.org", "slurmwrap: well again")]
 
 
 def test_without_a_site_it_says_what_is_missing(tmp_path: Path) -> None:
-    told = watchdog(tmp_path / "none.toml")
-    assert (told.returncode, told.stdout) == (255, "")
-    assert "it needs site.state_dir" in told.stderr
+    error = watchdog(tmp_path / "none.toml").exception
+    assert isinstance(error, UsageError)
+    assert "it needs site.state_dir" in error.hint

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import Runner
 from synthetic_year import fill
-from typer.testing import CliRunner
+from waiting import allow
 
 from slurmwrap.cli.doctor.check import OK, SKIP, WARN, Ground
 from slurmwrap.cli.doctor.metrics import textfile as textfile_check
@@ -109,7 +110,9 @@ def test_promtool_has_nothing_to_say(site: Path) -> None:
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("promtool (Debian's package prometheus) is not installed")
-    told = subprocess.run([tool, "check", "metrics"], input=text_of(site), capture_output=True, text=True, timeout=60)
+    told = subprocess.run(
+        [tool, "check", "metrics"], input=text_of(site), capture_output=True, text=True, timeout=allow(60)
+    )
     assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
 
 
@@ -170,11 +173,11 @@ def test_the_command_writes_in_one_step_for_everybody_to_read(site: Path, monkey
     monkeypatch.setenv("SLURMWRAP_CONFIG", str(site.parent / "none.toml"))
     out = site.parent / "text" / "slurmwrap.prom"
     with pytest.raises(StoreError, match="cannot be written: No such file") as caught:
-        CliRunner().invoke(metrics.app, ["--output", str(out)], catch_exceptions=False)
+        Runner().invoke(metrics.app, ["--output", str(out)], catch_exceptions=False)
     assert f"ls -ld {out.parent}" in caught.value.hint
     out.parent.mkdir()
     for _ in range(2):
-        assert CliRunner().invoke(metrics.app, ["--output", str(out)], catch_exceptions=False).output == ""
+        assert Runner().invoke(metrics.app, ["--output", str(out)], catch_exceptions=False).output == ""
     assert [p.name for p in out.parent.iterdir()] == ["slurmwrap.prom"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
     assert parsed(out.read_text())["slurmwrap_observations_refused_total", ()] == 0.0
@@ -188,7 +191,7 @@ def test_without_prometheus_client_one_sentence_says_so(site: Path, monkeypatch:
 
 
 def test_the_dashboard_asks_for_what_there_is_and_for_all_of_it() -> None:
-    told = json.loads(CliRunner().invoke(metrics.app, ["dashboard"], catch_exceptions=False).output)
+    told = json.loads(Runner().invoke(metrics.app, ["dashboard"], catch_exceptions=False).output)
     targets = [target["expr"] for panel in told["panels"] for target in panel.get("targets", ())]
     asked = {name for expression in targets for name in re.findall(r"slurmwrap_\w+", expression)}
     assert asked == {family.sample for family in FAMILIES}

@@ -7,10 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from waiting import allow
 
 from slurmwrap.cli import start
+from slurmwrap.cli.gsub import main
 from slurmwrap.cli.new import wanted
 from slurmwrap.cli.templates import template
 from slurmwrap.config import Config, load
@@ -26,24 +29,31 @@ NO_SLURM = "gsub: Slurm could not be asked what its nodes are like: "
 
 
 @pytest.fixture
-def gsub(tmp_path: Path):
-    """gsub as it is installed, in a directory with train.py, where no Slurm answers; the site's templates in site/."""
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Of a user in a directory with train.py, where no Slurm answers; the site's templates are in site/."""
     for name in ("work", "site", "home/.config/slurmwrap/templates"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "work/train.py").write_text("import sys\nprint(sys.argv)\n")
     (tmp_path / "config.toml").write_text(f'[submit]\ntemplates = "{tmp_path}/site"\n')
-    environ = {
+    return {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": str(tmp_path / "home"),
         "SLURM_CONF": str(tmp_path / "none.conf"),
         "SLURMWRAP_CONFIG": str(tmp_path / "config.toml"),
     }
 
+
+@pytest.fixture
+def gsub(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """`gsub(*words)` in this process, which must not become sbatch."""
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr("sys.argv", ["gsub"])
+    for name in ("execv", "execve"):
+        monkeypatch.setattr(os, name, lambda *words: pytest.fail(f"{words} was to take the place of gsub"))
+
     def call(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, start.__file__, *words], cwd=tmp_path / "work", env={**environ, **more},
-            capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        with mock.patch.dict(os.environ, {**environ, **more}, clear=True):
+            return subprocess.CompletedProcess(words, main(words), *capsys.readouterr())
 
     return call
 
@@ -61,21 +71,21 @@ def test_every_issue_named_template_is_shipped() -> None:
 
 @pytest.mark.parametrize("more", [(), ("--signal=USR1@300", "-t", "8:00:00", "-c", "4")])
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_made_script_is_sound_and_the_pre_run_finds_the_program_in_it(gsub, tmp_path, name, more) -> None:
+def test_a_made_script_is_sound_and_the_pre_run_finds_the_program_in_it(gsub, environ, tmp_path, name, more) -> None:
     shape = ("-G1", "--array=0-3") if name == "array" else ("-N2", "-G16")
     arguments = ("--lr", "3e-4", "a b", "it's", "é\n\\n")
     script = made(gsub, "--template", name, *shape, *more, "train.py", *arguments)
     (tmp_path / "made.sh").write_text(script)
     checked = [["bash", "-n"]] + ([["shellcheck", "--norc"]] if shutil.which("shellcheck") else [])
     for checker in checked:
-        done = subprocess.run([*checker, str(tmp_path / "made.sh")], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*checker, str(tmp_path / "made.sh")], capture_output=True, text=True, timeout=allow(60))
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (entry,) = entry_points(script, str(tmp_path / "work"), (), {}, lambda _: None)
     handed_on = bool(more) and name in ("torchrun", "accelerate", "deepspeed")  # in the background: less is certain
     assert (entry.path, entry.argv, entry.certain) == (str(tmp_path / "work/train.py"), arguments, not handed_on)
     request = JobRequest(script=Script(path=None, name="sbatch", content=script.encode()), chdir=str(tmp_path / "work"))
-    environ = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-    assert static.check(request, run=run_command, environ=environ, node_local=()) == ()
+    path = {"PATH": environ["PATH"]}
+    assert static.check(request, run=run_command, environ=path, node_local=()) == ()
     assert max(len(line) for line in script.split("\n") if line.startswith("#")) <= 100
     assert ("pkill -USR1" in script) == handed_on
 
@@ -99,6 +109,14 @@ def test_new_writes_a_file_once_and_says_what_is_next(gsub, tmp_path: Path) -> N
     assert (tmp_path / "work/other.sbatch").read_text() == content
 
 
+def test_the_program_writes_the_same(gsub, environ: dict[str, str], tmp_path: Path) -> None:
+    words = ("new", "-o", "-", "--template=srun", "-N2", "-G16", "train.py")
+    argv = [sys.executable, start.__file__, *words]
+    done = subprocess.run(argv, cwd=tmp_path / "work", env=environ, capture_output=True, text=True, timeout=allow(60))
+    expected = gsub(*words)
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected.stdout, expected.stderr)
+
+
 def test_what_is_submitted_is_what_new_writes(gsub) -> None:
     words = ("--template=srun", "-N2", "-G16", "-p", "gpu", "-t", "60", "train.py", "--lr", "1e-3")
     shown = gsub("--dry-run", *words, GSUB_PASS="1")  # switched off: shown as it would go to sbatch
@@ -114,16 +132,16 @@ def test_a_script_called_new_is_that_script(gsub, tmp_path: Path) -> None:
     assert not (tmp_path / "work/train.sbatch").exists()
 
 
-def test_new_alone_teaches(gsub, tmp_path: Path) -> None:
+def test_new_alone_teaches(gsub, environ: dict[str, str], tmp_path: Path) -> None:
     alone, asked = gsub("new"), gsub("new", "--help")
     assert (alone.returncode, alone.stdout, alone.stderr) == (255, "", asked.stdout)
     assert (asked.returncode, asked.stderr) == (0, "")
     assert "gsub new --template torchrun -G 16 train.py" in asked.stdout
     (tmp_path / "sbatch").symlink_to(start.__file__)
-    environ = {"PATH": "/usr/bin:/bin", "GSUB_DRY_RUN": "1", "SLURMWRAP_CONFIG": str(tmp_path / "config.toml")}
+    environ = {**environ, "PATH": "/usr/bin:/bin", "GSUB_DRY_RUN": "1"}
     as_sbatch = subprocess.run(
         [sys.executable, str(tmp_path / "sbatch"), "new"], cwd=tmp_path / "work", env=environ, capture_output=True,
-        text=True, timeout=60,
+        text=True, timeout=allow(60),
     )  # fmt: skip
     assert (as_sbatch.returncode, as_sbatch.stderr.splitlines()[0]) == (1, "gsub: error: Unable to open file new")
 

@@ -296,9 +296,9 @@ def test_what_the_gate_is_told_is_shown(slurmwrap: Run, tmp_path: Path, monkeypa
     assert "is told nothing" in slurmwrap("nodes", "gate").stdout
     (tmp_path / "published").mkdir(mode=0o755)
     publisher = FilePublisher(tmp_path / "published", "", seal=lambda payload, **_: payload)
-    now = time.time()  # not the module's: on a slow machine that permit would have ended
+    now = time.time()
     faults = tuple(Fault(node=f"n{i}", cause="gpu_hardware", since=now - 60) for i in (1, 2, 3))
-    publisher.tell_gate(Gate(at=now, until=now + 600, allowed=True, faults=faults))
+    publisher.tell_gate(Gate(at=now, until=now + 90 * 86_400, allowed=True, faults=faults))
     if os.geteuid():
         return
     first, _, line = slurmwrap("nodes", "gate").stdout.splitlines()

@@ -8,6 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from waiting import allow
+
 from slurmwrap.cli import start
 from slurmwrap.cli.notes import leave_submission
 from slurmwrap.diagnosis.evidence import Attempt
@@ -21,7 +23,7 @@ HERE = Submission(cluster="lab", job_id=81, uid=os.getuid(), user="ada", at=100.
 def told(home: Path) -> list[str]:
     environ = {"HOME": str(home), "XDG_STATE_HOME": f"{home}/state", "SLURMWRAP_COMPLETE": "jobs"}
     done = subprocess.run(
-        [sys.executable, start.__file__], env=environ, cwd=home, capture_output=True, text=True, timeout=60,
+        [sys.executable, start.__file__], env=environ, cwd=home, capture_output=True, text=True, timeout=allow(60),
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap.cli import start
 
@@ -36,7 +37,7 @@ def told(place: Path, *, redirect: str = "", **variables: str) -> dict[str, str]
     argv = f'exec "$0" "$@" {redirect}'
     done = subprocess.run(
         ["bash", "-c", argv, sys.executable, start.__file__, "--hold", "x"],
-        cwd=place, env={**environ, **variables}, capture_output=True, text=True, timeout=60, check=False,
+        cwd=place, env={**environ, **variables}, capture_output=True, text=True, timeout=allow(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
     lines = (place / "told").read_text().splitlines()

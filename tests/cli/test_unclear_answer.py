@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap.cli import start
 
@@ -47,7 +48,7 @@ def test_what_hid_the_fate_of_the_job_is_said_as_it_was(tmp_path: Path, sbatch: 
     }
     words = ["--prerun=off", "--no-tune", "--no-place", "--gpus=2", "--wrap=true"]
     argv = [sys.executable, start.__file__, *words]
-    done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=allow(60))
     assert done.stderr == said
     assert (done.returncode, done.stdout) == (code, "")
     assert (tmp_path / "calls").read_text() == "\n"  # and nothing was sent again

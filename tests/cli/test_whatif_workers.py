@@ -11,7 +11,7 @@ from slurmwrap.sim.whatif.study import Asked, study_of, submissions_of
 
 
 def test_side_by_side_gives_the_same_study_as_one_after_the_other() -> None:
-    load = parse(month(jobs=200, nodes=2, seed=5).splitlines(), "month.psv")
+    load = parse(month(jobs=80, nodes=2, seed=5).splitlines(), "month.psv")
     site = site_of_dump(load)
     said = submissions_of(load, site, {}, Asked())
     beside = studied(said, lambda words, done, of: None, large=0)

@@ -143,6 +143,32 @@ def test_what_a_stranger_put_into_the_spool_is_passed_over(slurmwrap: Run, tmp_p
     assert slurmwrap("why", "81").stdout.startswith("Job 81 train\n")
 
 
+# Of each user: exit code, standard output and standard error of `why RUN` for his runs.
+WHY = """
+import contextlib, io, json, os, sys
+from slurmwrap.cli.slurmwrap import main
+for uid, runs in json.loads(sys.argv[1]).items():
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    os.setgroups([])
+    os.setgid(int(uid))
+    os.setuid(int(uid))
+    os.environ["HOME"] = os.environ["XDG_STATE_HOME"] = f"{os.environ['HOME']}/home{uid}"
+    done = []
+    for run in runs:
+        sys.argv = ["slurmwrap", "why", *([run] if run else [])]
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            try:
+                main()
+            except SystemExit as ended:
+                code = ended.code
+        done.append((code, out.getvalue(), err.getvalue()))
+    print(json.dumps(done), flush=True)
+    os._exit(0)
+"""
+
+
 def test_a_user_reads_what_the_site_sealed_for_him_and_nobody_else_does(open_dir: Path, munge_socket: str) -> None:
     if os.geteuid():
         pytest.skip("needs root to act as two users")
@@ -159,25 +185,24 @@ def test_a_user_reads_what_the_site_sealed_for_him_and_nobody_else_does(open_dir
     )
     FilePublisher(open_dir / "published", munge_socket, munge.encode).tell_owner(record, ())
 
-    def why(uid: int, *words: str) -> subprocess.CompletedProcess[str]:
-        state = open_dir / f"home{uid}"
-        environ = {**os.environ, "XDG_STATE_HOME": str(state), "HOME": str(state), "SLURMWRAP_CONFIG": "/nonexistent"}
-        environ |= {
-            "SLURMWRAP_SITE_PUBLISHED": str(open_dir / "published"),
-            "SLURMWRAP_SITE_MUNGE_SOCKET": munge_socket,
-        }
-        code = "from slurmwrap.cli.slurmwrap import main; main()"
-        argv = [sys.executable, "-c", code, "why", *words]
-        return subprocess.run(argv, capture_output=True, text=True, env=environ, user=uid, group=uid, extra_groups=[])
-
-    his = why(65534, "88_1")
-    assert (his.returncode, "cannot be read" in his.stderr) == (0, False)
-    assert "  out of GPU memory (gpu_oom): user program, 100 % sure" in his.stdout.splitlines()
-    assert why(65534).stdout == his.stdout
-    assert why(65534, "90").stdout.splitlines()[2:] == his.stdout.splitlines()[2:]
-    other = why(12345, "88_1")
-    assert (other.returncode, other.stdout) == (1, "")
-    assert "nothing is known of job 88_1" in other.stderr
+    environ = {
+        **os.environ,
+        "HOME": str(open_dir),
+        "SLURMWRAP_CONFIG": "/nonexistent",
+        "SLURMWRAP_SITE_PUBLISHED": str(open_dir / "published"),
+        "SLURMWRAP_SITE_MUNGE_SOCKET": munge_socket,
+    }
+    asked_for = json.dumps({65534: ["88_1", "", "90"], 12345: ["88_1"]})
+    done = subprocess.run([sys.executable, "-c", WHY, asked_for], capture_output=True, text=True, env=environ)
+    owners, others = map(json.loads, done.stdout.splitlines())
+    (code, his, said), (_, last, _), (_, by_id, _) = owners
+    assert (code, "cannot be read" in said) == (0, False)
+    assert "  out of GPU memory (gpu_oom): user program, 100 % sure" in his.splitlines()
+    assert last == his
+    assert by_id.splitlines()[2:] == his.splitlines()[2:]
+    ((code, shown, said),) = others
+    assert (code, shown) == (1, "")
+    assert "nothing is known of job 88_1" in said
 
 
 def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,13 @@ from slurmwrap.report.plots import draw
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_a_full_night_has_four_drawings_that_say_what_they_show() -> None:
-    drawn = draw(nights.full()) or {}
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, str]:
+    """The drawings of a full night."""
+    return draw(nights.full()) or {}
+
+
+def test_a_full_night_has_four_drawings_that_say_what_they_show(drawn: dict[str, str]) -> None:
     said = {key: [ElementTree.fromstring(svg).findtext(f"{SVG}{tag}") for tag in ("title", "desc")]
             for key, svg in drawn.items()}  # fmt: skip
     assert said == {
@@ -35,12 +40,12 @@ def test_a_full_night_has_four_drawings_that_say_what_they_show() -> None:
     }
 
 
-def test_the_same_night_gives_the_same_bytes() -> None:
-    assert draw(nights.full()) == draw(nights.full())
+def test_the_same_night_gives_the_same_bytes(drawn: dict[str, str]) -> None:
+    assert draw(nights.full()) == drawn
 
 
-def test_text_stays_text_and_no_drawing_speaks_for_the_page() -> None:
-    for svg in (draw(nights.full()) or {}).values():
+def test_text_stays_text_and_no_drawing_speaks_for_the_page(drawn: dict[str, str]) -> None:
+    for svg in drawn.values():
         root = ElementTree.fromstring(svg)
         assert root.findall(f".//{SVG}style") == []
         assert len(root.findall(f".//{SVG}text")) > 5
@@ -64,7 +69,7 @@ def test_figures_have_as_many_digits_as_their_scale_asks_for(
     told = tuple(
         replace(row, gpu_hours=value, gpu_hours_before=0.0) for row, value in zip(rows, (most, least), strict=True)
     )
-    svg = (draw(replace(nights.full(), categories=told, before=None)) or {})["categories"]
+    svg = (draw(replace(nights.empty(), categories=told)) or {})["categories"]
     texts = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     numbers = [text for text in texts if text[:1].isdecimal()]
     assert labels <= set(numbers) and marks <= set(numbers)
