@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
