@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.prerun.judge import judge
@@ -39,13 +40,13 @@ def test_an_evaluation_ends_without_a_verdict_and_for_good(trial: Trial, job: Pa
 
 def test_an_error_within_that_time_is_a_failure(trial: Trial, job: Path) -> None:
     written(job, "import json\njson.loads('{')\n", "evaluate.py")
-    found = verdict_of(trial("#!/bin/bash\npython evaluate.py\n", no_training_s=20.0))
+    found = verdict_of(trial("#!/bin/bash\npython evaluate.py\n", no_training_s=allow(20.0)))
     assert (found.outcome, found.layer) == (Outcome.FAIL, "exit")
 
 
 def test_a_crash_that_the_script_survives_is_said_and_not_remembered(trial: Trial, job: Path) -> None:
     written(job, "import json\njson.loads('{')\n", "evaluate.py")
-    found = verdict_of(trial("#!/bin/bash\npython evaluate.py\nsleep 60\n", no_training_s=3.0))
+    found = verdict_of(trial("#!/bin/bash\npython evaluate.py\nsleep 60\n", no_training_s=allow(2.0)))
     assert (found.outcome, found.lasting) == (Outcome.INCONCLUSIVE, False)
     assert "a traceback was printed: JSONDecodeError" in found.reason
 
