@@ -54,7 +54,7 @@ HUB = ".cache/huggingface/hub"
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="slurmwrap-test-", dir="/var/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="slurmwrap-home-", dir="/var/tmp"))
     (folder / "work").mkdir()
     (folder / "work" / "get.py").write_text(DOWNLOAD)
     (folder / "state" / "trial").mkdir(parents=True)
