@@ -9,12 +9,12 @@ import shutil
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from waiting import allow, wait_for
 
 from slurmwrap.host.journal import MOST, Journal, datagram, is_our_stderr
 
@@ -121,15 +121,15 @@ def journald() -> Iterator[str]:
         [program, name], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        deadline = time.monotonic() + 20
-        while not Path(f"/run/systemd/journal.{name}/socket").is_socket():
-            if daemon.poll() is not None or time.monotonic() > deadline:
-                pytest.skip("journald does not run here")
-            time.sleep(0.02)
+        socket = Path(f"/run/systemd/journal.{name}/socket")
+        if not wait_for(lambda: daemon.poll() is not None or socket.is_socket(), bool, timeout=20, pause=0.02):
+            pytest.fail("journald does not answer")
+        if daemon.poll() is not None:
+            pytest.skip("journald does not run here")
         yield name
     finally:
         daemon.terminate()
-        daemon.wait(20)
+        daemon.wait(allow(20))
         for kept in (*Path("/var/log/journal").glob(f"*.{name}"), *Path("/run/log/journal").glob(f"*.{name}")):
             shutil.rmtree(kept)
         shutil.rmtree(f"/run/systemd/journal.{name}", ignore_errors=True)
@@ -141,9 +141,7 @@ def test_a_real_journald_keeps_all_fields_and_finds_by_them(journald: str) -> No
         assert journal.send([*head, ("SLURM_NODE", "n1"), ("SLURM_NODE", "n2"), ("SLURMWRAP_ERROR", FORGED)])
         assert journal.send([*head[1:], ("MESSAGE", "job 8"), *((f"F{number}", "x" * MOST) for number in range(8))])
     argv = ["journalctl", f"--namespace={journald}", "-o", "json", "--all", "SYSLOG_IDENTIFIER=slurmwrap"]
-    deadline = time.monotonic() + 20
-    while len(rows := read(argv)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
+    rows = wait_for(lambda: read(argv), lambda rows: len(rows) >= 2, timeout=20)
     assert [row["MESSAGE"] for row in rows] == ["job 7", "job 8"]
     told = {name: rows[0][name] for name in ("PRIORITY", "SLURM_NODE", "SLURMWRAP_ERROR", "_UID")}
     assert told == {"PRIORITY": "4", "SLURM_NODE": ["n1", "n2"], "SLURMWRAP_ERROR": FORGED, "_UID": "0"}
@@ -152,5 +150,5 @@ def test_a_real_journald_keeps_all_fields_and_finds_by_them(journald: str) -> No
 
 
 def read(argv: list[str]) -> list[dict[str, object]]:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=allow(30))
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

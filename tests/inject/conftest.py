@@ -1,4 +1,4 @@
-"""Runs Python programs under the injected counter, with stand-ins for the frameworks that they import."""
+"""Runs Python programs under the injected counter, or under all of a trial: the guard, the counter, the marks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from waiting import allow, wait_for
 
 from slurmwrap.inject import slurmwrap_step
 from slurmwrap.prerun import steps
@@ -30,6 +30,23 @@ class Optimizer:
 """
 
 Counted = Callable[..., tuple[str, StepReading]]
+Parked = Callable[..., tuple[str, StepReading, bool]]
+Guarded = Callable[..., str]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Entry = tuple[str, int, int, int, int, bytes]
+
+
+def lay_out(folder: Path, optimizer: str, modules: Mapping[str, str]) -> Path:
+    """A library with a stand-in for torch and `modules`, sources by path."""
+    torch = {
+        "torch/__init__.py": "",
+        "torch/optim/__init__.py": "from .optimizer import Optimizer\n",
+        "torch/optim/optimizer.py": optimizer,
+    }
+    for name, source in {**torch, **modules}.items():
+        (folder / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "lib" / name).write_text(textwrap.dedent(source))
+    return folder / "lib"
 
 
 @pytest.fixture
@@ -49,15 +66,7 @@ def counted(tmp_path: Path) -> Counted:
         flags: tuple[str, ...] = (),
         **environ: str,
     ) -> tuple[str, StepReading]:
-        library = tmp_path / "lib"
-        torch = {
-            "torch/__init__.py": "",
-            "torch/optim/__init__.py": "from .optimizer import Optimizer\n",
-            "torch/optim/optimizer.py": optimizer,
-        }
-        for name, source in {**torch, **(modules or {})}.items():
-            (library / name).parent.mkdir(parents=True, exist_ok=True)
-            (library / name).write_text(textwrap.dedent(source))
+        library = lay_out(tmp_path, optimizer, modules or {})
         folder = tmp_path / "steps"
         folder.mkdir(exist_ok=True)
         path = ":".join(part for part in (before, str(INJECT), str(library)) if part)
@@ -67,7 +76,7 @@ def counted(tmp_path: Path) -> Counted:
             env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **own, **environ},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=allow(60),
             cwd=tmp_path,
         )
         return said.stdout + said.stderr, steps.read_steps(str(folder))
@@ -76,29 +85,98 @@ def counted(tmp_path: Path) -> Counted:
 
 
 @pytest.fixture
-def parked(tmp_path: Path, counted: Counted) -> Callable[..., tuple[str, StepReading, bool]]:
-    """Runs code until it has parked or ended; returns what it printed, the reading, and whether it was still there."""
+def parked(tmp_path: Path) -> Parked:
+    """Runs code until it has parked (or `until`) or ended; what it printed, the reading, whether it was still there."""
+    folder = tmp_path / "steps"
 
     def run(
-        code: str, *, park_after: int = 3, modules: Mapping[str, str] | None = None
+        code: str,
+        *,
+        park_after: int = 3,
+        modules: Mapping[str, str] | None = None,
+        step_dir: str = str(folder),
+        until: Callable[[int], object] = lambda _: steps.read_steps(str(folder)).parked,
     ) -> tuple[str, StepReading, bool]:
-        counted("", modules=modules)  # lays out the stand-ins
+        library = lay_out(tmp_path, OPTIMIZER, modules or {})
+        folder.mkdir(exist_ok=True)
         environ = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", "SLURMWRAP_PARK_AFTER": str(park_after)}
-        environ |= {"PYTHONPATH": f"{INJECT}:{tmp_path / 'lib'}", "SLURMWRAP_STEP_DIR": str(tmp_path / "steps")}
+        environ |= {"PYTHONPATH": f"{INJECT}:{library}", "SLURMWRAP_STEP_DIR": step_dir}
         argv = [sys.executable, "-u", "-c", textwrap.dedent(code)]
         with (tmp_path / "said").open("w+b") as said:
             process = subprocess.Popen(argv, env=environ, stdout=said, stderr=said, cwd=tmp_path)
             try:
-                deadline = time.monotonic() + 60
-                while process.poll() is None and time.monotonic() < deadline:
-                    if steps.read_steps(str(tmp_path / "steps")).parked:
-                        break
-                    time.sleep(0.02)
+                wait_for(lambda: process.poll() is not None or until(process.pid), bool, timeout=30, pause=0.02)
                 alive = process.poll() is None
             finally:
                 process.kill()
                 process.wait()
             said.seek(0)
-            return said.read().decode(), steps.read_steps(str(tmp_path / "steps")), alive
+            return said.read().decode(), steps.read_steps(str(folder)), alive
+
+    return run
+
+
+def snapshot(folder: Path) -> list[Entry]:
+    found = []
+    for path in sorted(folder.rglob("*")):
+        at = path.lstat()
+        content = path.read_bytes() if path.is_file() and at.st_size < 1 << 20 else b""
+        found.append((str(path), at.st_mtime_ns, at.st_mode, at.st_ino, at.st_size, content))
+    return found
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The user's directory with a few files."""
+    folder = tmp_path / "work"
+    (folder / "data" / "deep").mkdir(parents=True)
+    (folder / "config.yaml").write_text("lr: 1\n")
+    (folder / "data" / "a.txt").write_text("a")
+    (folder / "data" / "deep" / "b.txt").write_text("b")
+    return folder
+
+
+@pytest.fixture
+def run_guarded(tmp_path: Path, work: Path) -> Run:
+    """Runs code in the user's directory as a trial does, and checks that nothing of it changed."""
+
+    def run(code: str, *, python: Path | str = sys.executable, **environ: str) -> subprocess.CompletedProcess[str]:
+        trial = tmp_path / "trial"
+        (trial / "steps").mkdir(parents=True, exist_ok=True)
+        before = snapshot(work)
+        own = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(INJECT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "SLURMWRAP_PRERUN": "1",
+            "SLURMWRAP_TRIAL_DIR": str(trial),
+            "SLURMWRAP_STEP_DIR": str(trial / "steps"),
+            "SLURMWRAP_FREE": f"/tmp:/dev:{trial}",
+            "SLURMWRAP_HELD": str(work),
+            "OMP_NUM_THREADS": "1",
+        }
+        said = subprocess.run(
+            [str(python), "-c", textwrap.dedent(code)],
+            cwd=work,
+            env={**own, **environ},
+            capture_output=True,
+            text=True,
+            timeout=allow(120),
+        )
+        assert snapshot(work) == before, "the user's files changed"
+        return said
+
+    return run
+
+
+@pytest.fixture
+def guarded(run_guarded: Run) -> Guarded:
+    """The same for a program that ends well; returns what it printed."""
+
+    def run(code: str, **more: str) -> str:
+        said = run_guarded(code, **more)
+        assert said.returncode == 0, said.stderr
+        return said.stdout
 
     return run

@@ -130,22 +130,6 @@ def test_the_launcher_reads_the_changed_command_line(tmp_path: Path, how: list[s
     assert said.stdout == "--nnodes 4 a.py --nnodes 4\n"
 
 
-@pytest.mark.torch
-def test_the_table_agrees_with_torchs_own_parser() -> None:
-    from torch.distributed.run import get_args_parser
-
-    actions = [a for a in get_args_parser()._actions if a.option_strings]
-    names = {name.lstrip("-").replace("-", "_"): action for action in actions for name in action.option_strings}
-    wrong = {n for n, a in names.items() if (a.nargs == 0) != (n in launch.FLAGS["torchrun"])}
-    assert wrong == set()
-    assert launch.DROPPED["torchrun"] <= set(names)
-    assert set(names) - launch.DROPPED["torchrun"] - launch.FLAGS["torchrun"] <= launch.KEPT | {
-        "duplicate_stdout_filters",
-        "duplicate_stderr_filters",
-        "shutdown_timeout",
-    }
-
-
 @pytest.mark.parametrize(
     ("asked", "given"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,21 +64,3 @@ def test_every_start_is_told_with_its_words(counted: Counted, tmp_path: Path) ->
     argv = [sys.executable, "-u", str(tmp_path / "my program.py"), "--lr", "/data/a\nb/\xe9"]
     pid = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout
     assert steps.starts(str(tmp_path / "steps"))[-1] == (int(pid), ("-u", "my_program.py", "--lr", "??"))
-
-
-@pytest.mark.torch
-def test_torch_itself_tells_of_an_optimizer_when_it_is_made(tmp_path: Path) -> None:
-    environ = {
-        "PATH": os.environ["PATH"],
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(slurmwrap_step.__file__).parent),
-        "SLURMWRAP_PRERUN": "1",
-        "SLURMWRAP_STEP_DIR": str(tmp_path / "steps"),
-        "SLURMWRAP_PARK_AFTER": "3",
-    }
-    (tmp_path / "steps").mkdir()
-    seen = "print(sorted(n for n in os.listdir(sys.argv[1]) if n.isalpha() and n != 'journal'))"
-    code = f"import os, sys, torch\n{seen}\ntorch.optim.SGD(torch.nn.Linear(1, 1).parameters())\n{seen}\n"
-    argv = [sys.executable, "-c", code, str(tmp_path / "steps")]
-    said = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines() == ["['torch']", "['optimizer', 'torch']"], said.stderr

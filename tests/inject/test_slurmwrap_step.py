@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -55,12 +54,17 @@ def test_a_forked_child_counts_for_itself(counted: Counted) -> None:
 
 
 def test_times_span_the_first_and_last_step(counted: Counted) -> None:
-    code = (
-        "import time\nfrom torch.optim import Optimizer\no = Optimizer()\nfor i in range(3): o.step(); time.sleep(0.1)"
-    )
-    _, reading = counted(code)
+    code = """
+    import time
+    from torch.optim import Optimizer
+    o = Optimizer(); before = time.monotonic()
+    for i in range(3): o.step(); after = time.monotonic(); time.sleep(0.1)
+    print(before, after)
+    """
+    said, reading = counted(code)
+    before, after = map(float, said.split())
     assert reading.source == "optimizer"
-    assert 0.2 <= reading.last - reading.first < 1
+    assert before <= reading.first <= reading.last - 0.2 <= after - 0.2
     assert reading.per_s == pytest.approx(2 / (reading.last - reading.first))
 
 
@@ -96,21 +100,6 @@ def test_outside_a_counted_job_step_does_nothing() -> None:
     assert (said.stdout, said.stderr) == ("False\n", "")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import torch.optim, os; os.environ['SLURMWRAP_STEP_DIR'] = '/nonexistent'; torch.optim.Optimizer().step()",
-        "import torch.optim, os; del os.environ['SLURMWRAP_STEP_DIR']; torch.optim.Optimizer().step()",
-        "import torch.optim\nclass Slots(torch.optim.Optimizer):\n    __slots__ = ()\nSlots().step()",
-        "import os; os.environ['SLURMWRAP_PARK_AFTER'] = 'x'; import torch.optim; torch.optim.Optimizer().step()",
-        "import os; os.getpid = None; import torch.optim; torch.optim.Optimizer().step()",
-    ],
-)
-def test_whatever_breaks_in_the_counter_the_program_does_not_notice(counted: Counted, code: str) -> None:
-    said, _ = counted(code + "\nprint('went on')")
-    assert said == "went on\n"
-
-
 def test_a_broken_torch_reports_its_own_error(counted: Counted) -> None:
     said, _ = counted("import torch.optim", optimizer="raise ImportError('libcudart.so.12 is missing')")
     assert said.splitlines()[-1] == "ImportError: libcudart.so.12 is missing"
@@ -141,31 +130,3 @@ def test_a_python_start_imports_nothing_heavy(counted: Counted) -> None:
 def test_the_syntax_is_that_of_python_3_6() -> None:
     for path in INJECT.glob("*.py"):
         ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 6))
-
-
-def other_pythons() -> list[str]:
-    """Every other Python 3.6 to 3.14 on this machine: on PATH, or below pyenv's root."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = {f"3.{minor}": shutil.which(f"python3.{minor}") for minor in range(6, 15)}
-    for path in sorted(root.glob("3.*/bin/python")):
-        found[".".join(path.parent.parent.name.split(".")[:2])] = str(path)
-    ours = f"3.{sys.version_info.minor}"
-    return [path for version, path in found.items() if path and version != ours]
-
-
-@pytest.mark.parametrize(
-    "python", other_pythons() or [pytest.param("", marks=pytest.mark.skip("no other Python here"))]
-)
-def test_other_pythons_are_counted_and_their_launchers_changed(tmp_path: Path, python: str, counted: Counted) -> None:
-    code = "from torch.optim import Optimizer\no = Optimizer()\nfor i in range(7): o.step()"
-    said, reading = counted(code, python=python)
-    assert (said, reading.count) == ("", 7)
-    launcher = tmp_path / "torchrun"
-    launcher.write_text("import sys\nprint(' '.join(sys.argv[1:]))\nimport torch.distributed.run\nprint(sys.argv[1])\n")
-    (tmp_path / "lib/torch/distributed").mkdir()
-    (tmp_path / "lib/torch/distributed/__init__.py").touch()
-    (tmp_path / "lib/torch/distributed/run.py").touch()
-    environ = {"PYTHONPATH": f"{INJECT}:{tmp_path}/lib", "SLURMWRAP_PRERUN": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    argv = [python, str(launcher), "--nnodes", "4", "a.py"]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=20)
-    assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "--standalone")

@@ -1,23 +1,26 @@
-"""The step counter in real PyTorch: exact counts, and nothing that torch.compile would notice."""
+"""Real PyTorch in a whole trial: exact counts, files led away, and nothing that torch.compile would notice."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
-from slurmwrap.inject import slurmwrap_step
+from slurmwrap.inject import slurmwrap_launch as launch
 from slurmwrap.prerun import steps
 
-INJECT = Path(slurmwrap_step.__file__).parent
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 CASES = """
-import os, sys, torch, torch._dynamo  # once, and not again in each child
-import torch.distributed.fsdp, torch.distributed.device_mesh, torch.distributed.optim
+import json, os, pathlib, sys, torch, torch._dynamo  # once, and not again in each child
 from torch import nn
 
 def run(make, body=None):
@@ -138,71 +141,143 @@ def batches():
     for x in torch.utils.data.DataLoader(list(range(24)), batch_size=2): pass
 
 
-cases = {
+def files():
+    model = nn.Linear(3, 3)
+    torch.save(model.state_dict(), "m.pt"); torch.save(model.state_dict(), pathlib.Path("data/m.pt"))
+    with open("f.pt", "wb") as f: torch.save(1, f)
+    assert torch.load("m.pt").keys() == torch.load("data/m.pt", mmap=True).keys() and torch.load("f.pt") == 1
+    torch.jit.save(torch.jit.script(model), "j.pt"); torch.jit.load("j.pt")
+    torch.jit.trace(model, torch.ones(1, 3)).save("t.pt"); torch.jit.script(model).save("s.pt"); torch.jit.load("t.pt")
+    with torch.autograd.profiler.profile() as seen: model(torch.ones(1, 3))
+    seen.export_chrome_trace("trace.json")
+    assert sorted(os.listdir(".")) == sorted("config.yaml data f.pt j.pt m.pt s.pt t.pt trace.json".split())
+
+whole = {
     "adamw": lambda: run(torch.optim.AdamW),
     "fused": lambda: run(lambda p: torch.optim.AdamW(p, fused=True)),
     "sgd": lambda: run(torch.optim.SGD),
     "own": lambda: run(Own),
     "accumulation": lambda: run(torch.optim.SGD, accumulation),
     "scaled": scaled, "two": two, "scheduled": scheduled, "lbfgs": lbfgs,
-    "compiled": compiled, "step compiled": step_compiled, "loop compiled": loop_compiled, "nested": nested,
+    "nested": nested,
     "inside backward": inside_backward, "by hand": by_hand, "batches": batches,
     "skipping": lambda: skipping(torch.optim.SGD),
     "skipping fused": lambda: skipping(lambda p: torch.optim.AdamW(p, fused=True)),
     "ddp": lambda: distributed(nn.parallel.DistributedDataParallel, torch.optim.SGD),
     "zero": lambda: distributed(nn.parallel.DistributedDataParallel, zero),
     "fsdp2": lambda: distributed(fsdp2, torch.optim.AdamW),
+    "files": files,
 }
-for name, case in cases.items():
-    if sys.argv[1:] and name not in sys.argv: continue
-    pid = os.fork()
-    if pid == 0:
-        case()
-        dynamo = sys.modules["torch._dynamo.utils"] if "compiled" in name else None
-        breaks = sum(dynamo.counters["graph_break"].values()) if dynamo else 0
-        graphs = dynamo.counters["stats"]["unique_graphs"] if dynamo else 0
-        print(name, os.getpid(), breaks, graphs, sep="|", flush=True)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0, name
+compiled_cases = {"compiled": compiled, "step compiled": step_compiled, "loop compiled": loop_compiled}
+
+def marks():
+    folder = os.environ["SLURMWRAP_STEP_DIR"]
+    return sorted(name for name in ("torch", "optimizer") if os.path.exists(folder + "/" + name))
+
+def each(cases):
+    for name, case in cases.items():
+        pid = os.fork()
+        if pid == 0:
+            case()
+            counters = torch._dynamo.utils.counters
+            breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+            print(name, os.getpid(), breaks, graphs, sep="|", flush=True)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0, name
+
+def of_compiling():  # what torch imports for its first compilation is imported once
+    parameter = nn.Parameter(torch.ones(1))
+    parameter.grad = torch.ones(1)
+    torch.compile(torch.optim.AdamW([parameter]).step, backend="eager")()
+    torch._dynamo.reset(); torch._dynamo.utils.counters.clear()
+    each(compiled_cases)
+
+if "plain" not in sys.argv:
+    import torch.distributed.fsdp, torch.distributed.device_mesh, torch.distributed.optim
+    from torch.distributed.run import get_args_parser
+    options = [a for a in get_args_parser()._actions if a.option_strings]
+    print(json.dumps([marks(), {name: a.nargs == 0 for a in options for name in a.option_strings}]), flush=True)
+    each(whole)
+    print(json.dumps(marks()), flush=True)
+of_compiling()
 """
 
-
-COMPILED = ("compiled", "step compiled", "loop compiled")
+# Graph breaks and graphs of each compiled case without us, by torch's release; the last test counts them anew.
+ALONE = {
+    "2.13": {"warnings": ["0"], "compiled": ["2", "1"], "step compiled": ["1", "1"], "loop compiled": ["4", "2"]},
+}
 EXPECTED = {
     **dict.fromkeys(("adamw", "fused", "sgd", "own", "scaled", "two", "scheduled", "lbfgs"), ("optimizer", 12)),
-    **dict.fromkeys((*COMPILED, "nested", "inside backward"), ("optimizer", 12)),
+    **dict.fromkeys(("compiled", "step compiled", "loop compiled", "nested", "inside backward"), ("optimizer", 12)),
     **dict.fromkeys(("ddp", "zero", "fsdp2"), ("optimizer", 12)),
     **dict.fromkeys(("skipping", "skipping fused"), ("optimizer", 10)),
     "accumulation": ("optimizer", 3),
     "by hand": ("backward", 12),
     "batches": ("dataloader", 12),
+    "files": None,
 }
 
 
-@pytest.mark.torch
-def test_real_optimizers_are_counted_exactly_and_compiled_alike(tmp_path: Path) -> None:
-    environ = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
-    (tmp_path / "cases.py").write_text(CASES)
-    plain = said(tmp_path, environ, *COMPILED)
-    (tmp_path / "steps").mkdir()
-    counted = said(tmp_path, {**environ, "PYTHONPATH": str(INJECT), "SLURMWRAP_STEP_DIR": str(tmp_path / "steps")})
-    # Dynamo names what it could not trace, and now and then a file of torch's, below a folder of any name.
-    assert not re.search(r"slurmwrap_\w+|inject/|getpid", counted.stderr), counted.stderr
-    assert counted.stderr.count("Warning") == plain.stderr.count("Warning")
-    found, compiled = {}, {}
-    for line in counted.stdout.splitlines():
-        name, pid, *compiled[name] = line.split("|")
-        record = steps.parse_record((tmp_path / "steps" / pid).read_text())
-        found[name] = (record.source, record.count) if record else None
-        if name == "fsdp2":
-            assert (tmp_path / "steps" / f"{pid}.model").read_text().split() == ["196", "128", "1"]
-    assert found == EXPECTED
-    alike = {line.split("|")[0]: line.split("|")[2:] for line in plain.stdout.splitlines()}
-    assert {name: compiled[name] for name in COMPILED} == alike
-
-
-def said(folder: Path, environ: dict[str, str], *cases: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, str(folder / "cases.py"), *cases]
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=150)
+def alone(folder: Path) -> dict[str, list[str]]:
+    (folder / "cases.py").write_text(CASES)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "cases.py", "plain"],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=allow(60),
+    )
     assert done.returncode == 0, done.stderr
-    return done
+    numbers = {name: numbers for name, _, *numbers in (line.split("|") for line in done.stdout.splitlines())}
+    return {"warnings": [str(done.stderr.count("Warning"))], **numbers}
+
+
+def release() -> str:
+    return ".".join(importlib.metadata.version("torch").split(".")[:2])
+
+
+@pytest.mark.torch
+def test_real_torch_in_a_trial_is_counted_exactly_and_compiled_as_ever_and_writes_elsewhere(
+    run_guarded: Run, tmp_path: Path
+) -> None:
+    done = run_guarded(CASES)
+    assert done.returncode == 0, done.stderr
+    # Dynamo names what it could not trace, and now and then a file of torch's, below a folder of any name.
+    assert not re.search(r"slurmwrap_\w+|inject/|getpid", done.stderr), done.stderr
+    started, trained, *rest = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert (started[0], trained, rest) == (["torch"], ["optimizer", "torch"], [])
+    agrees_with_torchruns_parser(started[1])
+    found, compiled = {}, {"warnings": [str(done.stderr.count("Warning"))]}
+    for line in done.stdout.splitlines():
+        if not line.startswith("["):
+            name, pid, *compiled[name] = line.split("|")
+            record = tmp_path / "trial" / "steps" / pid
+            count = steps.parse_record(record.read_text()) if record.exists() else None
+            found[name] = (count.source, count.count) if count else None
+            if name == "fsdp2":
+                assert record.with_suffix(".model").read_text().split() == ["196", "128", "1"]
+    assert found == EXPECTED
+    expected = ALONE.get(release()) or alone(tmp_path)
+    assert {name: compiled[name] for name in expected} == expected
+
+
+def agrees_with_torchruns_parser(options: dict[str, bool]) -> None:
+    """`options`: each spelling, and whether it takes no value."""
+    flags = {name.lstrip("-").replace("-", "_"): alone for name, alone in options.items()}
+    assert {name for name, alone in flags.items() if alone != (name in launch.FLAGS["torchrun"])} == set()
+    assert launch.DROPPED["torchrun"] <= set(flags)
+    assert set(flags) - launch.DROPPED["torchrun"] - launch.FLAGS["torchrun"] <= launch.KEPT | {
+        "duplicate_stdout_filters",
+        "duplicate_stderr_filters",
+        "shutdown_timeout",
+    }
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_table_says_how_torch_alone_compiles(tmp_path: Path) -> None:
+    if release() not in ALONE:
+        pytest.skip(f"torch {release()} is not in the table")
+    assert alone(tmp_path) == ALONE[release()]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
-import time
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from waiting import SLOWNESS, allow
 
 from slurmwrap.diagnosis.collected import SetAside
 from slurmwrap.diagnosis.observation import Observation
@@ -18,7 +21,6 @@ from slurmwrap.store.spool import PlainSpool, SealedSpool
 
 # Measured on slurmctld 22.05.8: /proc/PID/status of an EpilogSlurmctld, SigBlk 0000000000897a27.
 SLURMCTLD_BLOCKS = frozenset(signal.Signals(number) for number in (1, 2, 3, 6, 10, 12, 13, 14, 15, 17, 20, 24))
-IN_TIME = 9.0  # seconds: the hook's own deadline and what the shim adds
 USER = 65534  # "nobody": any uid that is not root's
 _PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 OLD_PYTHON = next(iter(sorted(_PYENV.glob("3.6.*/bin/python"))), Path("/usr/bin/python3.6"))
@@ -31,7 +33,6 @@ class Site:
     root: Path
     munge_socket: str
     files: HookFiles
-    slowest: float = 0.0
     blocked: frozenset[signal.Signals] = frozenset()  # what the daemon that starts the hooks blocks
     environ: dict[str, str] = field(default_factory=dict)
 
@@ -49,8 +50,7 @@ class Site:
         return self.root / "state" / "n0"
 
     def hook(self, path: Path, expected: int = 0, **changed: str) -> None:
-        """Runs a hook as Slurm does; it must end in time with exit code `expected` and say nothing."""
-        started = time.monotonic()
+        """Runs a hook as Slurm does; it must end with exit code `expected` and say nothing."""
         environ = {os.fsencode(k): os.fsencode(v) for k, v in {**self.environ, **changed}.items()}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self.blocked)
         try:
@@ -62,10 +62,7 @@ class Site:
         assert process.stdout is not None
         with process.stdout:
             said = process.stdout.read()
-        status = process.wait()  # without a time-out, which would poll and blur the time
-        self.slowest = time.monotonic() - started
-        assert (status, said) == (expected, b"")
-        assert self.slowest < 11
+        assert (process.wait(), said) == (expected, b"")
 
     def prolog(self, **changed: str) -> None:
         self.hook(self.files.prolog, **changed)
@@ -105,6 +102,12 @@ class Site:
         assert old in text
         path.write_text(text.replace(old, new))
 
+    def deadline(self, path: Path, seconds: int) -> None:
+        """The shim's own, after which it kills what it runs."""
+        text, changed = re.subn(r"(?m)^deadline=\d+$", f"deadline={seconds}", path.read_text())
+        assert changed == 1
+        path.write_text(text)
+
     def setting(self, name: str, value: str) -> None:
         """Changes one key of hooks.json."""
         path = self.files.zipapp.with_name("hooks.json")
@@ -139,16 +142,36 @@ def only(found: list[Any]) -> Observation:
 
 
 def hooks(site: Site, **changed: str) -> None:
-    """All three, each of which must exit 0 in time."""
+    """All three, each of which must exit 0."""
     for hook in (site.prolog, site.epilog, site.epilog_slurmctld):
         hook(**changed)
-        assert site.slowest < IN_TIME
 
 
 def told(site: Site, **changed: str) -> dict[str, Any]:
     site.epilog(**changed)
-    assert site.slowest < IN_TIME
     return dict(only(site.arrived()).facts)
+
+
+def be_patient(site: Site) -> None:
+    """Deadlines for this machine: what a hook has no time for is left out of its observation."""
+    for shim in (site.files.prolog, site.files.epilog, site.files.epilog_slurmctld):
+        site.deadline(shim, round(allow(10)))
+    given, patient = site.files.zipapp, site.root / "patient.pyz"
+    with zipfile.ZipFile(given) as old, zipfile.ZipFile(patient, "w") as new:
+        sources = {item.filename: old.read(item) for item in old.infolist()}
+        for name, content in sources.items():
+            changed = re.sub(rb"(?m)^(\w*_S(?:, \w+_S)*) = ([\d., ]+)", _longer, content)
+            if name.endswith(".py"):
+                new.writestr(name, changed)
+            elif not (name.endswith(".pyc") and b"_S" in sources.get(name[:-1], b"")):
+                new.writestr(name, content)
+    patient.replace(given)
+
+
+def _longer(found: re.Match[bytes]) -> bytes:
+    if found[1] not in (b"DEADLINE_S", b"LOGS_S", b"NVML_S", b"SEND_S", b"MUNGE_S", b"JOURNAL_S", b"READ_S, NVML_S"):
+        return found[0]
+    return b"%b = %b" % (found[1], b", ".join(b"%.1f" % allow(float(number)) for number in found[2].split(b",")))
 
 
 def make_site(root: Path, munge_socket: str, python: str) -> Site:
@@ -169,6 +192,8 @@ def make_site(root: Path, munge_socket: str, python: str) -> Site:
         nvidia_proc=f"{root}/nvidia-%n",
     )
     site = Site(root=root, munge_socket=munge_socket, files=install(settings))
+    if SLOWNESS > 1.5:
+        be_patient(site)
     job = {"ID": "41", "UID": str(USER), "GID": str(USER), "USER": "nobody", "RESTART_COUNT": "0", "PARTITION": "gpu"}
     job |= {"WORK_DIR": str(site.work), "STDOUT": f"{site.work}/%j.out", "STDERR": f"{site.work}/%j.out"}
     job |= {"NODELIST": "n[0-1]", "EXIT_CODE": "768", "EXIT_CODE2": "3:0", "DERIVED_EC": "0", "GPUS": "0,1"}

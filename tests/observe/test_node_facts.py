@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import allow
 
 from slurmwrap.observe import cgroup, gpus, job
 from slurmwrap.observe.settings import node_name
@@ -62,7 +63,7 @@ def addresses(proc: Path) -> Any:
     private = proc.parent / "private"
     private.mkdir(mode=0o700, exist_ok=True)
     settings = SimpleNamespace(nvidia_proc=str(proc), node_state_dir=str(private))
-    return gpus.addresses(settings, time.monotonic() + 5)
+    return gpus.addresses(settings, time.monotonic() + allow(5))
 
 
 def test_gpu_addresses_by_device_minor(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
+
+import psutil
+from waiting import wait_until
 
 from slurmwrap.observe import sampler, state
 
@@ -72,21 +74,32 @@ def test_a_job_without_any_cgroup_is_not_watched_for_ever(tmp_path: Path) -> Non
     assert sampler.PATIENCE_S <= script.now < sampler.PATIENCE_S + 2
 
 
+def orphans() -> set[int]:
+    """Processes that were forked from this one and have a session of their own."""
+    ours, found = psutil.Process().cmdline(), set()
+    for process in psutil.process_iter():
+        try:
+            if process.cmdline() == ours and os.getsid(process.pid) not in (os.getsid(0), process.pid):
+                found.add(process.pid)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found
+
+
 def test_it_stays_behind_alone_and_ends_with_the_mark(tmp_path: Path) -> None:
     job = job_cgroup(tmp_path / "fs")
     uses(job, 100, 1)
     directory = tmp_path / "state"
     settings = SimpleNamespace(node_state_dir=str(directory), node="n0")
     state.save_mark(settings, 41, {})
-    before = time.monotonic()
-    sampler.start(settings, 41, os.getuid(), str(tmp_path / "fs"))
-    assert time.monotonic() - before < 30  # the Prolog does not wait for it
-    until = time.monotonic() + 60
-    while not (directory / "41.usage").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    before = orphans()
+    sampler.start(settings, 41, os.getuid(), str(tmp_path / "fs"))  # which lasts until the mark is gone
+    wait_until((directory / "41.usage").exists, "a sample")
     assert state.take_usage(settings, 41) == {"mem_peak_mib": 100, "cpu_s": 1.0, "mem_source": "cgroup"}
     assert state.take_usage(settings, 41) == {}
+    started = orphans() - before
+    assert started
     state.take_mark(settings, 41)
     uses(job, 900, 2)
-    time.sleep(1.0)
+    wait_until(lambda: not started & orphans(), "the end of the sampler")
     assert not (directory / "41.usage").exists()

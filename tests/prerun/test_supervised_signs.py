@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from waiting import allow
+
 from slurmwrap.diagnosis.classify import classify
 from slurmwrap.prerun.judge import judge
 from slurmwrap.prerun.result import TrialResult
@@ -16,15 +18,11 @@ SPEC = TrialSpec(trial_dir="/t", script="/t/slurm_script", steps=3)
 
 
 def test_a_program_that_prints_its_steps_has_passed_when_time_is_up(trial: Trial) -> None:
-    result = trial(FOREVER, time_limit_s=2.0)
+    result = trial(FOREVER, time_limit_s=allow(1.0))
     assert (result.layer, result.step_source, result.steps >= 3) == ("step", "text", True)
     verdict = judge(SPEC, result, classify)
     assert (verdict.outcome, verdict.layer) == (Outcome.PASS, "text")
-
-
-def test_no_rate_is_taken_from_what_is_printed(trial: Trial) -> None:
-    measured = trial(FOREVER, time_limit_s=1.5).measurement
-    assert (measured.steps, measured.steps_per_s) == (None, None)
+    assert (result.measurement.steps, result.measurement.steps_per_s) == (None, None)  # no rate out of what is printed
 
 
 def test_printed_steps_of_a_script_that_ended_are_told(trial: Trial) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import allow, wait_until
 
 from slurmwrap.prerun.laying import lay
 from slurmwrap.prerun.trial import TrialSpec
@@ -39,7 +39,7 @@ def shim(tmp_path: Path, job: Path, make_spec: Callable[..., TrialSpec]) -> Shim
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=allow(30))
     return process.returncode, out, err
 
 
@@ -51,9 +51,7 @@ def test_a_command_that_stays_in_scratch_runs_in_the_shims_place(shim: Shim, tmp
 def test_a_command_that_would_reach_the_users_files_waits_for_its_end(shim: Shim, tmp_path: Path, job: Path) -> None:
     process, told = shim("rm", "train.py"), tmp_path / "trial" / "steps" / "touched"
     try:
-        deadline = time.monotonic() + 60
-        while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: told.exists() and told.read_text(), "what the shim tells")
         assert (told.read_text(), process.poll()) == (f"rm\t{job}/train.py\n", None)
     finally:
         process.kill()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import allow, wait_until
 
 from slurmwrap.shipped import shipped
 from slurmwrap.store import inflight
@@ -29,7 +29,7 @@ def scontrol(tmp_path: Path) -> Path:
 def wrap(scontrol: Path, **environ: str) -> tuple[int, str, str]:
     path = f"{scontrol.parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["sh", str(WRAPPER)], env={"PATH": path, **environ}, capture_output=True, text=True, timeout=30
+        ["sh", str(WRAPPER)], env={"PATH": path, **environ}, capture_output=True, text=True, timeout=allow(30)
     )
     asked = scontrol.parent.parent / "asked"
     return done.returncode, done.stderr, asked.read_text() if asked.exists() else ""
@@ -107,11 +107,9 @@ def test_scancel_in_the_first_moments_lets_the_job_go_and_later_is_pythons_to_ha
         "SLURMWRAP_REAL_JOB": "81",
     }
     running = subprocess.Popen(["sh", str(WRAPPER)], env=environ, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 30
-    while not up.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(up.exists, "the start of the program")
     running.terminate()
-    running.communicate(timeout=30)
+    running.communicate(timeout=allow(30))
     told = tmp_path / "asked"
     assert (told.read_text() if told.exists() else "") == asked
     assert (tmp_path / "up.2").exists() is (not asked)
@@ -120,7 +118,7 @@ def test_scancel_in_the_first_moments_lets_the_job_go_and_later_is_pythons_to_ha
 def test_standard_input_is_the_jobs(scontrol: Path, python: Path, tmp_path: Path) -> None:
     (tmp_path / "does").write_text(f"cat >{tmp_path}/read")
     environ = {"PATH": os.environ["PATH"], "SLURMWRAP_PYTHON": str(python), "SLURMWRAP_TRIAL_DIR": str(tmp_path)}
-    subprocess.run(["sh", str(WRAPPER)], env=environ, input=b"the job's input", timeout=30, check=True)
+    subprocess.run(["sh", str(WRAPPER)], env=environ, input=b"the job's input", timeout=allow(30), check=True)
     assert (tmp_path / "read").read_bytes() == b"the job's input"
 
 

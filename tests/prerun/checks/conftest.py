@@ -49,13 +49,13 @@ def environment() -> Iterator[Path]:
 
 @pytest.fixture
 def findings(environment: Path, open_dir: Path) -> Callable[..., tuple[Finding, ...]]:
-    """What the static stage says of the job in `open_dir`, which counts as shared although it is below /tmp."""
+    """What the static stage says of the job in `folder`, which counts as shared although it is below /tmp."""
 
-    def inner(*args: str, **options: object) -> tuple[Finding, ...]:
-        content = (open_dir / "job.sbatch").read_bytes().replace(b"ENV/", f"{environment}/".encode())
-        (open_dir / "job.sbatch").write_bytes(content)
+    def inner(*args: str, folder: Path = open_dir, **options: object) -> tuple[Finding, ...]:
+        content = (folder / "job.sbatch").read_bytes().replace(b"ENV/", f"{environment}/".encode())
+        (folder / "job.sbatch").write_bytes(content)
         environ = {"PATH": f"{environment}/bin:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")}
-        request = asked(open_dir, args, environ)
+        request = asked(folder, args, environ)
         return static.check(request, run=run, environ=environ, node_local=("/dev/",), **options)  # type: ignore[arg-type]
 
     return inner
