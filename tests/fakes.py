@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.cluster.hostlist import expand
@@ -268,10 +269,10 @@ class Fuse:
         return len(self.kinds)
 
     def of_each_kind(self) -> list[tuple[int, bool]]:
-        """Where to die, as (number, after): after the first and the last call of each kind that changes something."""
+        """Where to die, as (number, after): after each kind of call that changes something, by what was before it."""
         changes = [(at, kind) for at, kind in enumerate(self.kinds, 1) if kind.startswith(_CHANGES)]
-        first, last = ({kind: at for at, kind in some} for some in (reversed(changes), changes))
-        return [(at, True) for at in sorted({*first.values(), *last.values()})]
+        last = {(before, kind): at for (_, before), (at, kind) in pairwise([(0, ""), *changes])}
+        return [(at, True) for at in sorted(last.values())]
 
     def everywhere(self) -> list[tuple[int, bool]]:
         """Where to die: before and after every call."""
