@@ -171,7 +171,8 @@ def _why_users_cannot_run() -> str:
 def _remove_leftovers() -> None:
     """Labs, directories and accounts of sessions that are no longer there."""
     for scratch in SCRATCH.glob("slurmwrap-test-*"):
-        if not Path(f"/proc/{scratch.name.rpartition('-')[2]}").exists():
+        pid = scratch.name.rpartition("-")[2]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
             _remove_scratch(scratch)
     for user in (*USERS, *MORE_USERS):
         remove_user(user)
