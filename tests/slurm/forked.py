@@ -81,7 +81,7 @@ def _be(
         nothing = os.open(os.devnull, os.O_RDONLY)
         for number, handle in enumerate((nothing, *streams)):
             os.dup2(handle, number)
-        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115, PTH123
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
         if user:
             os.setgroups([])
             os.setgid(account.pw_gid)
