@@ -280,7 +280,7 @@ def test_a_reconciler_that_died_is_missed(own_lab: Lab) -> None:
 
 
 def test_slurm_user_who_has_no_home_sees_all_of_it(lab_as_slurm: Lab) -> None:
-    lab_as_slurm.reconcile_once()
+    reconcile_once(lab_as_slurm)
     code, found = doctor(lab_as_slurm, "slurm", HOME="/nonexistent")
     assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
     assert (code, found["state"]["state"], found["site database"]["state"]) == (0, "skip", "ok")

@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from forked import slurmwrap
+from forked import reconcile_once, slurmwrap
 from realslurm import USERS, Lab
 from waiting import allow, wait_for
 
@@ -68,7 +68,7 @@ def judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict[str, object]]:
     """Reconciles until so many runs of each job are judged; those of the last one."""
 
     def look() -> list[list[dict[str, object]]]:
-        lab.reconcile_once()
+        reconcile_once(lab)
         return [[run for run in runs(lab, job) if run["diagnosis_category"]] for job in jobs]
 
     return wait_for(look, lambda found: min(map(len, found)) >= how_many, timeout=60, pause=0.5)[-1]
