@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from forked import slurmwrap
+from asked import slurmwrap
 from realslurm import USERS, Lab
 from waiting import wait_for
 

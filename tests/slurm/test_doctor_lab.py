@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import reconcile_once, slurmwrap
+from asked import slurmwrap
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 
@@ -37,7 +37,7 @@ def own_lab(lab_scratch: Path) -> Iterator[Lab]:
         state = Layout(running.dir).state / "site.db"
 
         def epilogs() -> int:
-            reconcile_once(running)
+            running.reconcile_once()
             with closing(sqlite3.connect(state)) as kept:
                 return int(kept.execute("SELECT count(*) FROM observations WHERE context = 'epilog'").fetchone()[0])
 
@@ -273,14 +273,14 @@ def test_a_reconciler_that_died_is_missed(own_lab: Lab) -> None:
         _, users = doctor(own_lab, ALICE, "reconciler")
     finally:
         heartbeat.unlink()
-        reconcile_once(own_lab)
+        own_lab.reconcile_once()
     assert (found["state"], found["text"]) == ("fail", "it last passed 3 hours ago")
     assert (users["reconciler"]["state"], users["reconciler"]["text"]) == ("fail", "it last published 3 hours ago")
     assert site_of(own_lab, "reconciler")["reconciler"]["state"] == "ok"
 
 
 def test_slurm_user_who_has_no_home_sees_all_of_it(lab_as_slurm: Lab) -> None:
-    reconcile_once(lab_as_slurm)
+    lab_as_slurm.reconcile_once()
     code, found = doctor(lab_as_slurm, "slurm", HOME="/nonexistent")
     assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
     assert (code, found["state"]["state"], found["site database"]["state"]) == (0, "skip", "ok")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forked import slurmwrap
 from images import seen
 from realslurm import USERS, Lab, command_environment, started
 from waiting import wait_for, wait_until
@@ -59,7 +58,7 @@ class Site:
         return [f"--manifest={self.base}/manifest/m.json"]
 
     def hooks(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return slurmwrap(self.lab, "hooks", *arguments)
+        return self.lab.slurmwrap("hooks", *arguments, timeout=400)
 
     def run_a_job(self) -> str:
         job = self.lab.submit("--mem=50", "--output=/dev/null", user=ALICE, script="#!/bin/sh\ntrue\n")

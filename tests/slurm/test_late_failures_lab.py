@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked import reconcile_once, slurmwrap
 from realslurm import USERS, Lab, run_as
 
 pytestmark = pytest.mark.lab
@@ -49,7 +48,7 @@ def gsub(lab: Lab, work: Path, *words: str) -> tuple[str, str]:
 
 
 def why(lab: Lab, job: str) -> str:
-    return " ".join(slurmwrap(lab, "why", job, user=ALICE).stdout.split())
+    return " ".join(lab.slurmwrap("why", job, user=ALICE).stdout.split())
 
 
 def test_a_run_that_completed_with_an_error_is_told_apart_and_a_late_one_can_be_tested(lab: Lab, work: Path) -> None:
@@ -57,7 +56,7 @@ def test_a_run_that_completed_with_an_error_is_told_apart_and_a_late_one_can_be_
     jobs = {name: out.rpartition(" ")[2] for name, (out, _) in said.items()}
     for name, job in jobs.items():
         lab.wait_job(job, ("FAILED",) if name == "late" else ("COMPLETED",))
-    reconcile_once(lab)
+    lab.reconcile_once()
     assert "crash.sbatch:3: the exit code of this line is that of 'tee'" in said["crash"][1]
     told = {name: why(lab, job) for name, job in jobs.items()}
     script = work / "crash.sbatch"
@@ -68,22 +67,22 @@ def test_a_run_that_completed_with_an_error_is_told_apart_and_a_late_one_can_be_
     assert "NEXT Nothing: it completed." in told["sound"]
     assert "late.py:4: NameError: name 'args' is not defined" in told["late"].partition("gsub had warned")[2]
     assert "It failed after step 119: this pre-run goes that far." in told["late"]
-    history = slurmwrap(lab, "history", user=ALICE).stdout.splitlines()
+    history = lab.slurmwrap("history", user=ALICE).stdout.splitlines()
     rows = {name: next(line for line in history if line.startswith(jobs[name])) for name in jobs}
     assert {name: "completed, error" in row for name, row in rows.items()} == {
         **dict.fromkeys(("crash", "nan"), True),
         **dict.fromkeys(("late", "sound"), False),
     }
-    found = json.loads(slurmwrap(lab, "history", "--json", user=ALICE).stdout)
+    found = json.loads(lab.slurmwrap("history", "--json", user=ALICE).stdout)
     kept = {run["address"]: run for run in found["runs"]}
     assert kept[jobs["crash"]]["diagnosis"]["category"] == "completed_with_error"
     assert (kept[jobs["crash"]]["diagnosis"]["error"], kept[jobs["crash"]]["decision"]) == (
         "traceback_from_crash",
         "none",
     )
-    failed = json.loads(slurmwrap(lab, "history", "--failed", "--json", user=ALICE).stdout)
+    failed = json.loads(lab.slurmwrap("history", "--failed", "--json", user=ALICE).stdout)
     assert [run["address"] for run in failed["runs"] if run["address"] in jobs.values()] == [jobs["late"]]
-    mine = slurmwrap(lab, "reconcile", "--once", "--user", user=ALICE).stderr  # reads the files as their owner
+    mine = lab.slurmwrap("reconcile", "--once", "--user", user=ALICE).stderr  # reads the files as their owner
     assert f"job {jobs['crash']} of {ALICE}: completed_with_error, none" in mine
     assert f"job {jobs['sound']} of {ALICE}: success, none" in mine
 
@@ -105,7 +104,7 @@ def test_after_a_time_limit_the_progress_says_how_much_to_ask_for(lab: Lab, work
     run_as(ALICE, ["tee", work / "slow.sbatch"], stdin=ASKED + bar)
     job = gsub(lab, work, "--time=1", "slow.sbatch")[0].rpartition(" ")[2]
     lab.wait_job(job, ("TIMEOUT",), timeout=200)
-    reconcile_once(lab)
+    lab.reconcile_once()
     told = why(lab, job)
     assert "Its output says that 16 min were left" in told
     assert f"gsub --time=00:25:00 {work / 'slow.sbatch'}" in told

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
-from forked import slurmwrap
+from asked import slurmwrap
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 

@@ -14,7 +14,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from forked import reconcile_once, slurmwrap
 from realslurm import USERS, Lab
 from waiting import allow, wait_for
 
@@ -68,7 +67,7 @@ def judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict[str, object]]:
     """Reconciles until so many runs of each job are judged; those of the last one."""
 
     def look() -> list[list[dict[str, object]]]:
-        reconcile_once(lab)
+        lab.reconcile_once()
         return [[run for run in runs(lab, job) if run["diagnosis_category"]] for job in jobs]
 
     return wait_for(look, lambda found: min(map(len, found)) >= how_many, timeout=60, pause=0.5)[-1]
@@ -211,7 +210,7 @@ def test_an_input_that_broke_a_job_is_blocked_for_its_owner_and_read_as_him(
 
 
 def test_in_user_mode_the_same_is_found_without_hooks(lab: Lab, jobs: dict[str, str]) -> None:
-    done = slurmwrap(lab, "reconcile", "--once", "--user", user=BOB)
+    done = lab.slurmwrap("reconcile", "--once", "--user", user=BOB)
     assert done.returncode == 0, done.stderr
     assert f"job {jobs['without gsub']} of {BOB}: nccl_error, stop" in done.stderr
 
@@ -279,6 +278,6 @@ def test_the_watch_is_woken_by_an_ending_job_and_stops_when_told(lab: Lab) -> No
 
 def test_a_second_reconciler_names_the_first(lab: Lab) -> None:
     with held(Path(site(lab)["state_dir"]) / "site.lock", "this test"):
-        done = slurmwrap(lab, "reconcile", "--once")
+        done = lab.slurmwrap("reconcile", "--once")
     assert done.returncode == 6
     assert f"another reconciler is at work already (pid {os.getpid()})" in done.stderr

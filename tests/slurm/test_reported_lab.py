@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import reconcile_once, slurmwrap
+from asked import slurmwrap
 from realslurm import USERS, Lab
 from waiting import wait_for
 
@@ -108,10 +108,10 @@ def test_a_job_that_requeues_itself_waits_and_did_not_fail(lab: Lab, home: Path)
     job = submitted(as_alice(lab, home, "gsub", "--prerun=off", "again.sh"))
     output = home / f"slurm-{job}.out"
     assert wait_for(lambda: output.is_file() and "ready" in output.read_text(), bool, 60)
-    reconcile_once(lab)
+    lab.reconcile_once()
     lab.run(["scancel", "--batch", "--signal=USR1", str(job)], user=ALICE)
     lab.wait_job(job, {"PENDING"})
-    reconcile_once(lab)
+    lab.reconcile_once()
     told = told_by(lab, home, "why", str(job)).stdout
     for words in ("RUN 1 REQUEUED", "requeued and runs again by itself", "PENDING (BeginTime, not before "):
         assert words in told, told
@@ -125,7 +125,7 @@ def test_a_submission_that_slurm_refused_is_no_run(lab: Lab, home: Path) -> None
     assert done.returncode == 1 and "Requested node configuration is not available" in done.stderr
     refused = lab.run(["squeue", "-h", "-t", "FAILED", "-o", "%i", f"--user={ALICE}"]).stdout.split()
     number = max((one for one in refused if one.isdecimal()), key=int)  # int() would read 161_2 as 1612
-    reconcile_once(lab)
+    lab.reconcile_once()
     rows = told_by(lab, home, "history").stdout.splitlines()
     assert number not in [row.split()[0] for row in rows if row]
     told = told_by(lab, home, "why", number)

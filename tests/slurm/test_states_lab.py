@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from forked import reconcile_once, slurmwrap
+from asked import slurmwrap
 from realslurm import USERS, Lab
 
 from slurmwrap.retry.submission import Submission
@@ -29,7 +29,7 @@ def gsub(lab: Lab, *words: str) -> str:
 
 
 def why(lab: Lab, job: str) -> list[str]:
-    done = slurmwrap(lab, "why", job, user=ALICE)
+    done = lab.slurmwrap("why", job, user=ALICE)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -45,7 +45,7 @@ def test_a_job_that_waits_is_told_with_slurms_word_and_the_command_that_watches_
 def test_of_clusters_that_share_a_home_an_id_is_the_one_here(lab: Lab) -> None:
     other = lab.submit("--mem=100", "--output=/dev/null", user=ALICE, script="#!/bin/sh\nexit 6\n")
     lab.wait_job(other, ("FAILED",))
-    reconcile_once(lab)  # so that the site has sealed something for her
+    lab.reconcile_once()  # so that the site has sealed something for her
     job = lab.submit("--mem=100", "--output=/dev/null", user=ALICE, script="#!/bin/sh\nexit 7\n")
     lab.wait_job(job, ("FAILED",))
     state = lab.dir / "state-of-two"
@@ -70,29 +70,29 @@ def test_of_clusters_that_share_a_home_an_id_is_the_one_here(lab: Lab) -> None:
 def test_tasks_that_failed_alike_are_one_story_with_the_line_where_it_stood(lab: Lab) -> None:
     array = gsub(lab, "--array=0-3", "--output=%x-%A_%a.out", "--wrap", CRASHES)
     lab.wait_job(array, ("FAILED",))
-    reconcile_once(lab)
+    lab.reconcile_once()
     lines = why(lab, array)
     assert f"4 TASKS {array}_[0-3] failed alike" in lines
     at = lines.index("    > ValueError: 1")
     assert lines[at - 1] == '    |   File "model.py", line 1, in <module>'
-    history = slurmwrap(lab, "history", "--failed", user=ALICE).stdout
+    history = lab.slurmwrap("history", "--failed", user=ALICE).stdout
     assert any(line.startswith(f"{array}_[0-3] (4)") for line in history.splitlines())
 
 
 def test_a_retry_is_seen_and_its_ledger_cleared_by_root_alone(lab: Lab) -> None:
     job = gsub(lab, "--retry", "--wrap", BROKEN_LINK)
     lab.wait_job(job, ("FAILED",))
-    reconcile_once(lab)
+    lab.reconcile_once()
     assert f"  slurmwrap watch {job}" in why(lab, job)
-    row = next(one for one in json.loads(slurmwrap(lab, "jobs", "list", "--json").stdout)["rows"] if one["job"] == job)
+    row = next(one for one in json.loads(lab.slurmwrap("jobs", "list", "--json").stdout)["rows"] if one["job"] == job)
     assert (row["category"], row["decision"], row["retry"], row["failures"]) == ("nccl_error", "retry", True, 1)
-    refused = slurmwrap(lab, "jobs", "clear", job, user=ALICE)
-    cleared = slurmwrap(lab, "jobs", "clear", job, "--note", "link mended")
+    refused = lab.slurmwrap("jobs", "clear", job, user=ALICE)
+    cleared = lab.slurmwrap("jobs", "clear", job, "--note", "link mended")
     lab.run(["scancel", job])
     assert (refused.returncode, cleared.returncode) == (5, 0)
     assert cleared.stdout == f"{job}: 1 run forgiven, no actions taken back\n"
     assert cleared.stderr == f"  its next run is due already: scancel {job} if it shall not start\n"
-    ledger = json.loads(slurmwrap(lab, "jobs", "show", job, "--json").stdout)["ledger"]
+    ledger = json.loads(lab.slurmwrap("jobs", "show", job, "--json").stdout)["ledger"]
     assert [(one["used"], one["left"], one["not_counted"]) for one in ledger["budgets"]] == [
         (0, 3, ["1 before the ledger was cleared"])
     ]
