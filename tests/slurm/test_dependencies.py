@@ -12,32 +12,37 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from asked import slurmwrap
 from realslurm import USERS, Lab
 from waiting import wait_for
 
 ALICE = USERS[0]
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.lab
 
 ASKS = ("--gres=gpu:2", "--mem=300", "--cpus-per-task=1", "--time=5")
 SCRIPTS = {
-    "make": "sleep 4; echo 1 > data.txt",
+    "make": "sleep 1; echo 1 > data.txt",
     "read": "python3 -c \"open('data.txt')\"",
-    "train": 'if [ "$1" = --resume ]; then python3 -c "open(\'last.pt\')"; else sleep 3; echo 1 > last.pt; fi',
+    "train": 'if [ "$1" = --resume ]; then python3 -c "open(\'last.pt\')"; else sleep 1; echo 1 > last.pt; fi',
     "fail": '[ -n "$SLURMWRAP_PRERUN" ] || exit 3',
-    "make one": "sleep $SLURM_ARRAY_TASK_ID; echo 1 > data$SLURM_ARRAY_TASK_ID; [ $SLURM_ARRAY_TASK_ID != 2 ]",
+    "make one": "sleep 1; echo 1 > data$SLURM_ARRAY_TASK_ID; [ $SLURM_ARRAY_TASK_ID != 2 ]",
     "read one": "cat data$SLURM_ARRAY_TASK_ID",
 }
-# name -> (programs that submit, first job, second job with the first one's id for {})
+DONE, FAILED, NEVER = ["COMPLETED"], ["FAILED"], ["PENDING"]
+# name -> (programs that submit, first job, second job with the first one's id for {}, how both end)
 CHAINS = {
-    "afterok": ("gsub gsub", ["make"], ["-dafterok:{}", "read"]),
-    "behind sbatch": ("sbatch gsub", ["make"], ["-dafterok:{}", "read"]),
-    "before sbatch": ("gsub sbatch", ["make"], ["-dafterok:{}", "read"]),
-    "resume": ("gsub gsub", ["train"], ["-dafterany:{}", "train", "--resume"]),
-    "either": ("gsub gsub", ["make"], ["-dafterok:{}?afternotok:{}", "read"]),
-    "aftercorr": ("gsub gsub", ["--array=1-3", "make one"], ["--array=1-3", "-daftercorr:{}", "read one"]),
-    "singleton": ("gsub gsub", ["-Jone", "make"], ["-Jone", "-dsingleton", "read"]),
-    "failing": ("gsub gsub", ["fail"], ["-dafterok:{}", "read"]),
-}
+    "afterok": ("gsub gsub", ["make"], ["-dafterok:{}", "read"], (DONE, DONE)),
+    "behind sbatch": ("sbatch gsub", ["make"], ["-dafterok:{}", "read"], (DONE, DONE)),
+    "before sbatch": ("gsub sbatch", ["make"], ["-dafterok:{}", "read"], (DONE, DONE)),
+    "resume": ("gsub gsub", ["train"], ["-dafterany:{}", "train", "--resume"], (DONE, DONE)),
+    "either": ("gsub gsub", ["make"], ["-dafterok:{}?afternotok:{}", "read"], (DONE, DONE)),
+    "aftercorr": (
+        "gsub gsub", ["--array=1-3", "make one"], ["--array=1-3", "-daftercorr:{}", "read one"],
+        ([*DONE * 2, *FAILED], [*DONE * 2, *NEVER]),
+    ),
+    "singleton": ("gsub gsub", ["-Jone", "make"], ["-Jone", "-dsingleton", "read"], (DONE, DONE)),
+    "failing": ("gsub gsub", ["fail"], ["-dafterok:{}", "read"], (FAILED, NEVER)),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -55,6 +60,7 @@ def call(
 ) -> subprocess.CompletedProcess[str]:
     environ = {"SLURMWRAP_PRERUN_GRACE_S": str(grace_s), "XDG_STATE_HOME": str(home / ".state")}
     environ["SLURMWRAP_SUBMIT_SNAPSHOT_KEPT_S"] = "0"  # a reservation made just before is known
+    environ["SLURMWRAP_PRERUN_NO_TRAINING_S"] = "3600"
     done = lab.run([program, *words], user=ALICE, cwd=home, env=environ)
     assert fails or done.returncode == 0, done.stderr
     return done
@@ -74,19 +80,26 @@ def record(lab: Lab, job: int) -> dict[str, str]:
     return dict(re.findall(r"(?:^| )(\w+)=(\S*)", text))
 
 
+def ask(lab: Lab, home: Path, *words: str) -> str:
+    """`slurmwrap ...` as alice, with what this test's gsub remembers."""
+    done = slurmwrap(lab, *words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": str(home / ".state")})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def verdict(lab: Lab, home: Path, job: int) -> tuple[str, str]:
-    shown = json.loads(call(lab, home, "slurmwrap", "prerun", "show", str(job), "--json").stdout)
+    shown = json.loads(ask(lab, home, "prerun", "show", str(job), "--json"))
     return shown["verdict"], shown["reason"]
 
 
 def prerun_of(lab: Lab, home: Path, job: int) -> int:
-    rows = json.loads(call(lab, home, "slurmwrap", "prerun", "list", "--all", "--json").stdout)["rows"]
+    rows = json.loads(ask(lab, home, "prerun", "list", "--all", "--json"))["rows"]
     return int(next(row["prerun_job_id"] for row in rows if row["job_id"] == job))
 
 
 def chain(lab: Lab, home: Path, name: str, programs: list[str]) -> tuple[int, int]:
     """The two jobs of a chain, in a directory of its own."""
-    _, first, second = CHAINS[name]
+    _, first, second, _ = CHAINS[name]
     place = home / f"{'-'.join(programs)} {name}"
     lab.run(["mkdir", str(place)], user=ALICE)
     for script, text in SCRIPTS.items():
@@ -101,20 +114,28 @@ def unsettled(lab: Lab) -> list[str]:
     return [row for row in rows if not row.endswith("DependencyNeverSatisfied")]
 
 
-def test_each_chain_of_dependencies_ends_as_with_sbatch(lab: Lab, home: Path) -> None:
-    runs = [(name, words[0].split()) for name, words in CHAINS.items()] + [(name, ["sbatch"] * 2) for name in CHAINS]
+def ends_of(lab: Lab, home: Path, programs: dict[str, list[str]]) -> dict[str, tuple[int, int]]:
+    """The jobs of all chains, none of which can go on; they have ended as CHAINS says."""
     with ThreadPoolExecutor(4) as pool:
-        jobs = list(pool.map(lambda run: chain(lab, home, *run), runs))
-    assert not wait_for(lambda: unsettled(lab), lambda left: not left, 200)
-    ends = [tuple(sorted(lab.states(job)) for job in both) for both in jobs]
-    ours, theirs = (dict(zip(CHAINS, half, strict=True)) for half in (ends[: len(CHAINS)], ends[len(CHAINS) :]))
-    assert ours == theirs
-    assert (ours["afterok"][1], ours["failing"][1]) == (["COMPLETED"], ["PENDING"])
+        jobs = dict(zip(programs, pool.map(lambda one: chain(lab, home, *one), programs.items()), strict=True))
+    assert not wait_for(lambda: unsettled(lab), lambda left: not left, 200, pause=0.5)
+    ends = {name: tuple(sorted(lab.states(job)) for job in both) for name, both in jobs.items()}
+    assert ends == {name: CHAINS[name][3] for name in programs}
+    return jobs
+
+
+def test_each_chain_of_dependencies_ends_as_with_sbatch(lab: Lab, home: Path) -> None:
+    jobs = ends_of(lab, home, {name: words[0].split() for name, words in CHAINS.items()})
     # its pre-run is gone, so its begin time is given back; it still cannot start
-    stuck = jobs[list(CHAINS).index("failing")][1]
-    call(lab, home / "gsub-gsub failing", "slurmwrap", "reconcile", "--user")
+    stuck = jobs["failing"][1]
+    ask(lab, home / "gsub-gsub failing", "reconcile", "--user")
     never = "DependencyNeverSatisfied"
     assert wait_for(lambda: record(lab, stuck)["Reason"], lambda reason: reason == never, 60) == never
+
+
+@pytest.mark.slow
+def test_sbatch_itself_ends_each_chain_so(lab: Lab, home: Path) -> None:
+    ends_of(lab, home, {name: ["sbatch", "sbatch"] for name in CHAINS})
 
 
 def test_a_dependency_met_after_the_grace_gives_a_new_one_and_the_pre_run_speaks_first(lab: Lab, home: Path) -> None:
@@ -141,7 +162,7 @@ def test_a_dependency_met_after_the_grace_gives_a_new_one_and_the_pre_run_speaks
     assert wait_for(lambda: record(lab, job)["Reason"], lambda now: now != "BeginTime", 60) != "BeginTime"
 
 
-MISSES = '[ -z "$SLURMWRAP_PRERUN" ] || sleep 3\npython3 misses.py "$@"'
+MISSES = '[ -z "$SLURMWRAP_PRERUN" ] || until [ -e GO ]; do sleep 0.1; done\npython3 misses.py "$@"'
 MISSES_PY = "import sys\nif sys.argv[1] == 'bug': undefined_name\nopen('nowhere_' + sys.argv[1])\n"
 
 
@@ -150,6 +171,7 @@ def test_a_file_that_is_missing_now_cancels_no_job_that_starts_later_and_a_bug_d
     other = lab.submit("--hold", "-n1", "--mem=10", "--wrap=true", user=ALICE)
     reserved = ["ReservationName=later", "StartTime=now+1hour", "Duration=9", f"Users={ALICE}", "Nodes=n7"]
     assert lab.run(["scontrol", "create", *reserved]).returncode == 0
+    go = lab.dir / f"go-{time.monotonic_ns()}"  # no pre-run ends before
     try:
         asked = {
             "held": ["--hold"],
@@ -158,11 +180,12 @@ def test_a_file_that_is_missing_now_cancels_no_job_that_starts_later_and_a_bug_d
             "late dependency": [],
         }
         for name in asked:
-            write(lab, home, f"job {name}", MISSES)  # no two share a pre-run
+            write(lab, home, f"job {name}", MISSES.replace("GO", str(go)))  # no two share a pre-run
         with ThreadPoolExecutor(4) as pool:
             sent = pool.map(lambda one: submit(lab, home, "gsub", *one[1], f"job {one[0]}", one[0]), asked.items())
             jobs = dict(zip(asked, sent, strict=True))
         lab.run(["scontrol", "update", f"JobId={jobs['late dependency']}", f"Dependency=afterok:{other}"], user=ALICE)
+        go.touch()
         for job in jobs.values():
             lab.wait_job(prerun_of(lab, home, job), {"COMPLETED"})
         found = {name: (lab.states(job)[0], *verdict(lab, home, job)) for name, job in jobs.items()}
@@ -190,22 +213,6 @@ def test_what_is_missing_now_refuses_no_job_that_waits_for_others_and_a_wrong_li
     assert call(lab, home, "gsub", *asked, f"-dafterok:{other}", wrong, fails=True).returncode != 0
     alone = call(lab, home, "gsub", *ASKS, "--dry-run", "-dsingleton", missing)
     assert "its pre-run would be: off (its pre-run cannot wait for --dependency=singleton)" in alone.stderr
-
-
-# --- a sweep ---------------------------------------------------------------------------------------------------------
-
-SWEEP = '[ -z "$SLURMWRAP_PRERUN" ] || sleep 1\npython3 -c "import sys; 12 % int(sys.argv[1]) and 1 / 0" "$@"'
-
-
-def test_of_a_sweep_with_a_wrong_value_only_the_jobs_with_it_are_cancelled(lab: Lab, home: Path) -> None:
-    script = write(lab, home, "sweep", SWEEP)
-    asked = [(heads, lr) for heads in ("4", "5") for lr in ("a", "b")]
-    with ThreadPoolExecutor(4) as pool:
-        jobs = dict(zip(asked, pool.map(lambda one: submit(lab, home, "gsub", script, *one), asked), strict=True))
-    assert not wait_for(lambda: unsettled(lab), lambda left: not left, 120)
-    ends = {one: lab.states(job)[0] for one, job in jobs.items()}
-    assert ends == {one: "COMPLETED" if one[0] == "4" else "CANCELLED" for one in asked}
-    assert {verdict(lab, home, job)[0] for one, job in jobs.items() if one[0] == "4"} == {"pass"}
 
 
 # --- Slurm's variables -----------------------------------------------------------------------------------------------

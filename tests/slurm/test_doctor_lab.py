@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asked import slurmwrap
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 
@@ -22,7 +23,7 @@ from slurmwrap.install.watchdog import HEARTBEAT
 from slurmwrap.lab.layout import Layout
 from slurmwrap.slurm.pyslurm.gate import installed
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.lab
 ALICE, _ = USERS
 
 
@@ -30,11 +31,17 @@ ALICE, _ = USERS
 def own_lab(lab_scratch: Path) -> Iterator[Lab]:
     """One whose daemons may be stopped."""
     with started(lab_scratch / "doctor", "--nodes", "4") as running:
-        running.reconcile_once()
-        for one in (ALICE, ALICE):
-            job = running.submit("-N2", "--wrap", "srun true", user=one)
+        words = ("-w", "n[0-1]", "--mem=50", "--output=/dev/null", "--wrap", "srun true")
+        for job in [running.submit(*words, user=ALICE) for _ in range(2)]:
             running.wait_job(job)
-        running.reconcile_once()
+        state = Layout(running.dir).state / "site.db"
+
+        def epilogs() -> int:
+            running.reconcile_once()
+            with closing(sqlite3.connect(state)) as kept:
+                return int(kept.execute("SELECT count(*) FROM observations WHERE context = 'epilog'").fetchone()[0])
+
+        assert wait_for(epilogs, lambda count: count == 4, 60) == 4
         yield running
 
 
@@ -51,51 +58,50 @@ def records(own_lab: Lab) -> Iterator[sqlite3.Connection]:
 
 def site_of(lab: Lab, *only: str, **environ: str) -> dict[str, dict[str, Any]]:
     """What root is told of these checks alone."""
-    words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "doctor", "--json"]
-    done = lab.run([*words, *(f"--only={name}" for name in only)], env=environ)
-    assert done.stderr == ""
-    return {one["name"]: one for one in json.loads(done.stdout)["checks"]}
+    return doctor(lab, None, *only, **environ)[1]
 
 
 def said(found: dict[str, Any]) -> tuple[str, str, list[str]]:
     return found["state"], found["text"], found["details"]
 
 
-def doctor(lab: Lab, user: str | None = ALICE, **environ: str) -> tuple[int, dict[str, dict[str, str]]]:
-    words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "doctor", "--json"]
-    done = lab.run(words, user, env={"SLURMWRAP_SLURM_TIMEOUT_S": "3", **environ})
+def doctor(lab: Lab, user: str | None = ALICE, *only: str, **environ: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    done = slurmwrap(lab, "doctor", "--json", *(f"--only={name}" for name in only), user=user, env=environ)
     assert done.stderr == ""
     return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["checks"]}
 
 
-def test_a_lab_is_well(lab: Lab) -> None:
-    lab.reconcile_once()
-    code, found = doctor(lab)
+def test_a_lab_is_well(own_lab: Lab) -> None:
+    release = own_lab.run(["scontrol", "--version"]).stdout.split()[-1]
+    done = own_lab.slurmwrap("doctor", "--json", user=ALICE)
+    found = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
     assert {name: one["state"] for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
-    assert code == 0
-    release = lab.run(["scontrol", "--version"]).stdout.split()[-1]
+    assert (done.returncode, done.stderr) == (0, "")
     assert found["commands"]["text"] == f"Slurm {release}"
     assert found["controller"]["text"].startswith(f"slurmctld {release} of cluster '")
-    assert found["slurm.conf"]["text"] == f"{lab.env['SLURM_CONF']} (SLURM_CONF)"
+    assert found["slurm.conf"]["text"] == f"{own_lab.env['SLURM_CONF']} (SLURM_CONF)"
     assert found["accounting"]["text"] == "no slurmdbd"
     if not installed():
         assert found["adapter"]["text"] == "commands: PySlurm is not installed"
+    nobody = ("skip", "only root and SlurmUser can look: sudo slurmwrap doctor")
+    names = ("hooks on nodes", "clocks of nodes", "GPUs of nodes", "set aside", "site database")
+    assert {name: (found[name]["state"], found[name]["text"]) for name in names} == dict.fromkeys(names, nobody)
+    assert (found["spool"]["state"], found["reconciler"]["state"]) == ("ok", "ok")
 
 
-def test_what_was_asked_for_and_cannot_be_had_is_a_warning(lab: Lab) -> None:
+def test_what_was_asked_for_and_cannot_be_had_is_a_warning(own_lab: Lab) -> None:
     if installed():
         pytest.skip("PySlurm is installed here")
-    lab.reconcile_once()
-    code, found = doctor(lab, SLURMWRAP_SLURM_ADAPTER="pyslurm")
+    code, found = doctor(own_lab, ALICE, "adapter", SLURMWRAP_SLURM_ADAPTER="pyslurm")
     assert (code, found["adapter"]["state"]) == (1, "warn")
     assert found["adapter"]["text"] == "commands, not PySlurm: PySlurm is not installed"
 
 
-def test_gsub_in_sbatchs_place_is_seen(lab: Lab) -> None:
-    folder = Path(f"/var/tmp/{ALICE}/bin")
+def test_gsub_in_sbatchs_place_is_seen(own_lab: Lab) -> None:
+    folder = own_lab.dir / "front"
     folder.mkdir()
     (folder / "sbatch").symlink_to(Path(sys.executable).parent / "gsub")
-    _, found = doctor(lab, PATH=f"{folder}:{os.environ['PATH']}")
+    _, found = doctor(own_lab, ALICE, "sbatch", PATH=f"{folder}:{os.environ['PATH']}")
     assert found["sbatch"]["state"] == "ok"
     assert found["sbatch"]["text"].endswith(f"; `sbatch` itself is {folder}/sbatch: gsub in its place")
 
@@ -108,17 +114,17 @@ def test_a_controller_that_is_stopped_and_a_munged_that_is_gone_are_failures(own
     for one in stopped:
         os.kill(one, signal.SIGSTOP)
     try:
-        code, found = doctor(own_lab)
+        code, found = doctor(own_lab, SLURMWRAP_SLURM_TIMEOUT_S="1")
     finally:
         for one in stopped:
             os.kill(one, signal.SIGCONT)
     assert (code, found["controller"]["state"], found["munge"]["state"]) == (2, "fail", "fail")
     assert found["adapter"]["state"] == found["accounting"]["state"] == "skip"
-    assert doctor(own_lab)[0] == 0
+    assert doctor(own_lab, ALICE, "controller", "munge")[0] == 0
 
 
 def test_root_has_the_whole_site_looked_at(own_lab: Lab) -> None:
-    code, found = doctor(own_lab, user=None)
+    code, found = doctor(own_lab, None)
     assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
     skipped = {name for name, one in found.items() if one["state"] == "skip"}
     assert skipped - {"PySlurm", "NVML", "units", "completion"} == {"mail", "metrics"}
@@ -127,16 +133,6 @@ def test_root_has_the_whole_site_looked_at(own_lab: Lab) -> None:
     assert found["hooks on nodes"]["text"].startswith("heard of 2 of the 4 nodes that are up in 7 days; ")
     assert found["clocks of nodes"]["text"] == "2 nodes heard, none out of step with slurmctld"
     assert found["prerun partition"]["text"] == "prerun: up, 32 GPUs"
-
-
-def test_a_user_is_told_what_he_cannot_look_at(own_lab: Lab) -> None:
-    code, found = doctor(own_lab)
-    nobody = "only root and SlurmUser can look: sudo slurmwrap doctor"
-    names = ("hooks on nodes", "clocks of nodes", "GPUs of nodes", "set aside", "site database")
-    assert {name: (found[name]["state"], found[name]["text"]) for name in names} == dict.fromkeys(
-        names, ("skip", nobody)
-    )
-    assert (code, found["spool"]["state"], found["reconciler"]["state"]) == (0, "ok", "ok")
 
 
 def test_a_hook_that_slurm_conf_does_not_name_any_more_is_missed(own_lab: Lab) -> None:
@@ -204,25 +200,27 @@ def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connect
     assert re.fullmatch(r"n\[2-3\]: at least 1(1\d|20) s behind", found["clocks of nodes"]["details"][0])
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "wanted"),
-    [
-        ("spool", 0o777, "mode 0777, not 1733: without the sticky bit everybody could remove what others sent"),
-        ("spool", 0o1755, "mode 1755, not 1733: nodes and users cannot write"),
-        ("published", 0o777, "can be written by others (root, mode 0777): gsub believes none of it"),
-        ("published", 0o750, "mode 0750, users cannot read it"),
-    ],
+WRONG_MODES = (
+    ("spool", 0o777, "mode 0777, not 1733: without the sticky bit everybody could remove what others sent"),
+    ("spool", 0o1755, "mode 1755, not 1733: nodes and users cannot write"),
+    ("published", 0o777, "can be written by others (root, mode 0777): gsub believes none of it"),
+    ("published", 0o750, "mode 0750, users cannot read it"),
 )
-def test_directories_with_the_wrong_mode_are_told(own_lab: Lab, name: str, mode: int, wanted: str) -> None:
-    path = own_lab.dir / name
-    before = path.stat().st_mode & 0o7777
-    path.chmod(mode)
-    try:
-        found = site_of(own_lab, name)[name]
-    finally:
-        path.chmod(before)
-    assert (found["state"], found["text"].removeprefix(f"{path}: ").removeprefix(f"{path} ")) == ("fail", wanted)
-    assert found["hint"].startswith("Run: chown root ")
+
+
+def test_directories_with_the_wrong_mode_are_told(own_lab: Lab) -> None:
+    told = []
+    for name, mode, _ in WRONG_MODES:
+        path = own_lab.dir / name
+        before = path.stat().st_mode & 0o7777
+        path.chmod(mode)
+        try:
+            found = site_of(own_lab, name)[name]
+        finally:
+            path.chmod(before)
+        text = found["text"].removeprefix(f"{path}: ").removeprefix(f"{path} ")
+        told.append((found["state"], text, found["hint"].startswith("Run: chown root ")))
+    assert told == [("fail", wanted, True) for _, _, wanted in WRONG_MODES]
 
 
 def test_a_database_with_a_damaged_page_is_found(own_lab: Lab, lab_scratch: Path) -> None:
@@ -272,7 +270,7 @@ def test_a_reconciler_that_died_is_missed(own_lab: Lab) -> None:
     os.utime(heartbeat, (hours_ago, hours_ago))
     try:
         found = site_of(own_lab, "reconciler")["reconciler"]
-        _, users = doctor(own_lab)
+        _, users = doctor(own_lab, ALICE, "reconciler")
     finally:
         heartbeat.unlink()
         own_lab.reconcile_once()
@@ -283,14 +281,14 @@ def test_a_reconciler_that_died_is_missed(own_lab: Lab) -> None:
 
 def test_slurm_user_who_has_no_home_sees_all_of_it(lab_as_slurm: Lab) -> None:
     lab_as_slurm.reconcile_once()
-    code, found = doctor(lab_as_slurm, user="slurm", HOME="/nonexistent")
+    code, found = doctor(lab_as_slurm, "slurm", HOME="/nonexistent")
     assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
     assert (code, found["state"]["state"], found["site database"]["state"]) == (0, "skip", "ok")
     config = Path(lab_as_slurm.env["SLURMWRAP_CONFIG"])
     config.chmod(0o666)
     try:
-        code, refused = doctor(lab_as_slurm, user="slurm", HOME="/nonexistent")
-        users_code, warned = doctor(lab_as_slurm)
+        code, refused = doctor(lab_as_slurm, "slurm", HOME="/nonexistent")
+        users_code, warned = doctor(lab_as_slurm, ALICE, "configuration")
     finally:
         config.chmod(0o644)
     others = f"{config}: others may write it (mode 0666)"

@@ -13,7 +13,6 @@ from realslurm import USERS, Lab
 ALICE = USERS[0]
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(shutil.which("script") is None, reason="no script(1) to make a terminal"),
 ]
 
@@ -24,13 +23,15 @@ JOB = "#!/bin/bash\n#SBATCH --gres=gpu:2\n#SBATCH --time=5\n#SBATCH --mem=2000\n
 def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
     """A fresh directory of alice's, with a job that was never seen."""
     path = Path(pwd.getpwnam(ALICE).pw_dir) / re.sub(r"\W", "_", request.node.name)
+    lab.clear(ALICE)  # what is typed gets its nodes at once
     lab.run(["mkdir", "-p", str(path)], user=ALICE)
     (path / "job.sbatch").write_text(f"{JOB}# {path.name}\n")
     return path
 
 
 def jobs(lab: Lab) -> set[int]:
-    return {int(i) for i in lab.run(["squeue", "-h", "-a", "-t", "all", "-u", ALICE, "-o", "%i"]).stdout.split()}
+    # %A, not %i: a file before may have left arrays (12_[0-3]) and heterogeneous jobs (12+0)
+    return {int(i) for i in lab.run(["squeue", "-h", "-a", "-t", "all", "-u", ALICE, "-o", "%A"]).stdout.split()}
 
 
 @pytest.mark.parametrize(

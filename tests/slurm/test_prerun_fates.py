@@ -21,13 +21,14 @@ from typing import Any
 
 import psutil
 import pytest
+from asked import slurmwrap
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 
 from slurmwrap.lab.layout import Layout
 
 ALICE = USERS[0]
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.lab
 
 JOB = """\
 #!/bin/bash
@@ -66,7 +67,7 @@ def state(home: Path) -> str:
 
 def ask(lab: Lab, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`slurmwrap ...` as alice, with what this test's gsub remembers."""
-    done = lab.run(["slurmwrap", *words], user=ALICE, cwd=home, env={"XDG_STATE_HOME": state(home)})
+    done = slurmwrap(lab, *words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": state(home)})
     assert done.returncode == 0, done.stderr
     return done
 
@@ -106,7 +107,7 @@ def test_a_pre_run_out_of_time_is_inconclusive_and_lets_its_job_go(lab: Lab, hom
     script = write(home, "job.sh", SLOW_TRIAL)
     job, trial = numbers(gsub(lab, home, script, env={"SLURMWRAP_PRERUN_TIME_LIMIT_S": "2"}))
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
-    assert "inconclusive: " in said(lab, trial)
+    assert "inconclusive: " in wait_for(lambda: said(lab, trial), lambda text: "inconclusive: " in text, 60)
 
 
 def test_a_pre_run_whose_node_is_lost_delays_its_job_by_the_grace_at_most(lab: Lab, home: Path) -> None:
@@ -245,17 +246,30 @@ def test_of_a_heterogeneous_job_the_first_component_is_tried_and_all_wait_for_it
 
 # --- one pre-run in flight -------------------------------------------------------------------------------------------
 
-SWEEP = JOB + '[ -z "$SLURMWRAP_PRERUN" ] || sleep 2\npython3 -c "import sys; sys.argv[1] == \'bad\' and 1 / 0" "$1"\n'
+# Its pre-runs do not end before GO is there.
+SWEEP = (
+    JOB
+    + '[ -z "$SLURMWRAP_PRERUN" ] || until [ -e GO ]; do sleep 0.1; done\n'
+    + 'python3 -c "import sys; sys.argv[1] == \'bad\' and 1 / 0" "$1"\n'
+)
+
+
+def submit_sweep(lab: Lab, home: Path, *values: str, sweep_s: int = 120) -> list[tuple[int, int]]:
+    """Jobs of these arguments, all of them submitted before a pre-run of theirs ends."""
+    go = lab.dir / f"go-{time.monotonic_ns()}"
+    script = write(home, "sweep.sh", SWEEP.replace("GO", str(go)))
+    environ = {"SLURMWRAP_PRERUN_SWEEP_S": str(sweep_s), "SLURMWRAP_PRERUN_NO_TRAINING_S": "3600"}
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(lambda value: numbers(gsub(lab, home, script, value, env=environ)), values))
+    go.touch()
+    return told
 
 
 def test_jobs_of_a_sweep_submitted_at_once_share_a_pre_run(lab: Lab, home: Path) -> None:
-    script = write(home, "sweep.sh", SWEEP.replace("sleep 2", "sleep 6"))
-    with ThreadPoolExecutor(4) as pool:
-        environ = {"SLURMWRAP_PRERUN_SWEEP_S": "0"}  # one pass releases all of them
-        done = list(pool.map(lambda value: numbers(gsub(lab, home, script, value, env=environ)), ("1", "2", "3", "4")))
+    done = submit_sweep(lab, home, "1", "2", "3", "4", sweep_s=0)  # one pass releases all of them
     assert len({trial for _, trial in done}) == 1
-    lab.wait_job(done[0][1], {"COMPLETED"}, timeout=120)
-    for job, _ in done:
+    for job, trial in done:
+        lab.wait_job(trial, {"COMPLETED"}, timeout=120)
         lab.wait_job(job, {"COMPLETED"}, timeout=120)
     rows = {row["job_id"]: row for row in prerun(lab, home, "list", "--all")["rows"]}
     assert sorted(rows[job]["attached"] for job, _ in done) == [False, True, True, True]
@@ -263,11 +277,7 @@ def test_jobs_of_a_sweep_submitted_at_once_share_a_pre_run(lab: Lab, home: Path)
 
 
 def test_a_failure_cancels_the_same_arguments_and_others_get_a_trial_of_their_own(lab: Lab, home: Path) -> None:
-    script = write(home, "sweep.sh", SWEEP)
-    told = [numbers(gsub(lab, home, script, value)) for value in ("bad", "good", "bad", "better")]
-    for trial in {trial for _, trial in told}:  # the third may come too late for the first one's
-        lab.wait_job(trial, {"COMPLETED"}, timeout=120)
-    jobs = [job for job, _ in told]
+    jobs = [job for job, _ in submit_sweep(lab, home, "bad", "good", "bad", "better")]
     ends = [lab.wait_job(job, {"COMPLETED", "CANCELLED"}, timeout=120) for job in jobs]
     assert ends == ["CANCELLED", "COMPLETED", "CANCELLED", "COMPLETED"]
     rows = {row["job_id"]: row["verdict"] for row in prerun(lab, home, "list", "--all")["rows"]}
@@ -289,7 +299,7 @@ def test_a_cancelled_pre_run_lets_go_all_that_waited_for_it(lab: Lab, home: Path
 
 
 def test_ctrl_c_detaches_and_the_pre_run_goes_on_to_its_verdict(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", JOB + "sleep 3\n")
+    script = write(home, "job.sh", JOB + "sleep 1\n")
     press = (
         "import signal, subprocess, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -308,23 +318,18 @@ def test_ctrl_c_detaches_and_the_pre_run_goes_on_to_its_verdict(lab: Lab, home: 
     assert lab.states(trial) in (["COMPLETED"], ["COMPLETING"], ["RUNNING"])
 
 
-def test_what_is_forgotten_is_pre_run_again(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", JOB + "echo hi\n")
-    only = gsub(lab, home, "--prerun=only", "--json", script)
-    assert json.loads(only.stdout)["verdict"] == "pass"
-    assert "pre-run" not in gsub(lab, home, "--hold", script).stderr
-    ask(lab, home, "prerun", "forget", "--script", script)
-    assert "waits for its pre-run" in gsub(lab, home, "--hold", script).stderr
-    lab.run(["scancel", f"--user={ALICE}"])
-
-
-def test_a_changed_module_is_pre_run_again(lab: Lab, home: Path) -> None:
+def test_what_passed_is_pre_run_again_when_a_module_changed_or_it_was_forgotten(lab: Lab, home: Path) -> None:
     (home / "model.py").write_text("depth = 3\n")
     (home / "train.py").write_text("import model\nprint(model.depth)\n")
     script = write(home, "job.sh", JOB + "python3 train.py\n")
     assert json.loads(gsub(lab, home, "--prerun=only", "--json", script).stdout)["verdict"] == "pass"
     assert "pre-run" not in gsub(lab, home, "--hold", script).stderr
     (home / "model.py").write_text("depth = 4\n")
+    assert "waits for its pre-run" in gsub(lab, home, "--hold", script).stderr
+    lab.clear(ALICE)
+    (home / "model.py").write_text("depth = 3\n")
+    assert "pre-run" not in gsub(lab, home, "--hold", script).stderr
+    ask(lab, home, "prerun", "forget", "--script", script)
     assert "waits for its pre-run" in gsub(lab, home, "--hold", script).stderr
     lab.run(["scancel", f"--user={ALICE}"])
 

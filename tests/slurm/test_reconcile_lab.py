@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab
-from waiting import wait_for
+from waiting import allow, wait_for
 
 from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.host.lock import held
@@ -36,7 +36,8 @@ from pathlib import Path
 from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.leave import write_sealed
-write_sealed(Path(sys.argv[1]), from_plain(Observation, json.load(sys.stdin)), socket=sys.argv[2])
+for note in json.load(sys.stdin):
+    write_sealed(Path(sys.argv[1]), from_plain(Observation, note), socket=sys.argv[2])
 """
 QUICK = ("--mem=200", "--gres=gpu:1", "--partition=gpu")
 
@@ -62,14 +63,14 @@ def runs(lab: Lab, job_id: int | str) -> list[dict[str, object]]:
     return site_rows(lab, "SELECT * FROM attempts WHERE job_id = ? ORDER BY submit_time", int(job_id))
 
 
-def judged(lab: Lab, job_id: int | str, how_many: int = 1) -> list[dict[str, object]]:
-    """Reconciles until so many runs of the job are judged."""
+def judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict[str, object]]:
+    """Reconciles until so many runs of each job are judged; those of the last one."""
 
-    def look() -> list[dict[str, object]]:
+    def look() -> list[list[dict[str, object]]]:
         lab.reconcile_once()
-        return [run for run in runs(lab, job_id) if run["diagnosis_category"]]
+        return [[run for run in runs(lab, job) if run["diagnosis_category"]] for job in jobs]
 
-    return wait_for(look, lambda found: len(found) >= how_many, timeout=60, pause=0.5)
+    return wait_for(look, lambda found: min(map(len, found)) >= how_many, timeout=60, pause=0.5)[-1]
 
 
 def site(lab: Lab) -> dict[str, str]:
@@ -77,32 +78,21 @@ def site(lab: Lab) -> dict[str, str]:
     return tomllib.loads(Path(lab.env["SLURMWRAP_CONFIG"]).read_text(encoding="utf-8"))["site"]
 
 
-def cluster_of(lab: Lab) -> str:
-    shown = lab.run(["scontrol", "show", "config"]).stdout
-    return next(line.split("=")[1].strip() for line in shown.splitlines() if line.startswith("ClusterName"))
-
-
-def consent(lab: Lab, job_id: int | str, user: str) -> None:
-    """What gsub --retry reports, sealed by the user himself."""
-    record = Submission(
-        cluster=cluster_of(lab),
-        job_id=int(job_id),
-        uid=pwd.getpwnam(user).pw_uid,
-        user=user,
-        at=time.time(),
-        retry=True,
-        output_appends=True,
-    )
-    note = Observation(
-        nonce=uuid.uuid4().hex,
-        cluster=record.cluster,
-        job_id=record.job_id,
-        context=Context.SUBMIT,
-        at=record.at,
-        facts={"submission": to_plain(record)},
-    )
+def consent(lab: Lab, *jobs: str) -> None:
+    """What gsub --retry reports, sealed by alice herself."""
+    notes = []
+    for job in map(int, jobs):
+        record = Submission(
+            cluster=lab.cluster, job_id=job, uid=pwd.getpwnam(ALICE).pw_uid, user=ALICE, at=time.time(), retry=True,
+            output_appends=True,
+        )  # fmt: skip
+        note = Observation(
+            nonce=uuid.uuid4().hex, cluster=record.cluster, job_id=job, context=Context.SUBMIT, at=record.at,
+            facts={"submission": to_plain(record)},
+        )  # fmt: skip
+        notes.append(to_plain(note))
     argv = [sys.executable, "-c", SEAL, site(lab)["spool"], site(lab)["munge_socket"]]
-    done = lab.run(argv, user, stdin=json.dumps(to_plain(note)))
+    done = lab.run(argv, ALICE, stdin=json.dumps(notes))
     assert done.returncode == 0, done.stderr
 
 
@@ -111,12 +101,118 @@ def submit(lab: Lab, body: str, *options: str, user: str = ALICE) -> str:
     return lab.submit(*QUICK, f"--output={home}/rec-%j.out", *options, user=user, script=f"#!/bin/bash\n{body}\n")
 
 
-def test_a_user_bug_is_stopped_and_no_node_is_touched(lab: Lab) -> None:
-    job = submit(lab, BUG)
+@pytest.fixture(scope="module")
+def data(lab: Lab) -> Path:
+    """An input of alice's alone."""
+    path = Path(pwd.getpwnam(ALICE).pw_dir) / f"broken-{uuid.uuid4().hex}.npz"
+    assert lab.run(["bash", "-c", f"umask 077; echo no > {path}"], ALICE).returncode == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def jobs(lab: Lab, data: Path) -> dict[str, str]:
+    """Jobs of many fates at the same time: one pass sees them ended or still running, one more what became of these."""
+    no_input = f"echo \"FileNotFoundError: [Errno 2] No such file or directory: '{data}'\" >&2; exit 1"
+    one_task = f'[ -n "$SLURM_RESTART_COUNT" ] && exit 0; [ "$SLURM_ARRAY_TASK_ID" = 1 ] && {{ {NCCL}; exit 1; }}'
+    found = {
+        "a bug": submit(lab, BUG),
+        "without gsub": submit(lab, f"{NCCL}; exit 1", user=BOB),
+        "a hidden exit code": submit(lab, f"srun {BUG}; true"),
+        "a broken input": submit(lab, no_input),
+        "an array": submit(lab, f"{one_task}; exit 0", "--array=0-1", "--requeue"),
+        "memory": submit(
+            lab, "exec python3 -c 'x = bytearray(300 << 20); import time; time.sleep(1)'", "--requeue", "--mem=150"
+        ),
+        "cancelled": submit(lab, "sleep 3600", "--requeue"),
+        "requeued": submit(lab, "sleep 3600", "--requeue"),
+    }
+    consent(lab, found["an array"], found["memory"], found["cancelled"], found["requeued"])
+    running = ("cancelled", "requeued")
+    for name in running:
+        lab.wait_job(found[name], ("RUNNING",))
+    for name in found.keys() - {*running}:
+        lab.wait_job(found[name], FINAL)
+    found["the task"] = lab.run(
+        ["squeue", "-h", "-t", "all", "-o", "%A", "-j", f"{found['an array']}_1"]
+    ).stdout.strip()
+    judged(lab, *(found[name] for name in found.keys() - {*running, "an array"}))
+    lab.run(["scancel", found["cancelled"]], ALICE)
+    lab.run(["scontrol", "requeue", found["requeued"]], ALICE)
+    lab.wait_job(found["cancelled"], ("CANCELLED",))
+    lab.wait_job(found["requeued"], ("PENDING",))
+    judged(lab, *(found[name] for name in running))
+    lab.run(["scancel", found["requeued"]])
+    return found
+
+
+JUDGED = {
+    "a bug": ("FAILED", "traceback_from_crash", "stop"),
+    "without gsub": ("FAILED", "nccl_error", "stop"),
+    "a hidden exit code": ("COMPLETED", "traceback_from_crash", "stop"),
+    "a broken input": ("FAILED", "incorrect_inputs", "blacklist_input"),
+    "the task": ("FAILED", "nccl_error", "retry"),
+    "cancelled": ("CANCELLED", "cancelled", "none"),
+}
+
+
+def test_every_end_is_diagnosed_and_decided_and_what_is_not_to_run_again_is_left_alone(
+    lab: Lab, jobs: dict[str, str]
+) -> None:
+    first = {name: runs(lab, jobs[name])[0] for name in JUDGED}
+    assert {name: (run["state"], run["diagnosis_category"], run["decision"]) for name, run in first.items()} == JUDGED
+    for name in ("a bug", "without gsub", "a hidden exit code", "cancelled", "requeued"):
+        assert site_rows(lab, "SELECT * FROM actions WHERE job_id = ?", int(jobs[name])) == [], name
+    assert lab.states(jobs["without gsub"]) == ["FAILED"]
+    assert lab.states(jobs["cancelled"]) == ["CANCELLED"]
+
+
+def test_a_run_that_its_owner_requeued_is_recorded(lab: Lab, jobs: dict[str, str]) -> None:
+    run = runs(lab, jobs["requeued"])[0]
+    assert (run["state"], run["restarts"]) == ("REQUEUED", 0)
+
+
+def test_a_task_of_an_array_alone_is_run_again_by_who_is_not_root(lab: Lab, jobs: dict[str, str]) -> None:
+    array = jobs["an array"]
+    assert runs(lab, jobs["the task"])[0]["address"] == f"{array}_1"
+    actions = site_rows(lab, "SELECT * FROM actions WHERE job_id = ?", int(jobs["the task"]))
+    assert {action["target"] for action in actions} == {f"{array}_1"}
+    (hold,) = [action for action in actions if action["verb"] == "requeuehold"]
+    assert hold["done_at"] and not hold["error"]
+    assert lab.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", f"{array}_0"]).stdout.strip() == "COMPLETED"
+    lab.run(["scancel", array])
+
+
+def test_a_job_out_of_memory_runs_again_with_more(lab: Lab, jobs: dict[str, str]) -> None:
+    job = jobs["memory"]
+    first = runs(lab, job)[0]
+    if first["state"] != "OUT_OF_MEMORY":
+        pytest.skip("this machine lets the lab enforce no memory limits")
+    assert (first["diagnosis_category"], first["decision"]) == ("cpu_oom", "resize")
+    # at times Slurm 22.05 calls the second one FAILED 1:0, beside its own line on the OOM kill
     lab.wait_job(job, FINAL)
-    (run,) = judged(lab, job)
-    assert (run["diagnosis_category"], run["decision"], run["state"]) == ("traceback_from_crash", "stop", "FAILED")
-    assert site_rows(lab, "SELECT * FROM actions WHERE job_id = ?", int(job)) == []
+    again = judged(lab, job, how_many=2)
+    asked = site_rows(lab, "SELECT value FROM actions WHERE job_id = ? AND key = 'MinMemoryNode'", int(job))
+    assert [int(str(row["value"])) for row in asked][:2] == [225, 338]
+    assert again[1]["restarts"] == 1
+    lab.run(["scancel", job])
+
+
+def test_an_input_that_broke_a_job_is_blocked_for_its_owner_and_read_as_him(
+    lab: Lab, jobs: dict[str, str], data: Path
+) -> None:
+    # His own file: our read finds it broken too, but he could have made it so, and that binds nobody else.
+    job = int(jobs["a broken input"])
+    (blocked,) = site_rows(lab, "SELECT * FROM blocked_inputs WHERE job_id = ? ORDER BY uid", job)
+    assert (blocked["path"], blocked["uid"]) == (str(data), pwd.getpwnam(ALICE).pw_uid)
+    assert blocked["digest"] == digest(str(data))
+    published = Path(site(lab)["published"], "published.json").read_text(encoding="utf-8")
+    assert str(blocked["digest"]) in published and str(data) not in published
+
+
+def test_in_user_mode_the_same_is_found_without_hooks(lab: Lab, jobs: dict[str, str]) -> None:
+    done = lab.slurmwrap("reconcile", "--once", "--user", user=BOB)
+    assert done.returncode == 0, done.stderr
+    assert f"job {jobs['without gsub']} of {BOB}: nccl_error, stop" in done.stderr
 
 
 # The first run dies in srun, so that Slurm keeps a derived exit code, and leaves its error in the output that the
@@ -132,7 +228,7 @@ echo fine"""
 
 def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) -> None:
     job = submit(lab, _FAULT, "--requeue", "--gres=gpu:8", "--open-mode=append")
-    consent(lab, job, ALICE)
+    consent(lab, job)
     # RUNNING is said while the Prolog, which sets the mark in the kernel log, is still at work
     assert wait_for(Path("/var/tmp", ALICE, f"runs-{job}").exists, bool, 60)
     node = lab.run(["squeue", "-h", "-o", "%N", "-j", job]).stdout.strip()
@@ -146,7 +242,7 @@ def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) 
         assert "DRAIN" in shown and "Reason=slurmwrap: gpu_hardware" in shown
         lab.wait_job(job, ("COMPLETED",))
         assert lab.run(["squeue", "-h", "-t", "all", "-o", "%N", "-j", job]).stdout.strip() != node
-        assert [run["diagnosis_category"] for run in judged(lab, job, 2)] == ["gpu_hardware", "success"]
+        assert [run["diagnosis_category"] for run in judged(lab, job, how_many=2)] == ["gpu_hardware", "success"]
         actions = site_rows(lab, "SELECT verb, key, error FROM actions WHERE job_id = ? ORDER BY action_id", int(job))
         assert [(action["verb"], action["key"]) for action in actions] == [
             ("drain", ""),
@@ -159,92 +255,6 @@ def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) 
         assert {action["error"] for action in actions} == {""}
     finally:
         lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-
-
-def test_without_gsub_a_transient_failure_is_diagnosed_and_the_job_left_alone(lab: Lab) -> None:
-    job = submit(lab, f"{NCCL}; exit 1", user=BOB)
-    lab.wait_job(job, FINAL)
-    (run,) = judged(lab, job)
-    assert (run["diagnosis_category"], run["decision"]) == ("nccl_error", "stop")
-    assert lab.states(job) == ["FAILED"]
-
-
-def test_a_task_of_an_array_alone_is_run_again(lab: Lab) -> None:
-    body = f'[ -n "$SLURM_RESTART_COUNT" ] && exit 0; [ "$SLURM_ARRAY_TASK_ID" = 1 ] && {{ {NCCL}; exit 1; }}; exit 0'
-    job = submit(lab, body, "--array=0-1", "--requeue")
-    consent(lab, job, ALICE)
-    wait_for(lambda: lab.states(job), lambda now: sorted(now) == ["COMPLETED", "FAILED"], 60)
-    raw = lab.run(["squeue", "-h", "-t", "all", "-o", "%A", "-j", f"{job}_1"]).stdout.strip()
-    (run,) = judged(lab, raw)
-    assert (run["address"], run["decision"]) == (f"{job}_1", "retry")
-    targets = site_rows(lab, "SELECT DISTINCT target FROM actions WHERE job_id = ?", int(raw))
-    assert targets == [{"target": f"{job}_1"}]
-    assert lab.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", f"{job}_0"]).stdout.strip() == "COMPLETED"
-    lab.run(["scancel", job])
-
-
-def test_a_cancelled_job_stays_cancelled(lab: Lab) -> None:
-    job = submit(lab, "sleep 60", "--requeue")
-    consent(lab, job, ALICE)
-    lab.wait_job(job, ("RUNNING",))
-    lab.run(["scancel", job], ALICE)
-    lab.wait_job(job, ("CANCELLED",))
-    (run,) = judged(lab, job)
-    assert (run["diagnosis_category"], run["decision"]) == ("cancelled", "none")
-    assert lab.states(job) == ["CANCELLED"]
-
-
-def test_a_failed_srun_behind_a_true_is_found(lab: Lab) -> None:
-    job = submit(lab, f"srun {BUG}; true")
-    lab.wait_job(job, FINAL)
-    (run,) = judged(lab, job)
-    assert (run["state"], run["diagnosis_category"]) == ("COMPLETED", "traceback_from_crash")
-
-
-def test_a_run_that_its_owner_requeued_is_recorded_and_nothing_is_added(lab: Lab) -> None:
-    job = submit(lab, "sleep 60", "--requeue")
-    consent(lab, job, ALICE)
-    lab.wait_job(job, ("RUNNING",))
-    lab.reconcile_once()
-    lab.run(["scontrol", "requeue", job], ALICE)
-    lab.wait_job(job, ("PENDING",))
-    (run,) = judged(lab, job)
-    assert (run["state"], run["restarts"]) == ("REQUEUED", 0)
-    assert site_rows(lab, "SELECT * FROM actions WHERE job_id = ?", int(job)) == []
-    lab.run(["scancel", job])
-
-
-def test_a_job_out_of_memory_runs_again_with_more(lab: Lab) -> None:
-    body = "exec python3 -c 'x = bytearray(300 << 20); import time; time.sleep(1)'"
-    job = submit(lab, body, "--requeue", "--mem=150")
-    consent(lab, job, ALICE)
-    if lab.wait_job(job, FINAL) != "OUT_OF_MEMORY":
-        pytest.skip("this machine lets the lab enforce no memory limits")
-    (first,) = judged(lab, job)
-    assert (first["diagnosis_category"], first["decision"]) == ("cpu_oom", "resize")
-    lab.wait_job(
-        job, FINAL
-    )  # at times Slurm 22.05 calls the second one FAILED 1:0, beside its own line on the OOM kill
-    again = judged(lab, job, 2)
-    asked = site_rows(lab, "SELECT value FROM actions WHERE job_id = ? AND key = 'MinMemoryNode'", int(job))
-    assert [int(str(row["value"])) for row in asked][:2] == [225, 338]
-    assert again[1]["restarts"] == 1
-    lab.run(["scancel", job])
-
-
-def test_an_input_that_broke_a_job_is_blocked_for_its_owner_and_read_as_him(lab: Lab) -> None:
-    data = Path(pwd.getpwnam(ALICE).pw_dir) / f"broken-{uuid.uuid4().hex}.npz"
-    lab.run(["bash", "-c", f"umask 077; echo no > {data}"], ALICE)
-    job = submit(lab, f"echo \"FileNotFoundError: [Errno 2] No such file or directory: '{data}'\" >&2; exit 1")
-    lab.wait_job(job, FINAL)
-    (run,) = judged(lab, job)
-    assert (run["diagnosis_category"], run["decision"]) == ("incorrect_inputs", "blacklist_input")
-    # His own file: our read finds it broken too, but he could have made it so, and that binds nobody else.
-    (blocked,) = site_rows(lab, "SELECT * FROM blocked_inputs WHERE job_id = ? ORDER BY uid", int(job))
-    assert (blocked["path"], blocked["uid"]) == (str(data), pwd.getpwnam(ALICE).pw_uid)
-    assert blocked["digest"] == digest(str(data))
-    published = Path(site(lab)["published"], "published.json").read_text(encoding="utf-8")
-    assert str(blocked["digest"]) in published and str(data) not in published
 
 
 def test_the_watch_is_woken_by_an_ending_job_and_stops_when_told(lab: Lab) -> None:
@@ -261,29 +271,9 @@ def test_the_watch_is_woken_by_an_ending_job_and_stops_when_told(lab: Lab) -> No
         assert [run["diagnosis_category"] for run in found] == ["traceback_from_crash"]
     finally:
         service.terminate()
-        _, said = service.communicate(timeout=60)
+        _, said = service.communicate(timeout=allow(60))
     assert service.returncode == 0
     assert said.rstrip().endswith("stopped")
-
-
-def test_slurm_user_reconciles_without_being_root(lab_as_slurm: Lab) -> None:
-    lab = lab_as_slurm
-    job = submit(lab, f'[ -n "$SLURM_RESTART_COUNT" ] && exit 0; {NCCL}; exit 1', "--requeue")
-    consent(lab, job, ALICE)
-    lab.wait_job(job, ("FAILED",))
-    (run,) = judged(lab, job)
-    assert (run["diagnosis_category"], run["decision"]) == ("nccl_error", "retry")
-    (hold,) = site_rows(lab, "SELECT * FROM actions WHERE job_id = ? AND verb = 'requeuehold'", int(job))
-    assert hold["done_at"] and not hold["error"]
-    lab.run(["scancel", job])
-
-
-def test_in_user_mode_the_same_is_found_without_hooks(lab: Lab) -> None:
-    job = submit(lab, BUG, user=BOB)
-    lab.wait_job(job, FINAL)
-    done = lab.slurmwrap("reconcile", "--once", "--user", user=BOB)
-    assert done.returncode == 0, done.stderr
-    assert f"job {job} of {BOB}: traceback_from_crash, stop" in done.stderr
 
 
 def test_a_second_reconciler_names_the_first(lab: Lab) -> None:

@@ -6,10 +6,12 @@ import pwd
 import re
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asked import slurmwrap
 from realslurm import USERS, Lab
 from waiting import wait_for
 
@@ -31,6 +33,13 @@ def as_alice(lab: Lab, home: Path, *words: str, **more: Any) -> subprocess.Compl
     """A command with what this test's gsub remembers."""
     environ = {"XDG_STATE_HOME": str(home / ".state"), **more.pop("env", {})}
     return lab.run(words, user=ALICE, cwd=home, env=environ, **more)
+
+
+def told_by(
+    lab: Lab, home: Path, *words: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`slurmwrap ...` as alice, with the same."""
+    return slurmwrap(lab, *words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": str(home / ".state"), **(env or {})})
 
 
 def submitted(done: subprocess.CompletedProcess[str]) -> int:
@@ -68,7 +77,7 @@ NO_SITE = {"SLURMWRAP_CONFIG": "/dev/null"}
 
 def test_why_and_history_look_before_they_say_none(lab: Lab, home: Path) -> None:
     def ask(*words: str, **environ: str) -> tuple[str, str]:
-        done = as_alice(lab, home, "slurmwrap", *words, env={**NO_SITE, **environ})
+        done = told_by(lab, home, *words, env={**NO_SITE, **environ})
         assert done.returncode == 0, done.stderr
         return done.stdout, done.stderr
 
@@ -103,11 +112,11 @@ def test_a_job_that_requeues_itself_waits_and_did_not_fail(lab: Lab, home: Path)
     lab.run(["scancel", "--batch", "--signal=USR1", str(job)], user=ALICE)
     lab.wait_job(job, {"PENDING"})
     lab.reconcile_once()
-    told = as_alice(lab, home, "slurmwrap", "why", str(job)).stdout
+    told = told_by(lab, home, "why", str(job)).stdout
     for words in ("RUN 1 REQUEUED", "requeued and runs again by itself", "PENDING (BeginTime, not before "):
         assert words in told, told
     assert "RETRIES" not in told and "cancelled" not in told
-    row = as_alice(lab, home, "slurmwrap", "history").stdout.splitlines()[1]
+    row = told_by(lab, home, "history").stdout.splitlines()[1]
     assert row.split()[0] == str(job) and row.split()[-1] == "requeued"
 
 
@@ -117,7 +126,7 @@ def test_a_submission_that_slurm_refused_is_no_run(lab: Lab, home: Path) -> None
     refused = lab.run(["squeue", "-h", "-t", "FAILED", "-o", "%i", f"--user={ALICE}"]).stdout.split()
     number = max((one for one in refused if one.isdecimal()), key=int)  # int() would read 161_2 as 1612
     lab.reconcile_once()
-    rows = as_alice(lab, home, "slurmwrap", "history").stdout.splitlines()
+    rows = told_by(lab, home, "history").stdout.splitlines()
     assert number not in [row.split()[0] for row in rows if row]
-    told = as_alice(lab, home, "slurmwrap", "why", number)
+    told = told_by(lab, home, "why", number)
     assert told.returncode == 1 and f"there is no job {number}: Slurm refused it" in told.stderr

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from asked import slurmwrap
 from realslurm import USERS, Lab
 
 from slurmwrap.retry.submission import Submission
@@ -58,8 +59,7 @@ def test_of_clusters_that_share_a_home_an_id_is_the_one_here(lab: Lab) -> None:
     for path in (state, *state.rglob("*")):
         shutil.chown(path, ALICE)
     here, there = (
-        lab.run(["slurmwrap", "why", one, "--json"], ALICE, env={"XDG_STATE_HOME": str(state)})
-        for one in (job, "999999")
+        slurmwrap(lab, "why", one, "--json", user=ALICE, env={"XDG_STATE_HOME": str(state)}) for one in (job, "999999")
     )
     assert here.stderr == "slurmwrap: nothing was recorded of it here: this is Slurm's own word\n"
     assert [run["exit_code"] for run in json.loads(here.stdout)["attempts"]] == [7]
