@@ -270,9 +270,16 @@ class Fuse:
 
     def of_each_kind(self) -> list[tuple[int, bool]]:
         """Where to die, as (number, after): after each kind of call that changes something, by what was before it."""
-        changes = [(at, kind) for at, kind in enumerate(self.kinds, 1) if kind.startswith(_CHANGES)]
+        changes = self._changes()
         last = {(before, kind): at for (_, before), (at, kind) in pairwise([(0, ""), *changes])}
         return [(at, True) for at in sorted(last.values())]
+
+    def after_each_change(self) -> list[tuple[int, bool]]:
+        """Where to die: after every call that changes something; a death elsewhere leaves the same behind."""
+        return [(at, True) for at, _ in self._changes()]
+
+    def _changes(self) -> list[tuple[int, str]]:
+        return [(at, kind) for at, kind in enumerate(self.kinds, 1) if kind.startswith(_CHANGES)]
 
     def everywhere(self) -> list[tuple[int, bool]]:
         """Where to die: before and after every call."""

@@ -190,7 +190,7 @@ def _refusing(path: Path) -> World:
     return world
 
 
-@pytest.mark.parametrize("deaths", [Fuse.of_each_kind, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("deaths", [Fuse.after_each_change, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
 def test_a_refused_resize_is_put_back_wherever_the_reconciler_dies(
     tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
 ) -> None:

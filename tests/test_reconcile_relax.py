@@ -320,7 +320,7 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_differs(
         world.store.close()
 
 
-@pytest.mark.parametrize("deaths", [Fuse.of_each_kind, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("deaths", [Fuse.after_each_change, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
 def test_killed_between_a_refusal_and_its_undoing_it_is_put_back(
     tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
 ) -> None:
