@@ -39,7 +39,7 @@ def interrupting(
     return str(folder)
 
 
-def calls(folder: Path) -> list[str]:
+def calls_of(folder: Path) -> list[str]:
     """The arguments of each of these calls until now."""
     path = folder / "calls"
     return path.read_text().splitlines() if path.exists() else []

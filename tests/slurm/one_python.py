@@ -25,6 +25,7 @@ print(json.dumps([[done.exit_code, done.stdout, done.stderr] for done in results
 """
 _SEAL = """
 import json, sys
+from pathlib import Path
 from slurmwrap.diagnosis.observation import Observation
 from slurmwrap.store.from_plain import from_plain
 from slurmwrap.store.leave import write_sealed

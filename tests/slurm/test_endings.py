@@ -29,8 +29,8 @@ ALICE, BOB = USERS
 CRASH = "python3 -c 'import os, signal; os.kill(os.getpid(), signal.SIGSEGV)'"
 EATS = "python3 -c 'x = bytearray(400 << 20); import time; time.sleep(1)'"
 ONCE = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0\n'  # the second run ends well
-# Preemption by partition, ids that come back soon, and a Prolog that fails for a job where a file says so. Jobs that are
-# sent nowhere have nodes 0 and 1, of which that Prolog drains one.
+# Preemption by partition, ids that come back soon, and a Prolog that fails for a job where a file says so.
+# Jobs that are sent nowhere have nodes 0 and 1, of which that Prolog drains one.
 NODES = 6
 CONF = f"""
 PreemptType=preempt/partition_prio
