@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from one_python import consent_to_retries
+from consents import consent_to_retries
 from realslurm import USERS, Lab, started
 from test_reconcile_lab import site_rows
 from waiting import allow, wait_for, wait_until

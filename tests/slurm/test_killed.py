@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from consents import consent_to_retries
 from interrupting import interrupting
-from one_python import consent_to_retries, slurmwrap_each
 from realslurm import USERS, Lab, command_environment
 from test_reconcile_lab import NCCL, runs, site_rows, submit
 from waiting import SLOWNESS, allow, wait_until
@@ -80,6 +80,6 @@ def _run_again_exactly_once(lab: Lab, jobs: list[str]) -> None:
         done = [(row["verb"], row["key"]) for row in actions]
         assert len(done) == len(set(done)) and ("requeuehold", "") in done and ("release", "") in done
         assert {row["error"] for row in actions} <= {"", "it was requeued already"}
-    for _, told, _ in slurmwrap_each(lab, [f"why {job} --json" for job in jobs], user=ALICE):
-        categories = [one["diagnosis"]["category"] for one in json.loads(told)["attempts"] if one["diagnosis"]]
+        told = json.loads(lab.slurmwrap("why", job, "--json", user=ALICE).stdout)
+        categories = [one["diagnosis"]["category"] for one in told["attempts"] if one["diagnosis"]]
         assert categories[0] == "nccl_error"

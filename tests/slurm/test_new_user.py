@@ -11,6 +11,7 @@ import json
 import os
 import pwd
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from pathlib import Path
 
 import pytest
 from new_user_jobs import Kind, format_table, read_kinds
-from one_python import slurmwrap_each
 from realslurm import USERS, Lab
 from trainings import Ground, open_ground
 from waiting import allow, wait_for
@@ -63,19 +63,18 @@ class Day:
     def env(self) -> dict[str, str]:
         return {"HOME": str(self.ground.home), "TMPDIR": str(self.ground.tmp), **_GRACE}
 
-    def ask(self) -> None:
-        """What the tables of jobs.toml name, by one Python."""
-        explained = [name for name, tool in self.seen if tool == "gsub" and (KINDS[name].why or KINDS[name].why_not)]
-        explained = [name for name in explained if self.seen[name, "gsub"].jobs]
-        asked = [f"why {self.seen[name, 'gsub'].jobs[0]}" for name in explained]
-        (_, listed, _), *told = slurmwrap_each(
-            self.ground.lab, ["prerun list --all --json", *asked], user=ALICE, env=self.env
-        )
-        rows = json.loads(listed)["rows"]
+    def ask(self, *words: str) -> str:
+        """What a command of slurmwrap tells the user."""
+        argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *words]
+        return self.ground.lab.run(argv, user=ALICE, env=self.env).stdout
+
+    def note_answers(self) -> None:
+        """What the table names something of."""
+        rows = json.loads(self.ask("prerun", "list", "--all", "--json"))["rows"]
         self.verdicts.update({row["job_id"]: row["verdict"] for row in rows if row["job_id"] and row["verdict"]})
-        self.pages.update(
-            {name: " ".join(stdout.split()) for name, (_, stdout, _) in zip(explained, told, strict=True)}
-        )
+        for (name, tool), one in self.seen.items():
+            if tool == "gsub" and one.jobs and (one.kind.why or one.kind.why_not):
+                self.pages[name] = " ".join(self.ask("why", str(one.jobs[0])).split())
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +94,7 @@ def day(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Day]:
         for call in calls:
             call.result()
     lab.reconcile_once()
-    today.ask()
+    today.note_answers()
     for one in today.seen.values():  # shown by `pytest -rP`: the figures of the page's last column
         print(f"{one.kind.job:70} {one.tool:6} {one.ends:30} {one.after_s:5.0f} s")
     yield today

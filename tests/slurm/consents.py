@@ -1,4 +1,4 @@
-"""Several commands of slurmwrap, or several consents to retries, in one Python: its start is most of the cost."""
+"""Consents of a user to retries of many jobs, sealed by one Python: its start is most of the cost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.retry.submission import Submission
 from slurmwrap.store.plain import to_plain
 
-_ASK = """
-import json, shlex, sys
-from typer.testing import CliRunner
-from slurmwrap.cli.slurmwrap import app
-results = [CliRunner().invoke(app, shlex.split(words)) for words in sys.argv[1:]]
-print(json.dumps([[done.exit_code, done.stdout, done.stderr] for done in results]))
-"""
 _SEAL = """
 import json, sys
 from pathlib import Path
@@ -32,15 +25,6 @@ from slurmwrap.store.leave import write_sealed
 for note in json.load(sys.stdin):
     write_sealed(Path(sys.argv[1]), from_plain(Observation, note), socket=sys.argv[2])
 """
-
-
-def slurmwrap_each(
-    lab: Lab, commands: Sequence[str], user: str | None = None, env: dict[str, str] | None = None
-) -> list[tuple[int, str, str]]:
-    """(exit code, stdout, stderr) of each `slurmwrap COMMAND`, one after the other."""
-    done = lab.run([sys.executable, "-c", _ASK, *commands], user=user, env=env, timeout=240)
-    assert done.returncode == 0, done.stderr
-    return [(code, stdout, stderr) for code, stdout, stderr in json.loads(done.stdout)]
 
 
 def consent_to_retries(lab: Lab, jobs: Sequence[str], user: str) -> None:
