@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -27,6 +28,7 @@ from slurmwrap.lab.layout import Layout
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE, BOB = USERS
 CRASH = "python3 -c 'import os, signal; os.kill(os.getpid(), signal.SIGSEGV)'"
+LASTS = "sleep 100"
 EATS = "python3 -c 'x = bytearray(400 << 20); import time; time.sleep(1)'"
 ONCE = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0\n'  # the second run ends well
 # Preemption by partition, ids that come back soon, and a Prolog that fails for a job where a file says so.
@@ -47,121 +49,59 @@ exec {real}
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ending:
-    """A job and what must become of it. `again`: it is run again by us; `state`: Slurm's word in our record."""
+    """A job and what must become of it: Slurm's word in our record, category and decision."""
 
     body: str
-    options: tuple[str, ...] = ()
     state: str
     category: str
     decision: str
-    again: bool = False
-    node: str = ""  # the job is sent there
+    options: tuple[str, ...] = ()
+    again: bool = False  # it is run again by us
+    node: str = ""  # the job is sent there, and has it for itself
     consent: bool = True
     slow: bool = False  # like another row
 
 
+def _fails_once(command: str, category: str = "no_signature", **more: Any) -> Ending:
+    return Ending(ONCE + command, "FAILED", category, "retry", again=True, **more)
+
+
 ENDINGS: dict[str, Ending] = {
-    "ok": Ending(body="srun true", state="COMPLETED", category="success", decision="none"),
-    "exit_3": Ending(body=f"{ONCE}exit 3", state="FAILED", category="no_signature", decision="retry", again=True),
-    "exit_130": Ending(
-        body=f"{ONCE}exit 130", state="FAILED", category="no_signature", decision="retry", again=True, slow=True
+    "ok": Ending("srun true", "COMPLETED", "success", "none"),
+    "exit_3": _fails_once("exit 3"),
+    "exit_130": _fails_once("exit 130", slow=True),
+    "srun_exit_5": _fails_once("srun sh -c 'exit 5'"),
+    "srun_exit_5_hidden": Ending("srun sh -c 'exit 5'; true", "COMPLETED", "no_signature", "stop"),
+    "segv_in_srun": Ending(f"srun {CRASH}", "FAILED", "invalid_memory_access", "stop"),
+    "segv_of_shell": Ending("kill -SEGV $$", "FAILED", "invalid_memory_access", "stop"),
+    "segv_of_child": Ending(CRASH, "FAILED", "invalid_memory_access", "stop", slow=True),
+    "one_task_of_two": _fails_once(
+        "srun -n2 sh -c '[ \"$SLURM_PROCID\" = 1 ] && exit 9; sleep 1'", options=("--ntasks=2",), slow=True
     ),
-    "srun_exit_5": Ending(
-        body=f"{ONCE}srun sh -c 'exit 5'", state="FAILED", category="no_signature", decision="retry", again=True
+    "one_task_kills_the_other": _fails_once(
+        "srun -K -n2 sh -c '[ \"$SLURM_PROCID\" = 1 ] && exit 9; sleep 60'", options=("--ntasks=2",)
     ),
-    "srun_exit_5_hidden": Ending(
-        body="srun sh -c 'exit 5'; true", state="COMPLETED", category="no_signature", decision="stop"
-    ),
-    "segv_in_srun": Ending(body=f"srun {CRASH}", state="FAILED", category="invalid_memory_access", decision="stop"),
-    "segv_of_shell": Ending(body="kill -SEGV $$", state="FAILED", category="invalid_memory_access", decision="stop"),
-    "segv_of_child": Ending(body=CRASH, state="FAILED", category="invalid_memory_access", decision="stop", slow=True),
-    "one_task_of_two": Ending(
-        body=f"{ONCE}srun -n2 sh -c '[ \"$SLURM_PROCID\" = 1 ] && exit 9; sleep 1'",
-        options=("--ntasks=2",),
-        state="FAILED",
-        category="no_signature",
-        decision="retry",
-        again=True,
-        slow=True,
-    ),
-    "one_task_kills_the_other": Ending(
-        body=f"{ONCE}srun -K -n2 sh -c '[ \"$SLURM_PROCID\" = 1 ] && exit 9; sleep 60'",
-        options=("--ntasks=2",),
-        state="FAILED",
-        category="no_signature",
-        decision="retry",
-        again=True,
-    ),
-    "cancelled": Ending(body="sleep 100", state="CANCELLED", category="cancelled", decision="none"),
-    "cancelled_by_term": Ending(body="sleep 100", state="FAILED", category="cancelled", decision="none"),
-    "preempted_requeued": Ending(
-        body="sleep 100",
-        options=("--partition=low", "--exclusive"),
-        node="n3",
-        state="REQUEUED",
-        category="job_preempted",
-        decision="retry",
-    ),
+    "cancelled": Ending(LASTS, "CANCELLED", "cancelled", "none"),
+    "cancelled_by_term": Ending(LASTS, "FAILED", "cancelled", "none"),
+    "requeued_by_owner": Ending(LASTS, "REQUEUED", "cancelled", "none"),
+    "time_limit": Ending(LASTS, "TIMEOUT", "time_limit", "stop"),
+    "preempted_requeued": Ending(LASTS, "REQUEUED", "job_preempted", "retry", ("--partition=low",), node="n3"),
     "preempted_for_good": Ending(
-        body="sleep 100",
-        options=("--partition=low", "--exclusive", "--no-requeue"),
-        node="n4",
-        state="PREEMPTED",
-        category="job_preempted",
-        decision="stop",
+        LASTS, "PREEMPTED", "job_preempted", "stop", ("--partition=low", "--no-requeue"), node="n4"
     ),
-    "node_fails_for_good": Ending(
-        body="sleep 100",
-        options=("--no-requeue", "--exclusive"),
-        node="n5",
-        state="NODE_FAIL",
-        category="node_failure",
-        decision="stop",
-    ),
-    "node_fails": Ending(
-        body="sleep 100",
-        options=("--exclusive",),
-        node="n2",
-        state="NODE_FAIL",
-        category="node_failure",
-        decision="retry_elsewhere",
-    ),
-    "oom_in_batch": Ending(
-        body=f"{ONCE}exec {EATS}",
-        options=("--mem=150",),
-        state="OUT_OF_MEMORY",
-        category="cpu_oom",
-        decision="resize",
-        again=True,
-    ),
-    "oom_in_srun_hidden": Ending(
-        body=f"srun {EATS}; true", options=("--mem=150",), state="COMPLETED", category="cpu_oom", decision="stop"
-    ),
-    "requeued_by_owner": Ending(body="sleep 100", state="REQUEUED", category="cancelled", decision="none"),
-    "no_work_directory": Ending(
-        body="true", options=("--chdir=/nonexistent",), state="COMPLETED", category="success", decision="none"
-    ),
-    "output_cannot_be_made": Ending(
-        body="true",
-        options=("--output=/nonexistent/x.out",),
-        state="FAILED",
-        category="permission_error",
-        decision="stop",
-    ),
-    "bad_interpreter": Ending(body="#!/no/such/interp\ntrue", state="FAILED", category="syntax_error", decision="stop"),
-    "no_such_program": Ending(body="srun nosuchprog", state="FAILED", category="syntax_error", decision="stop"),
-    "time_limit": Ending(body="sleep 200", state="TIMEOUT", category="time_limit", decision="stop"),
-    "prolog_fails": Ending(
-        body="true",
-        options=("--hold",),
-        state="REQUEUED",
-        category="node_failure",
-        decision="retry_elsewhere",
-        again=True,  # Slurm holds it for ever; it is let go once
-    ),
-    "no_consent": Ending(body="exit 3", state="FAILED", category="no_signature", decision="stop", consent=False),
+    "node_fails": Ending(LASTS, "NODE_FAIL", "node_failure", "retry_elsewhere", node="n2"),
+    "node_fails_for_good": Ending(LASTS, "NODE_FAIL", "node_failure", "stop", ("--no-requeue",), node="n5"),
+    "oom_in_batch": Ending(f"{ONCE}exec {EATS}", "OUT_OF_MEMORY", "cpu_oom", "resize", ("--mem=150",), again=True),
+    "oom_in_srun_hidden": Ending(f"srun {EATS}; true", "COMPLETED", "cpu_oom", "stop", ("--mem=150",)),
+    "no_work_directory": Ending("true", "COMPLETED", "success", "none", ("--chdir=/nonexistent",)),
+    "output_cannot_be_made": Ending("true", "FAILED", "permission_error", "stop", ("--output=/nonexistent/x.out",)),
+    "bad_interpreter": Ending("#!/no/such/interp\ntrue", "FAILED", "syntax_error", "stop"),
+    "no_such_program": Ending("srun nosuchprog", "FAILED", "syntax_error", "stop"),
+    # Slurm holds it for ever; it is let go once
+    "prolog_fails": Ending("true", "REQUEUED", "node_failure", "retry_elsewhere", ("--hold",), again=True),
+    "no_consent": Ending("exit 3", "FAILED", "no_signature", "stop", consent=False),
 }
 
 
@@ -207,16 +147,17 @@ def _configure(lab: Lab) -> None:
 def _submit(lab: Lab, name: str, ending: Ending) -> str:
     home = pwd.getpwnam(ALICE).pw_dir
     script = ending.body if ending.body.startswith("#!") else f"#!/bin/bash\n{ending.body}\n"
+    where = [f"--nodelist={ending.node}", "--exclusive"] if ending.node else []
     return lab.submit(
         "--mem=100", "--time=5", "--requeue", "--open-mode=append", f"--job-name={name}", f"--output={home}/end-%j.out",
-        *ending.options, *([f"--nodelist={ending.node}"] if ending.node else []), user=ALICE, script=script,
+        *ending.options, *where, user=ALICE, script=script,
     )  # fmt: skip
 
 
 def _strike(world: World) -> None:
     """What others do to the jobs while they run."""
     lab, jobs = world.lab, world.jobs
-    struck = [name for name in jobs if ENDINGS[name].node or ENDINGS[name].body.startswith("sleep")]
+    struck = [name for name in jobs if ENDINGS[name].body == LASTS]
     for name in struck:
         lab.wait_job(jobs[name], ("RUNNING",), timeout=60)
     lab.reconcile_once()

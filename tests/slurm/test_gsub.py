@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pwd
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from realslurm import USERS, Lab
 from waiting import allow, wait_until
 
 ALICE, BOB = USERS
+GSUB = (sys.executable, "-m", "slurmwrap.cli.gsub")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(300))]
 
 GOOD = """\
@@ -62,7 +64,7 @@ def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
 
 
 def gsub(lab: Lab, home: Path, *words: str, user: str = ALICE, **more: Any) -> Any:
-    return lab.run(["gsub", *words], user=user, cwd=home, **more)
+    return lab.run([*GSUB, *words], user=user, cwd=home, **more)
 
 
 def ids(lab: Lab) -> set[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from realslurm import USERS, Lab
-from test_gsub import home, write
+from test_gsub import GSUB, home, write
 from waiting import allow, wait_until
 
 __all__ = ["home"]
@@ -31,7 +31,7 @@ SLOW_TRIAL = JOB + 'train() { sleep 60; }\n[ -n "$SLURMWRAP_PRERUN" ] && train\n
 
 def gsub(lab: Lab, home: Path, *words: str, grace_s: int = 60, **more: Any) -> subprocess.CompletedProcess[str]:
     environ = {"SLURMWRAP_PRERUN_GRACE_S": str(grace_s), **more.pop("env", {})}
-    return lab.run(["gsub", *words], user=ALICE, cwd=home, env=environ, **more)
+    return lab.run([*GSUB, *words], user=ALICE, cwd=home, env=environ, **more)
 
 
 def ids(lab: Lab, name: str) -> list[int]:

@@ -26,6 +26,7 @@ from trainings import Ground, open_ground
 from waiting import allow, wait_for
 
 ALICE = USERS[0]
+GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
 KINDS = read_kinds()
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(600))]
 _FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
@@ -117,10 +118,11 @@ def _lay_out(seen: Seen) -> None:
 
 
 def _submit(today: Day, seen: Seen) -> None:
-    for words in seen.kind.submit:
-        typed = [seen.tool, *words.format(*seen.jobs).split()]
+    for line in seen.kind.submit:
+        words = line.format(*seen.jobs)
+        typed = [*(GSUB if seen.tool == "gsub" else ["sbatch"]), *words.split()]
         if seen.kind.inside:  # at a terminal of its own
-            typed = ["script", "-qec", f"srun -n1 --mem=300 --pty {' '.join(typed)}", "/dev/null"]
+            typed = ["script", "-qec", f"srun -n1 --mem=300 --pty {seen.tool} {words}", "/dev/null"]
         env = {**today.env, **seen.kind.config}
         done = today.ground.lab.run(typed, user=ALICE, cwd=seen.folder, env=env, timeout=180)
         seen.stderr += done.stdout + done.stderr if seen.kind.inside else done.stderr
