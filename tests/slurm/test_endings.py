@@ -33,7 +33,7 @@ EATS = "python3 -c 'x = bytearray(400 << 20); import time; time.sleep(1)'"
 ONCE = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0\n'  # the second run ends well
 # Preemption by partition, ids that come back soon, and a Prolog that fails for a job where a file says so.
 # Jobs that are sent nowhere have nodes 0 and 1, of which that Prolog drains one.
-NODES = 6
+NODES = 7
 CONF = f"""
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -85,7 +85,7 @@ ENDINGS: dict[str, Ending] = {
     ),
     "cancelled": Ending(LASTS, "CANCELLED", "cancelled", "none"),
     "cancelled_by_term": Ending(LASTS, "FAILED", "cancelled", "none"),
-    "requeued_by_owner": Ending(LASTS, "REQUEUED", "cancelled", "none"),
+    "requeued_by_owner": Ending(LASTS, "REQUEUED", "cancelled", "none", node="n6"),
     "time_limit": Ending(LASTS, "TIMEOUT", "time_limit", "stop"),
     "preempted_requeued": Ending(LASTS, "REQUEUED", "job_preempted", "retry", ("--partition=low",), node="n3"),
     "preempted_for_good": Ending(
@@ -99,8 +99,10 @@ ENDINGS: dict[str, Ending] = {
     "output_cannot_be_made": Ending("true", "FAILED", "permission_error", "stop", ("--output=/nonexistent/x.out",)),
     "bad_interpreter": Ending("#!/no/such/interp\ntrue", "FAILED", "syntax_error", "stop"),
     "no_such_program": Ending("srun nosuchprog", "FAILED", "syntax_error", "stop"),
-    # Slurm holds it for ever; it is let go once
-    "prolog_fails": Ending("true", "REQUEUED", "node_failure", "retry_elsewhere", ("--hold",), again=True),
+    # Slurm holds it for ever; it is let go once. A node that it drains would be to blame for the owner's requeue, too.
+    "prolog_fails": Ending(
+        "true", "REQUEUED", "node_failure", "retry_elsewhere", ("--hold", "--exclude=n6"), again=True
+    ),
     "no_consent": Ending("exit 3", "FAILED", "no_signature", "stop", consent=False),
 }
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from new_user_jobs import Kind, format_table, read_kinds
 from realslurm import USERS, Lab
-from trainings import Ground, open_ground
+from trainings import PATIENT_GSUB, Ground, open_ground
 from waiting import allow, wait_for
 
 ALICE = USERS[0]
@@ -120,7 +120,8 @@ def _lay_out(seen: Seen) -> None:
 def _submit(today: Day, seen: Seen) -> None:
     for line in seen.kind.submit:
         words = line.format(*seen.jobs)
-        typed = [*(GSUB if seen.tool == "gsub" else ["sbatch"]), *words.split()]
+        ours = PATIENT_GSUB if seen.kind.says else GSUB
+        typed = [*(ours if seen.tool == "gsub" else ["sbatch"]), *words.split()]
         if seen.kind.inside:  # at a terminal of its own
             typed = ["script", "-qec", f"srun -n1 --mem=300 --pty {seen.tool} {words}", "/dev/null"]
         env = {**today.env, **seen.kind.config}
