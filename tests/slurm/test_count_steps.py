@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import pwd
 import re
-import sqlite3
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from realslurm import USERS, Lab, run_as
-from waiting import wait_for
+from realslurm import USERS, Lab
+from test_reconcile_lab import site
+from waiting import wait_for, wait_until
 
+from slurmwrap.retry.attempt import AttemptRecord
 from slurmwrap.retry.ledger import ledger_of
 from slurmwrap.store.database import Database
 
@@ -35,62 +34,45 @@ raise AssertionError("no")
 """
 
 
-def gsub(lab: Lab, *words: str, cwd: Path) -> tuple[str, str]:
-    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", *words], ALICE, cwd)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.split()[-1], done.stderr
-
-
-def attempts(lab: Lab, job_id: str) -> list[dict[str, Any]]:
+def attempts(lab: Lab, job_id: str) -> list[AttemptRecord]:
+    """What the site's database holds of the job's judged runs after one more pass."""
     lab.reconcile_once()
-    place = tomllib.loads(Path(lab.env["SLURMWRAP_CONFIG"]).read_text(encoding="utf-8"))["site"]["state_dir"]
-    with sqlite3.connect(f"file:{place}/site.db?mode=ro", uri=True) as connection:
-        connection.row_factory = sqlite3.Row
-        rows = connection.execute("SELECT * FROM attempts WHERE job_id = ? ORDER BY submit_time", [int(job_id)])
-        found = [dict(row) for row in rows if row["diagnosis_category"]]
-    connection.close()
-    return found
+    with Database.open(Path(site(lab)["state_dir"], "site.db"), readonly=True) as database:
+        return [run for run in database.attempts(job_id=int(job_id)) if run.diagnosis]
 
 
-def steps(rows: Sequence[dict[str, Any]]) -> list[int | None]:
-    return [json.loads(row["measurement"] or "{}").get("steps") for row in rows]
+def steps(runs: Sequence[AttemptRecord]) -> list[int | None]:
+    return [run.measurement.steps if run.measurement else None for run in runs]
 
 
 def test_a_counted_job_that_resumes_after_a_requeue_shows_its_progress(lab: Lab) -> None:
-    home = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip())
+    home = Path(pwd.getpwnam(ALICE).pw_dir)
     work = home / "counted"
-    run_as(ALICE, ["mkdir", "-p", work])
-    run_as(ALICE, ["tee", work / "work.py"], stdin=WORK)
+    lab.run(["mkdir", "-p", work], ALICE)
+    lab.run(["tee", work / "work.py"], ALICE, stdin=WORK)
     script = f"#!/bin/bash\n#SBATCH --gres=gpu:1 --mem=200 --requeue\n#GSUB --count-steps\n{sys.executable} work.py\n"
-    run_as(ALICE, ["tee", work / "job.sh"], stdin=script)
-    job_id, said = gsub(lab, "--prerun=off", "job.sh", cwd=work)
-    assert "not counted" not in said
+    lab.run(["tee", work / "job.sh"], ALICE, stdin=script)
+    done = lab.run(["gsub", "--prerun=off", "job.sh"], ALICE, work)
+    assert done.returncode == 0 and "not counted" not in done.stderr, done.stderr
+    job_id = done.stdout.split()[-1]
     lab.wait_job(job_id, ("FAILED",))
     first = wait_for(lambda: attempts(lab, job_id), bool, timeout=60, pause=0.5)
     assert steps(first) == [5]
     requeued = lab.run(["scontrol", "requeue", job_id], ALICE)
     assert requeued.returncode == 0, requeued.stderr
+    wait_until(lambda: lab.states(job_id) == ["PENDING"], "Slurm requeues it", pause=0.3)
     lab.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
-    wait_for(lambda: lab.states(job_id), lambda seen: seen == ["FAILED"] and restarts(lab, job_id) == 1, timeout=60)
-    both = wait_for(lambda: attempts(lab, job_id), lambda rows: len(rows) == 2, timeout=60, pause=0.5)
+    lab.wait_job(job_id, ("FAILED",))
+    both = wait_for(lambda: attempts(lab, job_id), lambda runs: len(runs) == 2, timeout=60, pause=0.5)
     assert steps(both) == [5, 9]
+    ledger = ledger_of(both, both[-1])
+    assert (ledger.failures, ledger.entries) == (1, ())  # it came further, so what it failed of before is forgiven
 
     mine = lab.slurmwrap("reconcile", "--user", user=ALICE)
     assert mine.returncode == 0, mine.stderr
     with Database.open(home / ".local/state/slurmwrap/user.db", readonly=True) as database:
-        runs = database.attempts(job_id=int(job_id))
-        assert [run.measurement.steps if run.measurement else None for run in runs][-1] == 9
+        assert steps(database.attempts(job_id=int(job_id)))[-1] == 9
         (submission,) = [one for one in database.submissions() if one.job_id == int(job_id)]
     assert Path(submission.step_dir).stat().st_mode & 0o777 == 0o700
     named = [path.name for path in Path(submission.step_dir).iterdir()]
     assert sorted(re.sub(r"\.[^.]+\.\d+$", "", name) for name in named) == [f"{job_id}.0", f"{job_id}.1"]
-    place = tomllib.loads(Path(lab.env["SLURMWRAP_CONFIG"]).read_text(encoding="utf-8"))["site"]["state_dir"]
-    with Database.open(Path(place) / "site.db", readonly=True) as database:
-        older, newer = database.attempts(job_id=int(job_id))
-    ledger = ledger_of([older, newer], newer)
-    assert (ledger.failures, ledger.entries) == (1, ())  # it came further, so what it failed of before is forgiven
-
-
-def restarts(lab: Lab, job_id: str) -> int:
-    shown = lab.run(["scontrol", "show", "job", job_id]).stdout
-    return int((re.findall(r"Restarts=(\d+)", shown) or ["-1"])[0])

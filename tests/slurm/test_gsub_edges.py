@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pwd
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from realslurm import USERS, Lab
+from test_gsub import GSUB, home, write
+from waiting import allow, wait_until
 
+__all__ = ["home"]
 ALICE = USERS[0]
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(300))]
 
 JOB = """\
 #!/bin/bash
@@ -26,23 +29,9 @@ JOB = """\
 SLOW_TRIAL = JOB + 'train() { sleep 60; }\n[ -n "$SLURMWRAP_PRERUN" ] && train\necho done\n'
 
 
-@pytest.fixture
-def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
-    """A fresh directory of alice's."""
-    name = re.sub(r"\W", "_", request.node.name)[:60] + f"_{time.monotonic_ns()}"
-    path = Path(pwd.getpwnam(ALICE).pw_dir) / name
-    lab.run(["mkdir", "-p", str(path)], user=ALICE)
-    return path
-
-
-def write(home: Path, name: str, text: str) -> str:
-    (home / name).write_text(text)
-    return name
-
-
 def gsub(lab: Lab, home: Path, *words: str, grace_s: int = 60, **more: Any) -> subprocess.CompletedProcess[str]:
     environ = {"SLURMWRAP_PRERUN_GRACE_S": str(grace_s), **more.pop("env", {})}
-    return lab.run(["gsub", *words], user=ALICE, cwd=home, env=environ, **more)
+    return lab.run([*GSUB, *words], user=ALICE, cwd=home, env=environ, **more)
 
 
 def ids(lab: Lab, name: str) -> list[int]:
@@ -81,42 +70,33 @@ def test_waiting_for_the_job_runs_its_pre_run_first_and_ends_with_its_exit_code(
     assert "pre-run: pass" in done.stderr
 
 
-def test_a_pre_run_gives_up_when_its_job_is_cancelled(lab: Lab, home: Path) -> None:
-    job, trial = numbers(gsub(lab, home, write(home, "job.sh", SLOW_TRIAL)))
-    lab.wait_job(trial, {"RUNNING"}, timeout=60)
-    lab.run(["scancel", str(job)], user=ALICE)
-    lab.wait_job(trial, {"COMPLETED"}, timeout=60)
-    assert f"inconclusive: job {job} was cancelled before its pre-run was done" in output_of_trial(lab, trial)
-    assert lab.states(job) == ["CANCELLED"]
-
-
-def test_a_pre_run_gives_up_when_the_grace_is_over_and_its_job_started(lab: Lab, home: Path) -> None:
-    job, trial = numbers(gsub(lab, home, write(home, "job.sh", SLOW_TRIAL), grace_s=3))
-    lab.wait_job(job, {"COMPLETED"}, timeout=60)
-    lab.wait_job(trial, {"COMPLETED"}, timeout=60)
-    assert f"inconclusive: job {job} started before its pre-run was done" in output_of_trial(lab, trial)
+def test_a_pre_run_gives_up_when_its_job_is_cancelled_or_started_by_its_grace(lab: Lab, home: Path) -> None:
+    started = numbers(gsub(lab, home, write(home, "one.sh", SLOW_TRIAL + "# one\n"), grace_s=3))
+    cancelled = numbers(gsub(lab, home, write(home, "other.sh", SLOW_TRIAL + "# other\n"), grace_s=600))
+    lab.wait_job(cancelled[1], {"RUNNING"}, timeout=60)
+    lab.run(["scancel", str(cancelled[0])], user=ALICE)
+    for (job, trial), became in ((cancelled, "was cancelled"), (started, "started")):
+        lab.wait_job(trial, {"COMPLETED"})
+        assert f"inconclusive: job {job} {became} before its pre-run was done" in output_of_trial(lab, trial)
+    assert lab.states(cancelled[0]) == ["CANCELLED"]
+    lab.wait_job(started[0], {"COMPLETED"})
 
 
 def test_an_exported_file_reaches_pre_run_and_job_as_by_sbatch_and_the_job_is_let_go(lab: Lab, home: Path) -> None:
     """Slurm 26.05 forgets the file unless --export=ALL is said too: what the job gets is sbatch's to answer for."""
     (home / "env0").write_bytes(b"PATH=/usr/bin:/bin\0FLAVOUR=sweet\0")
     bland = '[ -n "$SLURMWRAP_PRERUN" ] && [ "$FLAVOUR" != sweet ] && exit 3\n'
-    script = write(home, "job.sh", JOB + bland + 'echo "flavour $FLAVOUR"\n')
-    theirs = lab.submit(f"--export-file={home}/env0", user=ALICE, cwd=home, script=(home / script).read_text())
-    job, trial = numbers(gsub(lab, home, f"--export-file={home}/env0", script, grace_s=600))
-    for one in (theirs, job):
+    script, file = write(home, "job.sh", JOB + bland + 'echo "flavour $FLAVOUR"\n'), f"--export-file={home}/env0"
+    theirs = lab.submit(file, user=ALICE, cwd=home, script=(home / script).read_text())
+    job, trial = numbers(gsub(lab, home, file, script, grace_s=600))
+    other = write(home, "other.sh", JOB + 'echo "flavour $FLAVOUR"\n')
+    with_all, _ = numbers(gsub(lab, home, file, "--export=ALL", other, grace_s=600))
+    for one in (theirs, job, with_all):
         lab.wait_job(one, {"COMPLETED"}, timeout=60)
     assert (home / f"slurm-{job}.out").read_text() == (home / f"slurm-{theirs}.out").read_text()
+    assert (home / f"slurm-{with_all}.out").read_text() == "flavour sweet\n"  # in every release
     assert "pass: the script ran to its end" in output_of_trial(lab, trial)
     assert f"update job {job} StartTime now" in output_of_trial(lab, trial)
-
-
-def test_an_exported_file_and_all_reach_the_job_in_every_release(lab: Lab, home: Path) -> None:
-    (home / "env0").write_bytes(b"PATH=/usr/bin:/bin\0FLAVOUR=sweet\0")
-    script = write(home, "job.sh", JOB + 'echo "flavour $FLAVOUR"\n')
-    job, _ = numbers(gsub(lab, home, f"--export-file={home}/env0", "--export=ALL", script, grace_s=600))
-    lab.wait_job(job, {"COMPLETED"}, timeout=60)
-    assert (home / f"slurm-{job}.out").read_text() == "flavour sweet\n"
 
 
 def test_a_home_that_cannot_be_written_costs_the_pre_run_not_the_job(lab: Lab, home: Path) -> None:
@@ -146,30 +126,29 @@ def test_a_directory_that_is_gone_gets_sbatchs_own_words(lab: Lab, home: Path) -
     assert ours.returncode != 0
 
 
+@pytest.mark.slow
 def test_a_verdict_waits_for_a_controller_that_does_not_answer(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", JOB + "sleep 4\npython3 -c '1/0'\n")
-    job, trial = numbers(gsub(lab, home, script, grace_s=600))
-    lab.wait_job(trial, {"RUNNING"}, timeout=60)
+    """Until a first question was given up and another one asked."""
+    go, state = lab.dir / f"go-{time.monotonic_ns()}", home / "state"  # not in the home: the pre-run has it as it was
+    wait = f'until [ -z "$SLURMWRAP_PRERUN" ] || [ -e {go} ]; do sleep 0.1; done\n'
+    script = write(home, "job.sh", JOB + wait + "python3 -c '1/0'\n")
+    job, trial = numbers(gsub(lab, home, script, grace_s=600, env={"XDG_STATE_HOME": str(state)}))
+    wait_until(lambda: list(state.rglob("progress.json")), "the supervisor is up")
     with _Stopped(lab):
-        time.sleep(18)
+        go.touch()
+        asked: set[int] = set()  # one of them may ask whether the job still waits for its pre-run
+        wait_until(lambda: len(_add_asking(asked)) > 2, "Slurm is asked again", 120, pause=0.2)
     lab.wait_job(job, {"CANCELLED"}, timeout=60)
     assert "fail: <string>:1: ZeroDivisionError" in output_of_trial(lab, trial)
 
 
-def test_ctrl_c_at_any_moment_never_makes_two_jobs(lab: Lab, home: Path) -> None:
-    name = f"interrupted{time.monotonic_ns()}"
-    script = write(home, "job.sh", JOB + "echo hi\n")
-    press = (
-        "import signal, subprocess, sys, time\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "p = subprocess.Popen(['gsub', '-J', sys.argv[1], sys.argv[2], sys.argv[3]])\n"
-        "time.sleep(float(sys.argv[3])); p.send_signal(signal.SIGINT); p.wait()\n"
-    )
-    for after in ("0.13", "0.18", "0.25"):
-        before = len(ids(lab, name))
-        lab.run([sys.executable, "-c", press, name, script, after], user=ALICE, cwd=home)
-        assert len(ids(lab, name)) - before <= 1
-    lab.run(["scancel", f"--user={ALICE}"])
+def _add_asking(known: set[int]) -> set[int]:
+    """The processes of alice's that ask Slurm for something, and those seen before."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.name() in ("scontrol", "squeue", "scancel") and process.username() == ALICE:
+                known.add(process.pid)
+    return known
 
 
 class _Stopped:

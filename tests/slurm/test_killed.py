@@ -3,57 +3,83 @@
 from __future__ import annotations
 
 import json
-import os
 import random
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab
-from test_reconcile_lab import NCCL, consent, runs, site_rows, submit
-from waiting import wait_for
+from consents import consent_to_retries
+from interrupting import interrupting
+from realslurm import USERS, Lab, command_environment
+from test_reconcile_lab import NCCL, runs, site_rows, submit
+from waiting import SLOWNESS, allow, wait_until
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE, _ = USERS
-JOBS = 12
 BODY = f'[ -n "$SLURM_RESTART_COUNT" ] && exit 0; {NCCL}; exit 1'
+# Which change of Slurm by a pass, and whether before it or after it. The first change of a job is requeuehold; a pass
+# that finds some done goes on with the next.
+MOMENTS = ((1, "before"), (1, "after"), (1, "after"), (2, "before"), (2, "after"))
 
 
-def killed_pass(lab: Lab, seconds: float) -> bool:
-    """One `reconcile --once` that is killed after so long; False when it was done before."""
-    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
-    environ = {**lab.env, "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(seconds)
-    alive = process.poll() is None
-    process.kill()
-    process.wait(10)
-    return alive
+def test_a_reconciler_that_is_killed_at_its_changes_runs_every_job_again_exactly_once(lab: Lab, open_dir: Path) -> None:
+    jobs = _failed_jobs(lab, 2)
+    for number, (nth, when) in enumerate(MOMENTS):
+        folder = open_dir / str(number)
+        folder.mkdir()
+        tools = interrupting(folder, "scontrol", nth, when, signal.SIGKILL, ("requeuehold", "update", "release"))
+        assert _started_pass(lab, tools).wait(allow(60)) == -signal.SIGKILL, (nth, when)
+    _run_again_exactly_once(lab, jobs)
 
 
-def test_a_reconciler_that_is_killed_over_and_over_runs_every_job_again_exactly_once(lab: Lab) -> None:
-    jobs = [submit(lab, BODY, "--requeue", "--open-mode=append") for _ in range(JOBS)]
-    for job in jobs:
-        consent(lab, job, ALICE)
-        lab.wait_job(job, ("FAILED",), timeout=60)
-    dice = random.Random(7)
-    # From before its first read of Slurm to well into its updates.
-    kills = sum(killed_pass(lab, dice.uniform(0.15, 0.6)) for _ in range(14))
+@pytest.mark.slow
+def test_a_reconciler_that_is_killed_at_any_moment_runs_every_job_again_exactly_once(lab: Lab) -> None:
+    jobs, kills, dice = _failed_jobs(lab, 12), 0, random.Random(7)
+    for _ in range(14):
+        process = _started_pass(lab)
+        time.sleep(dice.uniform(0.15, 0.6) * SLOWNESS)  # before its first read of Slurm to well into its updates
+        kills += process.poll() is None
+        process.kill()
+        process.wait()
     assert kills >= 3
-    wait_for(lambda: _passed(lab, jobs), bool, 60, pause=0.5)
+    _run_again_exactly_once(lab, jobs)
+
+
+def _failed_jobs(lab: Lab, number: int) -> list[str]:
+    """Of an error that is worth another run; their owner agreed to that."""
+    jobs = [submit(lab, BODY, "--requeue", "--open-mode=append") for _ in range(number)]
+    consent_to_retries(lab, jobs, ALICE)
+    for job in jobs:
+        lab.wait_job(job, ("FAILED",))
+    return jobs
+
+
+def _started_pass(lab: Lab, tools: str = "") -> subprocess.Popen[bytes]:
+    """One `reconcile --once`; `tools`: a directory before the others of PATH."""
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
+    environ = {**command_environment(None), **lab.env}
+    environ["PATH"] = f"{tools}:{environ['PATH']}" if tools else environ["PATH"]
+    return subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _run_again_exactly_once(lab: Lab, jobs: list[str]) -> None:
+    def reconciled() -> bool:
+        lab.reconcile_once()
+        return all(any(run["reconciled"] for run in runs(lab, job)) for job in jobs)
+
+    wait_until(reconciled, "the first run of every job is reconciled", pause=0.5)
     for job in jobs:
         lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
-        lab.wait_job(job, ("COMPLETED",), timeout=90)
+    for job in jobs:
+        lab.wait_job(job, ("COMPLETED",))
         assert "Restarts=1 " in lab.run(["scontrol", "show", "job", job]).stdout
         actions = site_rows(lab, "SELECT verb, key, error FROM actions WHERE job_id = ?", int(job))
         done = [(row["verb"], row["key"]) for row in actions]
         assert len(done) == len(set(done)) and ("requeuehold", "") in done and ("release", "") in done
         assert {row["error"] for row in actions} <= {"", "it was requeued already"}
         told = json.loads(lab.slurmwrap("why", job, "--json", user=ALICE).stdout)
-        assert next(a["diagnosis"]["category"] for a in told["attempts"] if a["diagnosis"]) == "nccl_error"
-
-
-def _passed(lab: Lab, jobs: list[str]) -> bool:
-    lab.reconcile_once()
-    return all(any(run["reconciled"] for run in runs(lab, job)) for job in jobs)
+        categories = [one["diagnosis"]["category"] for one in told["attempts"] if one["diagnosis"]]
+        assert categories[0] == "nccl_error"

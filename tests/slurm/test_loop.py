@@ -6,17 +6,17 @@ import json
 import re
 import stat
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from realslurm import USERS, Lab
-from waiting import wait_for
+from test_reconcile_lab import judged, site, site_rows
+from waiting import allow, wait_until
 
 from slurmwrap.lab.spec import gpu_bus_id
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(300))]
 ALICE, BOB = USERS
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 GSUB = (sys.executable, "-m", "slurmwrap.cli.gsub")
@@ -37,29 +37,20 @@ def home() -> Path:
     return Path("/var/tmp", ALICE)
 
 
-def gsub(lab: Lab, name: str, body: str, *options: str, code: int = 0) -> tuple[str, str]:
+def gsub(lab: Lab, name: str, body: str, *options: str) -> tuple[str, str]:
     """(job id or "", stderr) of alice's submission of a script NAME.sbatch."""
     done = lab.run(["/usr/bin/tee", f"{name}.sbatch"], ALICE, stdin=f"#!/bin/bash\n{body}\n")
     assert done.returncode == 0, done.stderr
     done = lab.run([*GSUB, *OPTIONS, f"--output={name}-%j.out", *options, f"{name}.sbatch"], ALICE)
-    assert done.returncode == code, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     found = re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)
     return (found[1] if found else ""), done.stderr
 
 
-def told(lab: Lab, job: str, runs: int = 1, user: str = ALICE) -> dict[str, Any]:
-    """What `why --json` tells `user`, once so many runs are judged."""
-
-    def look() -> dict[str, Any]:
-        lab.reconcile_once()
-        done = lab.slurmwrap("why", job, "--json", user=user)
-        return json.loads(done.stdout) if done.returncode == 0 else {"attempts": []}
-
-    return wait_for(look, lambda now: sum(bool(a["diagnosis"]) for a in now["attempts"]) >= runs, 90, pause=0.5)
-
-
-def site(lab: Lab) -> dict[str, str]:
-    return tomllib.loads(Path(lab.env["SLURMWRAP_CONFIG"]).read_text(encoding="utf-8"))["site"]
+def told(lab: Lab, job: str, runs: int = 1) -> dict[str, Any]:
+    """What `why --json` tells alice, once so many runs are judged."""
+    assert len(judged(lab, job, how_many=runs)) >= runs
+    return json.loads(lab.slurmwrap("why", job, "--json", user=ALICE).stdout)
 
 
 def categories(story: dict[str, Any]) -> list[str]:
@@ -68,10 +59,16 @@ def categories(story: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def failed_prerun(lab_as_slurm: Lab) -> str:
-    """A 16-GPU job whose pre-run finds a bug."""
-    body = "srun python3 -c 'import secret_name_of_alice'"
-    job, _ = gsub(lab_as_slurm, "bug", body, "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--prerun=auto")
-    lab_as_slurm.wait_job(job, ("CANCELLED",), timeout=60)
+    """A 16-GPU job whose pre-run found a bug; the site knows of both."""
+    lab, body = lab_as_slurm, "srun python3 -c 'import secret_name_of_alice'"
+    job, _ = gsub(lab, "bug", body, "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--prerun=auto")
+    lab.wait_job(job, ("CANCELLED",))
+
+    def known() -> bool:
+        verdicts = judged(lab, job) and site_rows(lab, "SELECT * FROM preruns WHERE job_id = ?", int(job))
+        return bool(verdicts)
+
+    wait_until(known, "the site's reconciler knows the pre-run and judged the job", pause=0.5)
     return job
 
 
@@ -87,7 +84,7 @@ def test_a_failing_gpu_sends_the_job_elsewhere_and_drains_the_node(lab_as_slurm:
     lab = lab_as_slurm
     job, _ = gsub(lab, "fault", FAULT, "--prerun=off", "--retry")
     # RUNNING is said while the Prolog, which sets the mark in the kernel log, is still at work
-    assert wait_for((home() / f"runs-{job}").exists, bool, 60)
+    wait_until((home() / f"runs-{job}").exists, "the job runs")
     shown = lab.run(["scontrol", "show", "job", "-d", job]).stdout
     found = re.search(r"Nodes=(\w+) .*?GRES=gpu\S*\(IDX:(\d+)", shown)
     assert found, shown
@@ -115,14 +112,13 @@ def test_a_deterministic_failure_is_not_run_again_in_spite_of_consent(lab_as_slu
         ("traceback_from_crash", "stop")
     ]
     assert story["actions"] == []
-    refused, said = gsub(lab, "crash", "python3 -c 'raise KeyError(1)'", "--prerun=off", code=0)
-    assert refused, said  # the site judged it; only his own reconcile would make gsub refuse the next one
-    lab.run(["scancel", refused])
+    again, said = gsub(lab, "crash", "python3 -c 'raise KeyError(1)'", "--prerun=off")
+    assert again, said  # the site judged it; only his own reconcile would make gsub refuse the next one
+    lab.run(["scancel", again])
 
 
 def test_another_user_sees_nothing_of_it_and_the_administrators_all(lab_as_slurm: Lab, failed_prerun: str) -> None:
     lab = lab_as_slurm
-    lab.reconcile_once()
     for command in (["why", failed_prerun], ["why"], ["history"], ["report"]):
         done = lab.slurmwrap(*command, user=BOB)
         assert ALICE not in done.stdout and "secret_name" not in done.stdout + done.stderr
@@ -132,8 +128,8 @@ def test_another_user_sees_nothing_of_it_and_the_administrators_all(lab_as_slurm
 
 
 def test_the_sites_files_are_closed_and_what_is_published_is_sealed(lab_as_slurm: Lab, failed_prerun: str) -> None:
+    del failed_prerun  # there is something to seal
     lab, places = lab_as_slurm, site(lab_as_slurm)
-    told(lab, failed_prerun)
     state = Path(places["state_dir"])
     files = [state, *state.rglob("*")]
     assert {stat.S_IMODE(path.lstat().st_mode) & 0o077 for path in files} == {0}

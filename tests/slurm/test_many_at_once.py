@@ -1,4 +1,4 @@
-"""Fifty calls at once from four users, the controller restarted among them; calls that are killed at any moment.
+"""Many calls at once from four users, the controller restarted among them; calls that are killed.
 
 What Slurm has afterwards is what was told: no job lost, none submitted twice, none that waits for ever.
 """
@@ -15,21 +15,22 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from realslurm import MORE_USERS, USERS, Lab, command_environment, make_user, started
-from waiting import wait_for
+from interrupting import calls_of, interrupting
+from realslurm import MORE_USERS, USERS, Lab, command_environment, make_user
+from waiting import SLOWNESS, allow, wait_for, wait_until
 
 from slurmwrap.lab import machine, processes
 from slurmwrap.lab.layout import Layout
 from slurmwrap.store.userstate import UserState
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE = USERS[0]
-GRACE_S = 25
+GRACE_S = 10
 SCRIPT = "#!/bin/bash\n#SBATCH --mem=250 --time=5 --output=/dev/null\npython3 -c 'import sys; print(sys.argv)' $@\n"
 SWEEP = ("--nodes=2", "--gres=gpu:4")  # all of a user's wait for the pre-run of the first
 PLANNED = ("--prerun=off", "--gres=gpu:2")
@@ -55,17 +56,10 @@ class Call:
     user: str
     process: subprocess.Popen[str]
 
-    def ended(self, timeout: float) -> tuple[int, str, str]:
+    def ended(self) -> tuple[int, str, str]:
         """(exit code, stdout, stderr)."""
-        stdout, stderr = self.process.communicate(timeout=timeout)
+        stdout, stderr = self.process.communicate(timeout=allow(120))
         return self.process.returncode, stdout, stderr
-
-
-@pytest.fixture(scope="module")
-def own_lab(lab_scratch: Path) -> Iterator[Lab]:
-    """A lab whose controller may be restarted: others would miss theirs."""
-    with started(lab_scratch / "many") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -88,21 +82,17 @@ def folder(lab: Lab, user: str) -> Path:
     return path
 
 
-def call(lab: Lab, user: str, place: Path, name: str, *words: str, script: str = "train.sh") -> Call:
-    account = pwd.getpwnam(user)
-    environ = {**command_environment(user), **lab.env, "SLURMWRAP_PRERUN_GRACE_S": str(GRACE_S)}
+def call(lab: Lab, user: str, place: Path, name: str, *words: str, script: str = "train.sh", tools: str = "") -> Call:
+    """gsub as `user`; `tools`: a directory before the others of PATH."""
+    account, environ = pwd.getpwnam(user), command_environment(user)
+    path = f"{tools}:{environ['PATH']}" if tools else environ["PATH"]
+    environ = {**environ, **lab.env, "PATH": path, "SLURMWRAP_PRERUN_GRACE_S": str(GRACE_S)}
     argv = ["gsub", f"--job-name={name}", *words, script, name]
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
         cwd=place, env=environ, user=account.pw_uid, group=account.pw_gid, extra_groups=[],
     )  # fmt: skip
     return Call(name, user, process)
-
-
-def jobs(lab: Lab) -> list[Job]:
-    """All that Slurm knows."""
-    rows = lab.run(["squeue", "-h", "--states=all", "-o", "%i %j %u %T"]).stdout.splitlines()
-    return [Job(int(row[0]), row[1], row[2], row[3]) for row in map(str.split, rows)]
 
 
 def restart_controller(lab: Lab) -> None:
@@ -113,17 +103,27 @@ def restart_controller(lab: Lab) -> None:
     layout = Layout(lab.dir)
     pid = int((lab.dir / "slurmctld" / "slurmctld.pid").read_text())
     os.kill(pid, signal.SIGTERM)
-    gone = wait_for(lambda: processes.started_at(pid), lambda at: at == 0, 60, pause=0.05)
-    assert gone == 0
+    wait_until(lambda: processes.started_at(pid) == 0, "slurmctld ends")
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
-    _, process = processes.start("slurmctld", argv, layout)
+    user = None if lab.slurm_user == "root" else lab.slurm_user
+    _, process = processes.start("slurmctld", argv, layout, user=user)
     process.returncode = 0  # it lives on, and ends with its lab
 
 
-def settled(lab: Lab, timeout: float) -> list[Job]:
-    """All jobs, when none waits or runs any more."""
-    done = {"COMPLETED", "CANCELLED", "FAILED"}
-    return wait_for(lambda: jobs(lab), lambda found: bool(found) and {j.state for j in found} <= done, timeout, 0.5)
+def settled(lab: Lab, prefix: str) -> list[Job]:
+    """The jobs of that beginning of a name, when none of them waits or runs any more."""
+
+    def look() -> list[Job]:
+        shown = lab.run(["squeue", "-h", "--states=all", "-o", "%i %j %u %T"])
+        if shown.returncode:  # the controller is on its way up
+            return []
+        rows = [line.split() for line in shown.stdout.splitlines()]
+        return [Job(int(row[0]), *row[1:]) for row in rows if row[1].startswith(prefix)]
+
+    over = {"COMPLETED", "CANCELLED", "FAILED"}
+    found = wait_for(look, lambda jobs: bool(jobs) and {job.state for job in jobs} <= over, 120, pause=0.5)
+    assert {job.state for job in found} <= over, found
+    return found
 
 
 def recorded(lab: Lab, user: str) -> set[int]:
@@ -136,70 +136,96 @@ def recorded(lab: Lab, user: str) -> set[int]:
         return {row[0] for row in connection.execute("SELECT job_id FROM submissions")}
 
 
-def test_fifty_calls_of_four_users_while_the_controller_is_restarted(own_lab: Lab, four: tuple[str, ...]) -> None:
-    lab, places = own_lab, {user: folder(own_lab, user) for user in four}
-    kinds = [SWEEP] * 5 + [PLANNED] * 3 + [PASSED] * 4
-    wanted = [(user, kind) for user in four for kind in kinds] + [(four[0], PASSED), (four[1], SWEEP)]
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_calls_of_four_users_while_the_controller_is_restarted(lab: Lab, four: tuple[str, ...], times: int) -> None:
+    places = {user: folder(lab, user) for user in four}
+    wanted = [(user, kind) for user in four for kind in (SWEEP, SWEEP, PLANNED, PASSED) * times]
     random.Random(7).shuffle(wanted)
-    calls = [call(lab, user, places[user], f"m{at}", *kind) for at, (user, kind) in enumerate(wanted)]
+    prefix = f"m{times}-"
+    calls = [call(lab, user, places[user], f"{prefix}{at}", *kind) for at, (user, kind) in enumerate(wanted)]
     # some are through, some are at work, most have not begun
-    wait_for(lambda: sum(one.process.poll() is not None for one in calls), lambda ended: ended >= 8, 60, pause=0.02)
+    through = len(calls) // 5
+    wait_until(lambda: sum(one.process.poll() is not None for one in calls) >= through, "the first calls end")
     restart_controller(lab)
-    answers = {one.name: one.ended(120) for one in calls}
+    answers = {one.name: one.ended() for one in calls}
 
     told = {name: int(found[1]) for name, (_, out, _) in answers.items() if (found := TOLD.fullmatch(out))}
     for name, (code, out, err) in answers.items():
         assert (code == 0) == (name in told), (name, code, out, err)
         assert code == 0 or err, name  # who is told no id is told why
-    assert len(told) >= 40 and len(set(told.values())) == len(told)
+    assert len(told) >= through and len(set(told.values())) == len(told)
 
-    found = settled(lab, 90)
+    found = settled(lab, prefix)
     assert {job.state for job in found} == {"COMPLETED"}, found
     real = [job for job in found if not job.name.endswith(".prerun")]
     trials = [job for job in found if job.name.endswith(".prerun")]
     assert {job.name: job.id for job in real} == told
     assert len(real) == len(told)
     assert {job.name: job.user for job in real} == {one.name: one.user for one in calls if one.name in told}
-    sweeps = {f"m{at}.prerun": user for at, (user, kind) in enumerate(wanted) if kind is SWEEP}
+    sweeps = {f"{prefix}{at}.prerun": user for at, (user, kind) in enumerate(wanted) if kind is SWEEP}
     assert {job.name: job.user for job in trials}.items() <= sweeps.items()
     assert max(Counter(job.name for job in trials).values(), default=0) <= 1
 
-    planned = {f"m{at}" for at, (_, kind) in enumerate(wanted) if kind is not PASSED}
+    planned = {f"{prefix}{at}" for at, (_, kind) in enumerate(wanted) if kind is not PASSED}
     plain = {name for name, (_, _, err) in answers.items() if "submitted unchanged" in err}
-    for user in four:
+    for user in four[:2]:
         theirs = {told[one.name] for one in calls if one.user == user and one.name in planned & told.keys() - plain}
         assert recorded(lab, user) >= theirs
 
 
+# Which call of sbatch, and whether before it or after it. The first is the job's, the second its pre-run's.
+MOMENTS = ((1, "before"), (1, "after"), (2, "before"), (2, "after"))
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+QUICK = (("auto", signal.SIGKILL), ("gate", signal.SIGINT))
 
 
-@pytest.mark.parametrize("mode", ["auto", "gate"])
-@pytest.mark.parametrize("number", SIGNALS, ids=[one.name for one in SIGNALS])
-def test_a_call_that_is_killed_makes_one_job_at_most_and_none_that_waits_for_ever(
-    own_lab: Lab, mode: str, number: signal.Signals
+def _modes_and_signals(quick: Sequence[tuple[str, signal.Signals]]) -> list[object]:
+    return [
+        pytest.param(
+            mode, number, id=f"{mode}-{number.name}", marks=[] if (mode, number) in quick else pytest.mark.slow
+        )
+        for mode in ("auto", "gate")
+        for number in SIGNALS
+    ]
+
+
+@pytest.mark.parametrize(("mode", "number"), _modes_and_signals(QUICK))
+def test_a_call_that_is_killed_as_it_submits_makes_one_job_at_most_and_none_that_waits_for_ever(
+    lab: Lab, mode: str, number: signal.Signals
 ) -> None:
-    lab, dice = own_lab, random.Random(int(number))
-    place = folder(lab, ALICE)
-    calls = []
+    place, begun, tools = folder(lab, ALICE), [], []
+    for nth, when in MOMENTS:
+        tools.append(place / f"{nth}-{when}")
+        lab.run(["mkdir", tools[-1]], user=ALICE)
+        path = interrupting(tools[-1], "sbatch", nth, when, number)
+        begun.append(_call_of_its_own(lab, place, mode, f"k{mode}{number}-{nth}{when}", path))
+    _made_one_job_at_most(lab, begun, f"k{mode}{number}-", number)
+    assert [len(calls_of(tool)) >= nth for tool, (nth, _) in zip(tools, MOMENTS, strict=True)] == [True] * len(MOMENTS)
+
+
+@pytest.mark.parametrize(("mode", "number"), _modes_and_signals(()))
+def test_a_call_that_is_killed_at_any_moment_makes_one_job_at_most_and_none_that_waits_for_ever(
+    lab: Lab, mode: str, number: signal.Signals
+) -> None:
+    place, begun, dice = folder(lab, ALICE), [], random.Random(int(number))
     for at in range(6):
-        text = SCRIPT + f"# {mode} {number} {at}\n"  # each is a pre-run of its own
-        lab.run(["bash", "-c", f"cat > {place}/{at}.sh"], user=ALICE, stdin=text)
-        one = call(lab, ALICE, place, f"{mode}{number}-{at}", *SWEEP, f"--prerun={mode}", script=f"{at}.sh")
-        time.sleep(dice.uniform(0.1, 0.6))
+        begun.append(_call_of_its_own(lab, place, mode, f"r{mode}{number}-{at}"))
+        time.sleep(dice.uniform(0.1, 0.6) * SLOWNESS)
         with contextlib.suppress(ProcessLookupError):
-            one.process.send_signal(number)
-        calls.append(one)
-    answers = {one.name: one.ended(60) for one in calls}
-    mine = {name for one in answers for name in (one, f"{one}.prerun")}
-    ended = ("COMPLETED", "CANCELLED")
-    found = wait_for(
-        lambda: [job for job in jobs(lab) if job.name in mine],
-        lambda seen: {job.state for job in seen} <= set(ended),
-        GRACE_S + 60,
-        pause=0.5,
-    )
-    assert {job.state for job in found} <= set(ended), found
+            begun[-1].process.send_signal(number)
+    _made_one_job_at_most(lab, begun, f"r{mode}{number}-", number)
+
+
+def _call_of_its_own(lab: Lab, place: Path, mode: str, name: str, tools: str = "") -> Call:
+    """Of a script that no other call has: each has a pre-run."""
+    lab.run(["tee", f"{place}/{name}.sh"], user=ALICE, stdin=SCRIPT + f"# {name}\n")
+    return call(lab, ALICE, place, name, *SWEEP, f"--prerun={mode}", script=f"{name}.sh", tools=tools)
+
+
+def _made_one_job_at_most(lab: Lab, begun: list[Call], prefix: str, number: signal.Signals) -> None:
+    answers = {one.name: one.ended() for one in begun}
+    found = settled(lab, prefix)
+    assert {job.state for job in found} <= {"COMPLETED", "CANCELLED"}, found
     assert max(Counter(job.name for job in found).values(), default=0) <= 1
     for name, (code, out, err) in answers.items():
         early = code == 1 and not out and "Fatal Python error: init" in err  # Python itself had not started yet

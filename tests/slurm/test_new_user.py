@@ -1,7 +1,8 @@
 """What a new user submits on the first day: by gsub a job ends as by sbatch, or earlier and with the reason.
 
-The jobs are data (tests/data/new_user/jobs.toml). All that were selected are submitted first, each by sbatch and by
-gsub; then the tests look at how they ended. The grace is hours long here: a job that waits for it does not start.
+The jobs are data (tests/data/new_user/jobs.toml). All that were selected are submitted first; then each test looks at
+how one of them ended. `make test` submits by gsub, `make test-all` by sbatch as well. The grace is hours long here: a
+job that waits for it does not start.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import pwd
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,14 +22,15 @@ from pathlib import Path
 import pytest
 from new_user_jobs import Kind, format_table, read_kinds
 from realslurm import USERS, Lab
-from trainings import Ground, open_ground
+from trainings import PATIENT_GSUB, Ground, open_ground
+from waiting import allow, wait_for
 
 ALICE = USERS[0]
+GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
 KINDS = read_kinds()
-DEADLINE_S = 240.0
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(600))]
 _FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
-_TOOLS = ("sbatch", "gsub")
+_GRACE = {"SLURMWRAP_PRERUN_GRACE_S": "9000"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,40 +53,49 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Day:
-    """All jobs of a session, and how the user asks about them."""
+    """All jobs of a session by (name, tool), and what slurmwrap said of those by gsub afterwards."""
 
     ground: Ground
     seen: dict[tuple[str, str], Seen]
+    verdicts: dict[int, str] = field(default_factory=dict)  # of the pre-run of each job
+    pages: dict[str, str] = field(default_factory=dict)  # `why`, in one line: where it breaks lines is its own affair
 
-    def ask(self, *argv: str, folder: Path | None = None, config: dict[str, str] | None = None) -> tuple[int, str, str]:
-        """A command of the user's: exit code, stdout, stderr."""
-        home = str(self.ground.home)
-        env = {"HOME": home, "TMPDIR": str(self.ground.tmp), "SLURMWRAP_PRERUN_GRACE_S": "9000", **(config or {})}
-        done = self.ground.lab.run(argv, user=ALICE, cwd=folder or home, env=env, timeout=180)
-        return done.returncode, done.stdout, done.stderr
+    @property
+    def env(self) -> dict[str, str]:
+        return {"HOME": str(self.ground.home), "TMPDIR": str(self.ground.tmp), **_GRACE}
 
-    def why(self, name: str) -> str:
-        """`slurmwrap why` of the first job, in one line: where it breaks lines is its own affair."""
-        return " ".join(self.ask("slurmwrap", "why", str(self.seen[name, "gsub"].jobs[0]))[1].split())
+    def ask(self, *words: str) -> str:
+        """What a command of slurmwrap tells the user."""
+        argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *words]
+        return self.ground.lab.run(argv, user=ALICE, env=self.env).stdout
+
+    def note_answers(self) -> None:
+        """What the table names something of."""
+        rows = json.loads(self.ask("prerun", "list", "--all", "--json"))["rows"]
+        self.verdicts.update({row["job_id"]: row["verdict"] for row in rows if row["job_id"] and row["verdict"]})
+        for (name, tool), one in self.seen.items():
+            if tool == "gsub" and one.jobs and (one.kind.why or one.kind.why_not):
+                self.pages[name] = " ".join(self.ask("why", str(one.jobs[0])).split())
 
 
 @pytest.fixture(scope="module")
 def day(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Day]:
     """The jobs of the tests that were selected, at their end; the site's reconciler has seen them."""
-    names = {item.callspec.params["name"] for item in request.session.items if _is_row(item, request.path)}
+    here = [item for item in request.session.items if item.path == request.path]
+    chosen = {item.callspec.params["job"] for item in here if hasattr(item, "callspec")}
     lab.clear(ALICE)
     ground = open_ground(lab, ALICE, "auto", [])
     today = Day(ground=ground, seen={})
-    for name in sorted(KINDS.keys() & names, key=_comes_late):
-        for tool in _TOOLS:
-            today.seen[name, tool] = Seen(kind=KINDS[name], tool=tool, folder=ground.home / name / tool)
-            _lay_out(today.seen[name, tool])
+    for name, tool in sorted(chosen, key=_turn):
+        today.seen[name, tool] = Seen(kind=KINDS[name], tool=tool, folder=ground.home / name / tool)
+        _lay_out(today.seen[name, tool])
     with ThreadPoolExecutor((os.cpu_count() or 2) + 1) as pool:
         calls = [pool.submit(_submit, today, one) for one in today.seen.values()]
-        _wait_for_ends(today)
+        wait_for(lambda: _still_open(today), lambda left: not left, 300, pause=1.0)
         for call in calls:
             call.result()
     lab.reconcile_once()
+    today.note_answers()
     for one in today.seen.values():  # shown by `pytest -rP`: the figures of the page's last column
         print(f"{one.kind.job:70} {one.tool:6} {one.ends:30} {one.after_s:5.0f} s")
     yield today
@@ -91,13 +103,10 @@ def day(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Day]:
     ground.close()
 
 
-def _comes_late(name: str) -> tuple[bool, int]:
-    """What lasts longest comes first."""
-    return not (KINDS[name].hurry or KINDS[name].config), list(KINDS).index(name)
-
-
-def _is_row(item: pytest.Item, path: Path) -> bool:
-    return item.path == path and "name" in getattr(getattr(item, "callspec", None), "params", {})
+def _turn(job: tuple[str, str]) -> tuple[bool, bool, int]:
+    """First what needs a free GPU at once, then what lasts longest."""
+    kind = KINDS[job[0]]
+    return kind.prerun != "none", not (kind.hurry or kind.config), list(KINDS).index(job[0])
 
 
 def _lay_out(seen: Seen) -> None:
@@ -109,25 +118,28 @@ def _lay_out(seen: Seen) -> None:
 
 
 def _submit(today: Day, seen: Seen) -> None:
-    for words in seen.kind.submit:
-        typed = [seen.tool, *words.format(*seen.jobs).split()]
+    for line in seen.kind.submit:
+        words = line.format(*seen.jobs)
+        ours = PATIENT_GSUB if seen.kind.says else GSUB
+        typed = [*(ours if seen.tool == "gsub" else ["sbatch"]), *words.split()]
         if seen.kind.inside:  # at a terminal of its own
-            typed = ["script", "-qec", f"srun -n1 --mem=300 --pty {' '.join(typed)}", "/dev/null"]
-        code, stdout, stderr = today.ask(*typed, folder=seen.folder, config=dict(seen.kind.config))
-        seen.stderr += stdout + stderr if seen.kind.inside else stderr
-        if code:
+            typed = ["script", "-qec", f"srun -n1 --mem=300 --pty {seen.tool} {words}", "/dev/null"]
+        env = {**today.env, **seen.kind.config}
+        done = today.ground.lab.run(typed, user=ALICE, cwd=seen.folder, env=env, timeout=180)
+        seen.stderr += done.stdout + done.stderr if seen.kind.inside else done.stderr
+        if done.returncode:
             seen.ends, seen.over = "REFUSED", True
             return
-        seen.jobs.append(int(re.findall(r"Submitted batch job (\d+)\s", stdout)[0]))
+        seen.jobs.append(int(re.findall(r"Submitted batch job (\d+)\s", done.stdout)[0]))
 
 
-def _wait_for_ends(today: Day) -> None:
-    until = time.monotonic() + DEADLINE_S
-    while (open_ones := [one for one in today.seen.values() if not one.over]) and time.monotonic() < until:
-        tasks = _tasks(today.ground.lab)
-        for one in open_ones:
+def _still_open(today: Day) -> list[Seen]:
+    """Those that have not ended at the last of these looks."""
+    tasks = _tasks(today.ground.lab)
+    for one in today.seen.values():
+        if not one.over:
             _look(today.ground.lab, one, [task for job in tuple(one.jobs) for task in tasks.get(job, [])])
-        time.sleep(0.2)
+    return [one for one in today.seen.values() if not one.over]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,60 +205,34 @@ def _output(seen: Seen) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def _rows(*fields: str) -> list[object]:
-    """The kinds that say something of one of these fields."""
-    return [
-        pytest.param(name, marks=[pytest.mark.torch] if kind.torch else [])
-        for name, kind in KINDS.items()
-        if any(getattr(kind, one) for one in fields)
-    ]
+def _jobs(tool: str, names: tuple[str, ...] = tuple(KINDS)) -> list[object]:
+    marks = {name: [pytest.mark.torch] if KINDS[name].torch else [] for name in names}
+    return [pytest.param((name, tool), id=name, marks=marks[name]) for name in names]
 
 
-@pytest.mark.parametrize("name", _rows("gsub"))
-def test_a_job_ends_as_the_table_says(day: Day, name: str) -> None:
-    plain, ours, kind = day.seen[name, "sbatch"], day.seen[name, "gsub"], KINDS[name]
-    assert (plain.ends, ours.ends) == (kind.sbatch, kind.gsub), f"{ours.stderr}\n{_output(ours) if ours.jobs else ''}"
+@pytest.mark.parametrize("job", _jobs("gsub"))
+def test_a_job_by_gsub_ends_is_warned_of_and_explained_as_the_table_says(day: Day, job: tuple[str, str]) -> None:
+    seen, kind = day.seen[job], KINDS[job[0]]
+    assert seen.ends == kind.gsub, f"{seen.stderr}\n{_output(seen) if seen.jobs else ''}"
+    said = " ".join(seen.stderr.split())
+    assert [phrase for phrase in kind.says if not re.search(phrase, said)] == [], said
+    assert not kind.prerun or day.verdicts.get(seen.jobs[0], "none") == kind.prerun
+    page = day.pages.get(job[0], "")
+    assert [phrase for phrase in kind.why if not re.search(phrase, page)] == [], page
+    assert [phrase for phrase in kind.why_not if re.search(phrase, page)] == [], page
 
 
-@pytest.fixture(scope="module")
-def verdicts(day: Day) -> dict[int, str]:
-    """What the pre-run of each job said; "none" where there is none yet."""
-    rows = json.loads(day.ask("slurmwrap", "prerun", "list", "--all", "--json")[1])["rows"]
-    return {row["job_id"]: row["verdict"] or "none" for row in rows if row["job_id"]}
+@pytest.mark.slow
+@pytest.mark.parametrize("job", _jobs("sbatch"))
+def test_a_job_by_sbatch_ends_as_the_table_says(day: Day, job: tuple[str, str]) -> None:
+    assert day.seen[job].ends == KINDS[job[0]].sbatch
 
 
-@pytest.mark.parametrize("name", _rows("prerun"))
-def test_its_pre_run_says_what_the_table_says(day: Day, verdicts: dict[int, str], name: str) -> None:
-    assert verdicts.get(day.seen[name, "gsub"].jobs[0], "none") == KINDS[name].prerun
-
-
-@pytest.mark.parametrize("name", _rows("says"))
-def test_gsub_warns_at_submission(day: Day, name: str) -> None:
-    said = " ".join(day.seen[name, "gsub"].stderr.split())
-    assert [phrase for phrase in KINDS[name].says if not re.search(phrase, said)] == [], said
-
-
-@pytest.fixture(scope="module")
-def pages(day: Day) -> dict[str, str]:
-    """What `slurmwrap why` says of each job for which the table names something."""
-    asked = [name for (name, tool), one in day.seen.items() if tool == "gsub" and one.jobs]
-    asked = [name for name in asked if KINDS[name].why or KINDS[name].why_not]
-    with ThreadPoolExecutor(os.cpu_count() or 2) as pool:
-        return dict(zip(asked, pool.map(day.why, asked), strict=True))
-
-
-@pytest.mark.parametrize("name", _rows("why", "why_not"))
-def test_why_names_the_cause(pages: dict[str, str], name: str) -> None:
-    page = pages[name]
-    assert [phrase for phrase in KINDS[name].why if not re.search(phrase, page)] == [], page
-    assert [phrase for phrase in KINDS[name].why_not if re.search(phrase, page)] == [], page
-
-
-@pytest.mark.parametrize("name", ["home_checkpoints"])
-def test_a_pre_run_leaves_no_checkpoint_in_the_home(day: Day, name: str) -> None:
-    jobs = {job for tool in _TOOLS for job in day.seen[name, tool].jobs}
-    left = list(day.ground.home.glob("new_user_*.pt"))
-    assert {int(re.findall(r"\d+", path.name)[0]) for path in left} == jobs
+@pytest.mark.parametrize("job", _jobs("gsub", ("home_checkpoints",)))
+def test_a_pre_run_leaves_no_checkpoint_in_the_home(day: Day, job: tuple[str, str]) -> None:
+    jobs = {number for (name, _), one in day.seen.items() if name == job[0] for number in one.jobs}
+    left = {int(re.findall(r"\d+", path.name)[0]) for path in day.ground.home.glob("new_user_*.pt")}
+    assert left == jobs
 
 
 def test_the_documentation_holds_the_table() -> None:
