@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab
-from test_reconcile_lab import site
+from site_records import site
 from waiting import wait_for, wait_until
 
 from slurmwrap.retry.attempt import AttemptRecord

@@ -18,9 +18,8 @@ from typing import Any
 
 import psutil
 import pytest
-from consents import consent_to_retries
 from realslurm import USERS, Lab, started
-from test_reconcile_lab import site_rows
+from site_records import consent_to_retries, site_rows
 from waiting import allow, wait_for, wait_until
 
 from slurmwrap.lab.layout import Layout

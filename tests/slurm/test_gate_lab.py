@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab, started
-from test_reconcile_lab import site_rows
+from site_records import site_rows
 from waiting import wait_for
 
 from slurmwrap.host import hookfiles

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab, started
-from test_reconcile_lab import consent, site, site_rows, submit
+from site_records import consent_to_retries, site, site_rows, submit_script
 from waiting import wait_for
 
 pytestmark = pytest.mark.lab
@@ -48,8 +48,8 @@ def test_a_file_system_that_is_away_is_one_incident(own_lab: Lab, scratch: Path)
     for number, user in enumerate((ALICE, BOB, ALICE, BOB, ALICE)):
         error = f"OSError: [Errno 5] Input/output error: '{scratch}/{user}/data.pt'"
         body = f'echo "{error}" >&2; exit 1'
-        job = submit(lab, body, "--requeue", "--open-mode=append", f"--nodelist=n{number + 1}", user=user)
-        consent(lab, job, user)
+        job = submit_script(lab, body, "--requeue", "--open-mode=append", f"--nodelist=n{number + 1}", user=user)
+        consent_to_retries(lab, [job], user)
         jobs.append(job)
     for job in jobs:
         lab.wait_job(job, ENDED)

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from consents import consent_to_retries
 from interrupting import interrupting
 from realslurm import USERS, Lab, command_environment
-from test_reconcile_lab import NCCL, runs, site_rows, submit
+from site_records import consent_to_retries, runs, site_rows
+from test_reconcile_lab import NCCL, submit
 from waiting import SLOWNESS, allow, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from realslurm import USERS, Lab
-from test_reconcile_lab import judged, site, site_rows
+from site_records import judged, site, site_rows
 from waiting import allow, wait_until
 
 from slurmwrap.lab.spec import gpu_bus_id

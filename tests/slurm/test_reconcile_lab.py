@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
-import sqlite3
 import subprocess
 import sys
-import time
-import tomllib
 import uuid
 from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab
+from site_records import judged, runs, site, site_rows, submit_script
 from waiting import allow, wait_for
 
-from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.host.lock import held
 from slurmwrap.lab.spec import gpu_bus_id
 from slurmwrap.prerun.inputs import digest
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.plain import to_plain
 
 pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
@@ -30,16 +24,6 @@ FINAL = ("COMPLETED", "FAILED", "OUT_OF_MEMORY", "CANCELLED", "TIMEOUT", "NODE_F
 BUG = "python3 -c 'raise AssertionError(\"no\")'"
 NCCL = "echo 'torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error' >&2"
 XID_79 = f"NVRM: Xid (PCI:{gpu_bus_id(3).rpartition('.')[0]}): 79, pid=4711, name=python, GPU has fallen off the bus."
-SEAL = """
-import json, sys
-from pathlib import Path
-from slurmwrap.diagnosis.observation import Observation
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.leave import write_sealed
-for note in json.load(sys.stdin):
-    write_sealed(Path(sys.argv[1]), from_plain(Observation, note), socket=sys.argv[2])
-"""
-QUICK = ("--mem=200", "--gres=gpu:1", "--partition=gpu")
 
 
 @pytest.fixture(scope="module")
@@ -48,57 +32,8 @@ def lab(lab_as_slurm: Lab) -> Lab:
     return lab_as_slurm
 
 
-def site_rows(lab: Lab, query: str, *values: object) -> list[dict[str, object]]:
-    """Rows of the site's database, read only."""
-    state = site(lab)["state_dir"]
-    connection = sqlite3.connect(f"file:{state}/site.db?mode=ro", uri=True)
-    connection.row_factory = sqlite3.Row
-    try:
-        return [dict(row) for row in connection.execute(query, values)]
-    finally:
-        connection.close()
-
-
-def runs(lab: Lab, job_id: int | str) -> list[dict[str, object]]:
-    return site_rows(lab, "SELECT * FROM attempts WHERE job_id = ? ORDER BY submit_time", int(job_id))
-
-
-def judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict[str, object]]:
-    """Reconciles until so many runs of each job are judged; those of the last one."""
-
-    def look() -> list[list[dict[str, object]]]:
-        lab.reconcile_once()
-        return [[run for run in runs(lab, job) if run["diagnosis_category"]] for job in jobs]
-
-    return wait_for(look, lambda found: min(map(len, found)) >= how_many, timeout=60, pause=0.5)[-1]
-
-
-def site(lab: Lab) -> dict[str, str]:
-    """The lab's configuration as the site's own tables have it."""
-    return tomllib.loads(Path(lab.env["SLURMWRAP_CONFIG"]).read_text(encoding="utf-8"))["site"]
-
-
-def consent(lab: Lab, *jobs: str) -> None:
-    """What gsub --retry reports, sealed by alice herself."""
-    notes = []
-    for job in map(int, jobs):
-        record = Submission(
-            cluster=lab.cluster, job_id=job, uid=pwd.getpwnam(ALICE).pw_uid, user=ALICE, at=time.time(), retry=True,
-            output_appends=True,
-        )  # fmt: skip
-        note = Observation(
-            nonce=uuid.uuid4().hex, cluster=record.cluster, job_id=job, context=Context.SUBMIT, at=record.at,
-            facts={"submission": to_plain(record)},
-        )  # fmt: skip
-        notes.append(to_plain(note))
-    argv = [sys.executable, "-c", SEAL, site(lab)["spool"], site(lab)["munge_socket"]]
-    done = lab.run(argv, ALICE, stdin=json.dumps(notes))
-    assert done.returncode == 0, done.stderr
-
-
 def submit(lab: Lab, body: str, *options: str, user: str = ALICE) -> str:
-    home = pwd.getpwnam(user).pw_dir
-    return lab.submit(*QUICK, f"--output={home}/rec-%j.out", *options, user=user, script=f"#!/bin/bash\n{body}\n")
+    return submit_script(lab, body, *options, user=user)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +61,7 @@ def jobs(lab: Lab, data: Path) -> dict[str, str]:
         "cancelled": submit(lab, "sleep 3600", "--requeue"),
         "requeued": submit(lab, "sleep 3600", "--requeue"),
     }
-    consent(lab, found["an array"], found["memory"], found["cancelled"], found["requeued"])
+    consent_to_retries(lab, [found[name] for name in ("an array", "memory", "cancelled", "requeued")], ALICE)
     running = ("cancelled", "requeued")
     for name in running:
         lab.wait_job(found[name], ("RUNNING",))
@@ -228,7 +163,7 @@ echo fine"""
 
 def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) -> None:
     job = submit(lab, _FAULT, "--requeue", "--gres=gpu:8", "--open-mode=append")
-    consent(lab, job)
+    consent_to_retries(lab, [job], ALICE)
     # RUNNING is said while the Prolog, which sets the mark in the kernel log, is still at work
     assert wait_for(Path("/var/tmp", ALICE, f"runs-{job}").exists, bool, 60)
     node = lab.run(["squeue", "-h", "-o", "%N", "-j", job]).stdout.strip()

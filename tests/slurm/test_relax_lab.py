@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import sys
@@ -14,28 +13,17 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab, need_accounting, started
-from test_reconcile_lab import cluster_of, site, site_rows
+from site_records import report_submissions, site_rows
 from waiting import wait_for
 
 from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
 from slurmwrap.placement.plan import Level, PlacementPlan
 from slurmwrap.retry.submission import Submission
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.store.plain import to_plain
 
 pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
-SEAL = """
-import json, sys
-from pathlib import Path
-from slurmwrap.diagnosis.observation import Observation
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.leave import write_sealed
-for note in json.load(sys.stdin):
-    write_sealed(Path(sys.argv[1]), from_plain(Observation, note), socket=sys.argv[2])
-"""
 PROBE = """#!/bin/bash
 echo "job $SLURM_CPUS_PER_TASK $SLURM_MEM_PER_NODE $SLURM_JOB_CPUS_PER_NODE $SLURM_JOB_NUM_NODES"
 srun -Q true
@@ -74,21 +62,10 @@ def submit(lab: Lab, directory: Path, *options: str, user: str = ALICE) -> str:
 
 def tell(lab: Lab, jobs: dict[str, PlacementPlan], shape: ResourceShape = SHAPE, user: str = ALICE) -> None:
     """What gsub reports of them, sealed by the user himself."""
-    cluster, uid = cluster_of(lab), pwd.getpwnam(user).pw_uid
-    notes = []
-    for job, plan in jobs.items():
-        record = Submission(
-            cluster=cluster, job_id=int(job), uid=uid, user=user, at=time.time(), plan=asdict(plan), shape=shape,
-            tune=True, place=True,
-        )  # fmt: skip
-        facts = {"submission": to_plain(record)}
-        note = Observation(
-            nonce=uuid.uuid4().hex, cluster=cluster, job_id=int(job), context=Context.SUBMIT, at=record.at, facts=facts
-        )
-        notes.append(to_plain(note))
-    argv = [sys.executable, "-c", SEAL, site(lab)["spool"], site(lab)["munge_socket"]]
-    done = lab.run(argv, user, stdin=json.dumps(notes))
-    assert done.returncode == 0, done.stderr
+    uid = pwd.getpwnam(user).pw_uid
+    told = {"uid": uid, "user": user, "at": time.time(), "shape": shape, "tune": True, "place": True}
+    plans = [Submission(cluster=lab.cluster, job_id=int(job), plan=asdict(plan), **told) for job, plan in jobs.items()]
+    report_submissions(lab, plans, user)
 
 
 def reconcile(lab: Lab, **settings: object) -> None:
