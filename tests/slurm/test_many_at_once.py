@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from interrupting import calls_of, interrupting
-from realslurm import MORE_USERS, USERS, Lab, command_environment, make_user
+from realslurm import MORE_USERS, USERS, Lab, command_environment, living, make_user
 from waiting import SLOWNESS, allow, wait_for, wait_until
 
 from slurmwrap.lab import machine, processes
@@ -113,16 +113,16 @@ def restart_controller(lab: Lab) -> None:
 def settled(lab: Lab, prefix: str) -> list[Job]:
     """The jobs of that beginning of a name, when none of them waits or runs any more."""
 
-    def look() -> list[Job]:
+    def look() -> list[Job] | None:
         shown = lab.run(["squeue", "-h", "--states=all", "-o", "%i %j %u %T"])
         if shown.returncode:  # the controller is on its way up
-            return []
+            return None
         rows = [line.split() for line in shown.stdout.splitlines()]
         return [Job(int(row[0]), *row[1:]) for row in rows if row[1].startswith(prefix)]
 
     over = {"COMPLETED", "CANCELLED", "FAILED"}
-    found = wait_for(look, lambda jobs: bool(jobs) and {job.state for job in jobs} <= over, 120, pause=0.5)
-    assert {job.state for job in found} <= over, found
+    found = wait_for(look, lambda jobs: jobs is not None and {job.state for job in jobs} <= over, 120, pause=0.5)
+    assert found is not None and {job.state for job in found} <= over, found
     return found
 
 
@@ -224,6 +224,7 @@ def _call_of_its_own(lab: Lab, place: Path, mode: str, name: str, tools: str = "
 
 def _made_one_job_at_most(lab: Lab, begun: list[Call], prefix: str, number: signal.Signals) -> None:
     answers = {one.name: one.ended() for one in begun}
+    wait_until(lambda: not living(prefix, ALICE), "what they started ends: an sbatch outlives its gsub")
     found = settled(lab, prefix)
     assert {job.state for job in found} <= {"COMPLETED", "CANCELLED"}, found
     assert max(Counter(job.name for job in found).values(), default=0) <= 1
