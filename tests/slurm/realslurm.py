@@ -94,7 +94,7 @@ class Lab:
     def wait_job(self, job_id: str | int, states: Collection[str] = ("COMPLETED",), timeout: float = 90.0) -> str:
         """Until all tasks of a job are in one of `states`; returns the first one's. Fails after `timeout` s."""
         wanted = {states} if isinstance(states, str) else set(states)
-        seen = wait_for(lambda: self.states(job_id), lambda now: bool(now) and set(now) <= wanted, timeout)
+        seen = wait_for(lambda: self.states(job_id), lambda now: bool(now) and set(now) <= wanted, timeout, pause=0.2)
         if not seen or not set(seen) <= wanted:
             record = self.run(["scontrol", "show", "job", str(job_id)]).stdout
             output = Path((re.findall(r"StdOut=(\S+)", record) or ["/dev/null"])[0])

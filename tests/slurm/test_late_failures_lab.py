@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab, run_as
+from waiting import wait_until
 
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]
@@ -67,12 +68,14 @@ def test_a_run_that_completed_with_an_error_is_told_apart_and_a_late_one_can_be_
     assert "NEXT Nothing: it completed." in told["sound"]
     assert "late.py:4: NameError: name 'args' is not defined" in told["late"].partition("gsub had warned")[2]
     assert "It failed after step 119: this pre-run goes that far." in told["late"]
-    history = lab.slurmwrap("history", user=ALICE).stdout.splitlines()
-    rows = {name: next(line for line in history if line.startswith(jobs[name])) for name in jobs}
-    assert {name: "completed, error" in row for name, row in rows.items()} == {
-        **dict.fromkeys(("crash", "nan"), True),
-        **dict.fromkeys(("late", "sound"), False),
-    }
+
+    def completed_with_error() -> set[str]:
+        lab.reconcile_once()
+        history = lab.slurmwrap("history", user=ALICE).stdout.splitlines()
+        rows = {name: next(line for line in history if line.startswith(jobs[name])) for name in jobs}
+        return {name for name, row in rows.items() if "completed, error" in row}
+
+    wait_until(lambda: completed_with_error() == {"crash", "nan"}, "history shows what both logs say", pause=0.5)
     found = json.loads(lab.slurmwrap("history", "--json", user=ALICE).stdout)
     kept = {run["address"]: run for run in found["runs"]}
     assert kept[jobs["crash"]]["diagnosis"]["category"] == "completed_with_error"
@@ -93,6 +96,7 @@ def test_a_pre_run_goes_on_until_the_step_that_is_asked_for(lab: Lab, work: Path
     assert (verdict["verdict"], verdict["steps"]) == ("pass", 7), said
     assert "the pre-run goes on until step 7, for " in said
     trial = said.partition("is job ")[2].split()[0]
+    lab.reconcile_once()
     page = why(lab, trial)
     assert f"Job {trial} steps.sbatch of {ALICE}, 1 GPU, pre-run ended " in page
     assert str(work / "steps.sbatch") in page or f"steps.sbatch in {work}" in page

@@ -15,13 +15,13 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from interrupting import calls_of, interrupting
-from realslurm import MORE_USERS, USERS, Lab, command_environment, living, make_user
+from realslurm import MORE_USERS, USERS, Lab, command_environment, living, make_user, started
 from waiting import SLOWNESS, allow, wait_for, wait_until
 
 from slurmwrap.lab import machine, processes
@@ -60,6 +60,13 @@ class Call:
         """(exit code, stdout, stderr)."""
         stdout, stderr = self.process.communicate(timeout=allow(120))
         return self.process.returncode, stdout, stderr
+
+
+@pytest.fixture(scope="module")
+def lab(lab_scratch: Path) -> Iterator[Lab]:
+    """One of its own: a slurmctld 22.05 that was restarted while jobs ran may believe for ever that GPUs are in use."""
+    with started(lab_scratch / "many", "--nodes", "4") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

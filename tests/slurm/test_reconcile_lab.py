@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab
-from site_records import judged, runs, site, site_rows, submit_script
+from site_records import consent_to_retries, judged, runs, site, site_rows, submit_script
 from waiting import allow, wait_for
 
 from slurmwrap.host.lock import held
