@@ -20,7 +20,7 @@ pytest_plugins = ["session_hooks"]
 
 # The same examples every time, so that a run says something about the change and not about luck. `make fuzz` looks
 # for new ones.
-settings.register_profile("repeatable", max_examples=150, deadline=None, derandomize=True)
+settings.register_profile("repeatable", max_examples=75, deadline=None, derandomize=True)
 settings.register_profile("search", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

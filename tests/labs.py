@@ -161,9 +161,8 @@ def _why_no_lab() -> str:
 
 
 def _why_users_cannot_run() -> str:
-    try:
-        done = run_as(USERS[0], [sys.executable, "-c", "import slurmwrap"])
-    except PermissionError:
+    done = run_as(USERS[0], [sys.executable, "-c", "import slurmwrap"])
+    if done.returncode == 126:
         return f"ordinary users cannot execute {sys.executable}: open the directories above it (chmod o+x)"
     return f"ordinary users cannot import slurmwrap with {sys.executable}: {done.stderr}" if done.returncode else ""
 

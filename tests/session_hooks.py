@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from _pytest.assertion import rewrite
 from realslurm import Lab
 from waiting import allow
 
@@ -43,9 +44,37 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = allow(_TEST_TIMEOUT_S)
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         shutil.rmtree(LOGS, ignore_errors=True)
-        # Commands that tests start write no bytecode (ordinary users could not): without it each would compile anew.
-        compileall.compile_dir(str(ROOT / "slurmwrap"), quiet=2)
+        _compile_once(config)
         config.pluginmanager.register(Progress(config), "progress")
+
+
+def _compile_once(config: pytest.Config) -> None:
+    """Write the bytecode of the package, and of the tests as pytest rewrites them.
+
+    Else each worker rewrites all tests, and each command that a test starts compiles the package: in a fresh clone
+    always, and always where PYTHONDONTWRITEBYTECODE is set. pytest has no public function for it: without the ones
+    used here the session is slower, and no worse.
+    """
+    files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("tests/**/conftest.py")]
+    cores = len(os.sched_getaffinity(0))
+    children = []
+    for number in range(cores):
+        if child := os.fork():
+            children.append(child)
+            continue
+        with contextlib.suppress(Exception):
+            if number == 0:
+                compileall.compile_dir(str(ROOT / "slurmwrap"), quiet=2)
+            state = config.stash[rewrite.assertstate_key]
+            for file in files[number::cores]:
+                cached = rewrite.get_cache_dir(file) / (file.stem + rewrite.PYC_TAIL)
+                if rewrite._read_pyc(file, cached) is None:
+                    cached.parent.mkdir(exist_ok=True)
+                    stamp, code = rewrite._rewrite_test(file, config)
+                    rewrite._write_pyc(state, code, stamp, cached)
+        os._exit(0)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -43,7 +43,7 @@ def allow(seconds: float) -> float:
     return seconds * SLOWNESS
 
 
-def wait_for(look: Callable[[], T], good: Callable[[T], bool], timeout: float, pause: float = 0.1) -> T:
+def wait_for(look: Callable[[], T], good: Callable[[T], bool], timeout: float, pause: float = 0.25) -> T:
     """Look until what is seen is good or `allow(timeout)` seconds are over; return what was seen last."""
     deadline = time.monotonic() + allow(timeout)
     while not good(seen := look()) and time.monotonic() < deadline:

@@ -7,7 +7,7 @@ from doc_run import TUTORIAL, wrong_on
 from doc_session import Session
 from waiting import allow
 
-pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.timeout(allow(420))]
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(allow(420))]
 
 
 def test_the_commands_of_the_tutorial_do_what_it_says(session: Session) -> None:

@@ -34,6 +34,7 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 USERS = (f"swtest-alice{WORKER}", f"swtest-bob{WORKER}")
 MORE_USERS = (f"swtest-carol{WORKER}", f"swtest-dave{WORKER}")  # make_user makes them; they go with the others
 SCRATCH = Path("/var/tmp")  # not /tmp: pytest's own directories there are closed to other users
+_SETPRIV = shutil.which("setpriv") or "/usr/bin/setpriv"
 _PATH = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -157,10 +158,11 @@ def run_as(
     if readypython.can_fork(words, environ):
         whose = readypython.Account(uid=account.pw_uid, gid=account.pw_gid) if user else None
         return readypython.run(words, environ, str(cwd or home), whose, stdin, allow(timeout))
-    identity = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if user else {}
+    if user:  # not subprocess's user=: with it Python 3.11 forks all of pytest's memory instead of using vfork
+        words = [_SETPRIV, f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--", *words]
     return subprocess.run(
         words, input=stdin, capture_output=True, text=True, errors="replace", timeout=allow(timeout),
-        cwd=cwd or home, env=environ, check=False, **identity,
+        cwd=cwd or home, env=environ, check=False,
     )  # fmt: skip
 
 

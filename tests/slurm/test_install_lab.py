@@ -225,6 +225,7 @@ def own_copy(site: Site) -> Iterator[Path]:
     site.lab.run(["scontrol", "reconfigure"])
 
 
+@pytest.mark.slow
 def test_a_node_with_a_slurm_conf_of_its_own_is_named_and_never_loses_what_it_still_runs(
     site: Site, own_copy: Path
 ) -> None:

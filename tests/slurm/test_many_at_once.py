@@ -183,7 +183,7 @@ def test_calls_of_four_users_while_the_controller_is_restarted(lab: Lab, four: t
 # Which call of sbatch, and whether before it or after it. The first is the job's, the second its pre-run's.
 MOMENTS = ((1, "before"), (1, "after"), (2, "before"), (2, "after"))
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-QUICK = (("auto", signal.SIGKILL), ("gate", signal.SIGINT))
+QUICK = (("auto", signal.SIGKILL),)
 
 
 def _modes_and_signals(quick: Sequence[tuple[str, signal.Signals]]) -> list[object]:

@@ -25,7 +25,7 @@ def _params() -> list[object]:
         missing = mutant.training.missing
         marks = [] if mutant.quick else [pytest.mark.slow]
         marks += [pytest.mark.frameworks] if mutant.training.needs else []
-        marks += [pytest.mark.skip(reason=f"not installed: {', '.join(missing)} (make scripts)")] if missing else []
+        marks += [pytest.mark.skip(reason=f"not installed: {', '.join(missing)} (make test-slow)")] if missing else []
         found.append(pytest.param(name, id=name, marks=marks))
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from asked import slurmwrap
 from realslurm import USERS, Lab
-from waiting import wait_for
+from waiting import wait_for, wait_until
 
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -85,7 +85,8 @@ def test_why_and_history_look_before_they_say_none(lab: Lab, home: Path) -> None
     job = lab.submit("--mem=100", "--wrap=python3 late.py", user=ALICE, cwd=home)
     lab.wait_job(job, {"FAILED"})
     assert ask("why")[0].startswith(f"Job {job} wrap\n")
-    assert re.search(rf"^{job} +wrap .* error in the prog", ask("history")[0], re.MULTILINE)
+    row = re.compile(rf"^{job} +wrap .* error in the prog", re.MULTILINE)
+    wait_until(lambda: row.search(ask("history")[0]), "history has looked")  # it says so where Slurm answers too late
 
     away = {"SLURM_CONF": "/nonexistent/slurm.conf"}
     stored, noted = ask("history", **away)

@@ -51,7 +51,7 @@ def _marks(training: Training, overlay: str) -> list[pytest.MarkDecorator]:
     slow = [] if training.quick and overlay == "auto" else [pytest.mark.slow]
     needs = [pytest.mark.frameworks] if training.needs else []
     missing = training.missing
-    skip = [pytest.mark.skip(reason=f"not installed: {', '.join(missing)} (make scripts)")] if missing else []
+    skip = [pytest.mark.skip(reason=f"not installed: {', '.join(missing)} (make test-slow)")] if missing else []
     return [*slow, *needs, *skip]
 
 
