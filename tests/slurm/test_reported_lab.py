@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from asked import slurmwrap
 from realslurm import USERS, Lab
-from waiting import wait_for, wait_until
+from waiting import wait_for
 
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -86,7 +86,9 @@ def test_why_and_history_look_before_they_say_none(lab: Lab, home: Path) -> None
     lab.wait_job(job, {"FAILED"})
     assert ask("why")[0].startswith(f"Job {job} wrap\n")
     row = re.compile(rf"^{job} +wrap .* error in the prog", re.MULTILINE)
-    wait_until(lambda: row.search(ask("history")[0]), "history has looked")  # it says so where Slurm answers too late
+    # COLUMNS: rows of other tests' jobs make the columns before it wide
+    history = ask("history", COLUMNS="200")[0]
+    assert row.search(history), history
 
     away = {"SLURM_CONF": "/nonexistent/slurm.conf"}
     stored, noted = ask("history", **away)
