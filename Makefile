@@ -64,7 +64,7 @@ docs: setup ## the documentation as a site in build/docs; a broken link or ancho
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict -f .mkdocs.yml
 	@echo "build/docs/index.html"
 
-docs-test: setup ## every command of the documentation and of the help texts, run on a real Slurm (slow; make test runs the pages')
+docs-test: setup ## every command of the documentation and of the help texts, run on a real Slurm (slow; make test runs README's)
 	@$(ROOT) $(PY) -m pytest $(PARALLEL) tests/docs
 
 GENERATED = configuration_page doctor_page docs_formulas option_table report_schema list_schemas docs_reference docs_man docs_pictures
