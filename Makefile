@@ -19,7 +19,7 @@ demo: setup ## one job, all the way, on a real Slurm of 8 nodes with 8 GPUs each
 # Workers follow the cores and the memory (tests/session_hooks.py); files with slow tests are begun first.
 PARALLEL = -q -n auto --dist loadfile --no-loadscope-reorder
 SELECTED = $(PARALLEL) -m "not slow and not frameworks and not callers and not packages"
-test: setup ## what every change must pass: a real Slurm, root and two ordinary users (5 minutes on 2 cores)
+test: setup ## what every change must pass: a real Slurm, root and two ordinary users (about 5 minutes on 2 cores)
 	@$(ROOT) $(PY) -m pytest $(SELECTED)
 
 test-all: test test-slow callers accounting packages docs-test test-slurm-24.11 test-slurm-26.05 ## all that can be run without a GPU (hours)
@@ -80,14 +80,14 @@ systemd: setup ## the package, Debian's Slurm and our units on a Debian 12 and 1
 	@$(ROOT) $(PY) -m pytest -q -m packages tests/install
 
 fuzz: setup ## the property tests on new random examples, many more of them (slow)
-	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not slow and not lab" tests/job tests/diagnosis tests/report tests/store
+	@HYPOTHESIS_PROFILE=search $(PY) -m pytest -q -m "not slow and not lab" tests/sbatch tests/diagnosis tests/report tests/store
 
 lint: setup ## ruff, mypy --strict, import-linter, and Python 3.6 syntax where it is promised
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@$(BIN)/lint-imports
-	@$(PY) .ci/lint36.py slurmwrap/inject slurmwrap/observe
+	@$(PY) .ci/lint36.py slurmwrap/inject slurmwrap/node_hooks
 
 format: setup ## ruff's formatter and safe fixes
 	@$(PY) -m ruff check --fix -q . ; $(PY) -m ruff format -q .

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from between import between
 
-from slurmwrap.config.pages import reference
+from slurmwrap.config.config_pages import reference
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"

@@ -16,9 +16,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from slurmwrap.cli.gsub import HELP
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.job.options import OWN, SBATCH, Argument
+from slurmwrap.gsub.gsub_main import HELP
+from slurmwrap.sbatch.options import OWN, SBATCH, Argument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from docs_tables import FILES, FOR_PEOPLE, INSIDE, OF_OTHERS
 
 from slurmwrap import errors
 from slurmwrap.config import variable
-from slurmwrap.job.options import OWN
+from slurmwrap.sbatch.options import OWN
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"

@@ -100,7 +100,7 @@ FILES: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "On every node",
         (
-            ("/usr/local/lib/slurmwrap/hooks", "root, local disk", "shims, `observe.pyz`, settings"),
+            ("/usr/local/lib/slurmwrap/hooks", "root, local disk", "shims, `node_hooks.pyz`, settings"),
             (
                 "/run/slurmwrap",
                 "root 0700",

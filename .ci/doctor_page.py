@@ -9,8 +9,8 @@ from pathlib import Path
 
 from between import between
 
-from slurmwrap.cli.doctor.looks import LOOKS
-from slurmwrap.cli.doctor.tell import page
+from slurmwrap.cli.doctor.check_registry import LOOKS
+from slurmwrap.cli.doctor.doctor_output import page
 
 PAGE = Path(__file__).parents[1] / "docs" / "doctor.md"
 BEGIN, END = "<!-- checks -->", "<!-- end of checks -->"

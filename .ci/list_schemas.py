@@ -17,19 +17,19 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from slurmwrap.cli.listing import SCHEMA
+from slurmwrap.cli.list_options import SCHEMA
 from slurmwrap.cli.spool import Heap
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.records import fields, is_dataclass
-from slurmwrap.report.account import Account
-from slurmwrap.report.jobs import JobRow
-from slurmwrap.report.nextstep import Next
-from slurmwrap.report.story import Story
-from slurmwrap.retry.attempt import AttemptRecord, Incident, PrerunRecord
-from slurmwrap.retry.history import Repair
-from slurmwrap.retry.lemon import Term
-from slurmwrap.store.find import Sums
-from slurmwrap.store.from_plain import _type_of
+from slurmwrap.fast_dataclasses import fields, is_dataclass
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run import AttemptRecord, Incident, PrerunRecord
+from slurmwrap.policy.node_history import Repair
+from slurmwrap.policy.node_score import Term
+from slurmwrap.report.job_report.budget_table import Account
+from slurmwrap.report.job_report.next_step import Next
+from slurmwrap.report.job_report.timeline import Story
+from slurmwrap.report.job_rows import JobRow
+from slurmwrap.store.deserialize import _type_of
+from slurmwrap.store.queries import Sums
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}

@@ -1,5 +1,5 @@
-"""Writes the table of docs/dropin.md anew out of slurmwrap/job/options.py: each option of sbatch, where it comes from,
-what gsub does with it. `.venv/bin/python .ci/option_table.py`; tests/test_option_table.py tells when it is due.
+"""Writes the table of docs/dropin.md anew out of slurmwrap/sbatch/options.py: each option of sbatch, where it comes
+from, what gsub does with it. `.venv/bin/python .ci/option_table.py`; tests/test_option_table.py tells when it is due.
 """
 
 from __future__ import annotations
@@ -9,7 +9,17 @@ from pathlib import Path
 
 from between import between
 
-from slurmwrap.job.options import ALIASES, BASE, COMMAND_LINE_ONLY, NONE, OPTIONAL, SBATCH, WAIT4SWITCH, Option, Release
+from slurmwrap.sbatch.options import (
+    ALIASES,
+    BASE,
+    COMMAND_LINE_ONLY,
+    NONE,
+    OPTIONAL,
+    SBATCH,
+    WAIT4SWITCH,
+    Option,
+    Release,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "dropin.md"
 BEGIN, END = "<!-- options -->", "<!-- end of options -->"

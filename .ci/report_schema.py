@@ -1,4 +1,4 @@
-"""Writes docs/schemas/report.schema.json from the records of slurmwrap/report/record.py: types, docstrings, comments.
+"""Writes docs/schemas/report.schema.json from the records of slurmwrap/report/night_report.py.
 
     python .ci/report_schema.py
 
@@ -15,8 +15,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from slurmwrap.report.json_file import SCHEMA
-from slurmwrap.report.record import NightReport
+from slurmwrap.report.night_report import NightReport
+from slurmwrap.report.report_json import SCHEMA
 
 PAGE = Path(__file__).parent.parent / "docs" / "schemas" / "report.schema.json"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}

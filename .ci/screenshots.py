@@ -17,9 +17,9 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cli.known import Place
-from slurmwrap.cli.report.data import night
-from slurmwrap.cli.report.output import rendered
+from slurmwrap.cli.record_access import Place
+from slurmwrap.cli.report.report_data import night
+from slurmwrap.cli.report.report_output import rendered
 from slurmwrap.config import Config
 
 HERE = Path(__file__).resolve().parent.parent

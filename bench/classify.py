@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from itertools import count, cycle
 from pathlib import Path
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Diagnosis, Evidence, LogTail
-from slurmwrap.diagnosis.lines import HEAD_CHARS, TAIL_CHARS
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.log_rows import HEAD_CHARS, TAIL_CHARS
 from slurmwrap.diagnosis.signatures import default_signatures
+from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 
 SIZES = {"64 KiB": (64 << 10, 5.0), "10 MB": (10_000_000, 50.0)}  # characters, budget in ms
 ENDING = """\

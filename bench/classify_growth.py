@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Evidence, LogTail
+from slurmwrap.diagnosis.classifier import classify
 from slurmwrap.diagnosis.signatures import default_signatures
+from slurmwrap.model.evidence import Evidence, LogTail
 
 SMALL, TIMES = 24 * 1024, 8  # both sizes lie within what is read of a log
 WINDOW, HUGE = 300_000, 10_000_000

@@ -2,7 +2,8 @@
 
 The job is real PyTorch: workers that compute each batch, a training step, and a device that is busy for a fixed time
 (a sleep: no GPU is needed, and it takes no CPU, as a GPU does not). The exhaustive sweep starts the job anew for every
-number of CPUs, in rounds of changing order; the trial shrinks the affinity of one that runs (prerun/profiler.py).
+number of CPUs, in rounds of changing order; the trial shrinks the affinity of one that runs
+(prerun/trial/cpu_profiler.py).
 Claims, all of one run: the least CPUs differ by one at most, the trial takes less than a fifth of the time (its start
 and first steps included, which a pre-run takes anyway), and speeds at points that it did not measure are predicted
 within 5 %. Exit code 1 when one does not hold; on a machine that others use they may not. make bench runs it.
@@ -20,12 +21,12 @@ import time
 from pathlib import Path
 from statistics import median
 
-from slurmwrap.job.curve import curve_of, least_cpus
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.prerun import steps
-from slurmwrap.prerun.supervisor import run_trial
-from slurmwrap.prerun.trial import TrialSpec
-from slurmwrap.profiling.curve import predict
+from slurmwrap.model.cpu_curve import curve_of, least_cpus
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.prerun.trial import step_files
+from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.profiling.cpu_interpolation import predict
 
 JOB = """
 import sys, time, torch
@@ -102,7 +103,7 @@ def restarts(folder: Path, job: list[str], cpus: list[int], options: argparse.Na
 def restarted(folder: Path, job: list[str], cpus: list[int], window_s: float) -> float:
     """One start on `cpus`, warmed up, then measured for `window_s`."""
     with tempfile.TemporaryDirectory(dir=folder) as step_dir:
-        inject = str(Path(steps.__file__).parents[1] / "inject")
+        inject = str(Path(step_files.__file__).parents[1] / "inject")
         environ = {**os.environ, "SLURMWRAP_STEP_DIR": step_dir, "PYTHONPATH": inject}
         argv = [
             "taskset",
@@ -124,8 +125,8 @@ def restarted(folder: Path, job: list[str], cpus: list[int], window_s: float) ->
     return (last.count - first.count) / (last.last - first.last)
 
 
-def _reach(process: subprocess.Popen[bytes], step_dir: str, there) -> steps.StepReading:  # type: ignore[no-untyped-def]
-    while not there(reading := steps.read_steps(step_dir)):
+def _reach(process: subprocess.Popen[bytes], step_dir: str, there) -> step_files.StepReading:  # type: ignore[no-untyped-def]
+    while not there(reading := step_files.read_steps(step_dir)):
         if process.poll() is not None:
             raise SystemExit("the job ended by itself")
         time.sleep(0.05)

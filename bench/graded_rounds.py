@@ -24,10 +24,10 @@ from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from slurmwrap.profiling.synergy import parse_profiles
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.run import Simulation, simulate
-from slurmwrap.sim.trace.synergy import GPU_DEMANDS, RUN_TIMES, generate
+from slurmwrap.profiling.synergy_matrices import parse_profiles
+from slurmwrap.sim.run_simulation import Simulation, simulate
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, RUN_TIMES, generate
 
 PROFILES = Path(__file__).resolve().parents[1] / "tests" / "data" / "profiles" / "synergy_profiles.csv"
 MECHANISMS = ("tune", "graded", "opt", "proportional")

@@ -29,7 +29,7 @@ from replay.arms import ARMS
 from replay.labs import account, lab, parent
 from replay.tuning import Arm
 
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.sim_job import SimJob
 
 Pair = dict[str, Arm]
 _ROOT = Path(__file__).resolve().parents[1]
@@ -82,7 +82,7 @@ def replay_tuning(options: argparse.Namespace, directory: Path) -> int:
 def _traces(options: argparse.Namespace) -> dict[str, tuple[SimJob, ...]]:
     traces = {"shipped": tuning.shipped()}
     if options.series:
-        from slurmwrap.sim.trace.synergy import STATIC, generate
+        from slurmwrap.sim.trace.synergy_loads import STATIC, generate
 
         first, last = (int(part) for part in options.seeds.split("-"))
         traces |= {f"seed {seed}": generate(STATIC, seed=seed) for seed in range(first, last + 1)}

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from latency.clusters import cluster
 
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
 
 FIRST_S, NEXT_S = 60.0, 5.0
 GIVE_UP_S = 900.0

@@ -20,19 +20,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import Node, Snapshot
-from slurmwrap.cluster.topology import Topology
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.host.clock import SystemClock
-from slurmwrap.host.userfile import UserLogs
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.host.read_user_file import UserLogs
+from slurmwrap.host.system_clock import SystemClock
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import Node, Snapshot
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.topology import Topology
 from slurmwrap.reconcile import Edges, Scope, reconcile_once
 from slurmwrap.store.database import Database
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.leave import write_plain, write_sealed
-from slurmwrap.store.spool import PlainSpool, SealedSpool
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
+from slurmwrap.store.spool_writer import write_plain, write_sealed
 
 LOG = (
     "step 1 loss 2.3\n" * 2500 + 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nKeyError: 1\n'

@@ -26,10 +26,10 @@ from typing import Any
 from simulation import chart, prefixes
 from simulation.child import ROOT, ran, simulated
 
-from slurmwrap.sim.models import ITERATION_S
-from slurmwrap.sim.queue.registry import POLICIES
-from slurmwrap.sim.run import MODES
-from slurmwrap.sim.trace.synergy import generate
+from slurmwrap.sim.queue.policy_registry import POLICIES
+from slurmwrap.sim.run_simulation import MODES
+from slurmwrap.sim.synergy_models import ITERATION_S
+from slurmwrap.sim.trace.synergy_loads import generate
 
 DATA = ROOT / "tests" / "data"
 PHILLY = DATA / "traces" / "philly.csv.gz"

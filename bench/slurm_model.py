@@ -35,9 +35,9 @@ from replay.measures import start_gaps
 from replay.records import Run
 from replay.tracefile import DATA
 
-from slurmwrap.sim.backfill import World, play
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.engines import World, play
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 NODES, GPUS, CPUS, MEM_GB = 4, 8, 32, 200
 MOST_MAKESPAN, LEAST_RANK = 0.10, 0.9

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from synthetic_year import fill
 
-from slurmwrap.store.care import Health, check
+from slurmwrap.store.db_maintenance import Health, check
 
 PERIODS = ("24h", "7d", "365d")
 LISTS = ("jobs list --since 30d", "history --since 30d", "incidents list --since 400d", "why")

@@ -3,7 +3,7 @@
 # reconciler, and always exits 0. It starts no program but its watchdog's sleep: hundreds of these may run at once.
 #
 # Names and paths are users' text. They are only ever arguments of the shell's own printf, and each item ends with a NUL
-# byte, which no variable can hold; observe/epilog_slurmctld.py reads them. A record without its last item is not whole.
+# byte, which no variable can hold; node_hooks/epilog_slurmctld.py reads them. A record without its last item is not whole.
 
 directory=@CONTROLLER_DIR@
 cluster=@CLUSTER@

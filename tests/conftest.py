@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from labs import lab, lab_as_slurm, lab_scratch, lab_users, release
+from labs import lab, lab_as_slurm, lab_scratch, lab_users, lab_without_hooks, release
 
-__all__ = ["lab", "lab_as_slurm", "lab_scratch", "lab_users", "release"]
+__all__ = ["lab", "lab_as_slurm", "lab_scratch", "lab_users", "lab_without_hooks", "release"]
 
 pytest_plugins = ["session_hooks"]
 
 # The same examples every time, so that a run says something about the change and not about luck. `make fuzz` looks
 # for new ones.
-settings.register_profile("repeatable", max_examples=75, deadline=None, derandomize=True)
+settings.register_profile("repeatable", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("search", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.hostlist import expand
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import Node, Snapshot
-from slurmwrap.cluster.topology import Topology
-from slurmwrap.diagnosis.collected import Collected, SetAside
-from slurmwrap.diagnosis.evidence import LogTail
-from slurmwrap.diagnosis.observation import Observation
-from slurmwrap.edges import Published, SbatchCall, SbatchResult
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
-from slurmwrap.retry.gate import Gate
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.evidence import LogTail
+from slurmwrap.model.gate_permit import Gate
+from slurmwrap.model.hostlist import expand
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import Node, Snapshot
+from slurmwrap.model.observation import Observation
+from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.topology import Topology
+from slurmwrap.protocols import Published, SbatchCall, SbatchResult
 
 START = 1_790_000_000  # a fixed moment, so that tests read the same every day
 

@@ -34,10 +34,10 @@ from realslurm import (
 )
 
 from slurmwrap.errors import LabError
-from slurmwrap.job.options import Release
 from slurmwrap.lab import machine
-from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.lab_directories import Layout
 from slurmwrap.lab.teardown import down
+from slurmwrap.sbatch.options import Release
 
 _LOCK = Path(f"/run/slurmwrap-test{WORKER}.lock")
 
@@ -83,6 +83,16 @@ def lab(lab_scratch: Path, request: pytest.FixtureRequest) -> Lab:
     running = start_lab(lab_scratch / "lab", "--slurm-user", user, slurm_user=user)
     request.config.pluginmanager.register(_FreshForEachFile(running))
     return running
+
+
+@pytest.fixture(scope="module")
+def lab_without_hooks(lab: Lab) -> Iterator[None]:
+    """The session's lab with a Prolog and Epilogs that do nothing, for files whose tests need no result of the hooks.
+
+    Each hook starts a Python on each node of each job.
+    """
+    with lab.without_hooks():
+        yield
 
 
 class _FreshForEachFile:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurmwrap.cli.known import Known
-from slurmwrap.cli.report.data import of_records
+from slurmwrap.cli.record_access import Known
+from slurmwrap.cli.report.report_data import of_records
 from slurmwrap.config import Config
-from slurmwrap.report.build import build
-from slurmwrap.report.record import NightReport
+from slurmwrap.report.build_report import build
+from slurmwrap.report.night_report import NightReport
 from slurmwrap.store.report_figures import Figures, read
 from slurmwrap.store.report_reader import Period, Reader
 
@@ -23,7 +23,7 @@ def figures_of(
     switch_of: dict[str, str] | None = None,
     **records: Any,
 ) -> Figures:
-    """`records`: as in cli.known.Known."""
+    """`records`: as in cli.record_access.Known."""
     period = Period(since=since, until=until, user=user, account=account)
     with of_records(Known(**records)) as database, Reader(database.path, period, database.connection) as reader:
         return read(database, reader, config or Config(), site=False, switch_of=lambda: switch_of or {})

@@ -9,10 +9,19 @@ from statistics import median
 from typing import Any
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.prerun.verdict import Outcome
-from slurmwrap.report.record import Bin, CategoryRow, Headline, Repeated, RepeatedInput, RepeatedUser, Retries, ShareRow
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome
+from slurmwrap.report.night_report import (
+    Bin,
+    CategoryRow,
+    Headline,
+    Repeated,
+    RepeatedInput,
+    RepeatedUser,
+    Retries,
+    ShareRow,
+)
 
 Given = dict[str, Any]
 

@@ -21,10 +21,10 @@ import pytest
 import typer
 from waiting import allow
 
-from slurmwrap.cli.completion.command import Shell, script
+from slurmwrap.cli.completion.completion_command import Shell, script
 from slurmwrap.cli.slurmwrap import app
 
-_DEADLINE_S = allow(20.0)
+_DEADLINE_S = allow(60.0)
 
 
 def _as(user: str | None) -> dict[str, Any]:

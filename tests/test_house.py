@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap import errors, shipped
+from slurmwrap import errors, resources
 
 pytestmark = pytest.mark.early
 
@@ -21,13 +21,13 @@ PACKAGE = ROOT / "slurmwrap"
 HEAVY = {"typer", "click", "rich", "jinja2", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 MAY_START_PROGRAMS = (
-    "cli/answered.py",
-    "host/child.py",
-    "host/lines.py",
-    "prerun/supervisor.py",
-    "prerun/aside.py",
-    "prerun/overlay.py",
-    "observe/",
+    "gsub/help_output.py",
+    "host/spawn.py",
+    "host/line_process.py",
+    "prerun/trial/supervisor.py",
+    "prerun/trial/helper_process.py",
+    "prerun/isolation/overlay.py",
+    "node_hooks/",
     "lab/",
 )
 
@@ -73,7 +73,10 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_the_whole_submission_path_loads_nothing_heavy() -> None:
-    assert loaded_by("import slurmwrap.cli.gsub, slurmwrap.cli.flow, slurmwrap.cli.follow") & HEAVY == set()
+    assert (
+        loaded_by("import slurmwrap.gsub.gsub_main, slurmwrap.gsub.submit, slurmwrap.gsub.follow_prerun") & HEAVY
+        == set()
+    )
 
 
 def test_only_the_named_places_start_programs() -> None:
@@ -109,23 +112,23 @@ def test_the_table_of_exit_codes_names_every_error_with_its_code() -> None:
 
 
 def test_the_shipped_folders_are_found_in_a_checkout() -> None:
-    assert all(any(shipped.shipped(folder).rglob("*")) for folder in ("templates", "prolog", "hooks"))
+    assert all(any(resources.shipped(folder).rglob("*")) for folder in ("templates", "prolog", "hooks"))
 
 
 def test_a_missing_shipped_folder_names_both_places_tried() -> None:
     with pytest.raises(FileNotFoundError, match=r"nosuch/ is neither at .*_shipped/nosuch nor at .*nosuch"):
-        shipped.shipped("nosuch")
+        resources.shipped("nosuch")
 
 
+@pytest.mark.slow
 def test_an_installation_has_the_shipped_folders_and_finds_them(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
-    code = (
-        "from slurmwrap.shipped import shipped; print([shipped(f).parent.name for f in ('templates','prolog','hooks')])"
-    )
+    code = "from slurmwrap.resources import shipped; "
+    code += "print([shipped(f).parent.name for f in ('templates','prolog','hooks')])"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

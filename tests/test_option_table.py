@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from option_table import PAGE, TREATMENT, option_table, with_table
 
-from slurmwrap.job.options import ALIASES, BY_NAME, SBATCH
-from slurmwrap.placement.plan import PLACING
+from slurmwrap.model.placement_plan import PLACING
+from slurmwrap.sbatch.options import ALIASES, BY_NAME, SBATCH
 
 
 def test_the_page_holds_the_table_as_it_is_generated() -> None:

@@ -13,26 +13,26 @@ from typing import Any
 import pytest
 from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, Fuse, Killed, MemorySpool, job
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import RULES, Config, Retry
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.collected import Collected, SetAside
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Evidence, LogTail
-from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.diagnosis.classifier import classify
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.job.request import ResourceShape
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.evidence import Attempt, Diagnosis, Evidence, LogTail
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.retry_decision import InputRead, Strike
+from slurmwrap.model.run import AttemptRecord, LedgerReset, PrerunRecord
+from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once, watch
-from slurmwrap.reconcile.desk import Notebook
-from slurmwrap.retry.attempt import AttemptRecord, LedgerReset, PrerunRecord
-from slurmwrap.retry.decision import InputRead, Strike
-from slurmwrap.retry.submission import Submission
+from slurmwrap.reconcile.reconcile_context import Notebook
+from slurmwrap.sbatch.request import ResourceShape
 from slurmwrap.store.database import Database
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.serialize import to_plain
 
 pytestmark = pytest.mark.early
 
@@ -172,7 +172,7 @@ class World:
         return found
 
     def asked(self) -> list[tuple[str, str, str, str]]:
-        """What Slurm was asked, without the Comment (tests/retry/test_requeue.py)."""
+        """What Slurm was asked, without the Comment (tests/policy/test_requeue.py)."""
         return [plain(action) for action in self.slurm.calls if action.key != "Comment"]
 
 
@@ -881,6 +881,22 @@ def test_without_hooks_each_run_is_judged_by_what_it_added_to_the_output(tmp_pat
     world.clock.sleep(200)
     world.run()
     assert logs.begins == [{}, {first.std_out: [100, "m100"]}]
+
+
+def test_what_the_hooks_of_an_earlier_run_say_late_is_not_held_against_the_next_one(world: World) -> None:
+    first = job(110, start_time=START - 90)
+    late = hooks(replace(first, start_time=START - 82, end_time=START - 80))  # a busy node: its Prolog began late
+    world.add(first)
+    world.hear(*late)
+    world.run()
+    second = replace(first, submit_time=START - 81, start_time=START - 80, end_time=START, restarts=1)
+    world.add(second)
+    prolog, epilog = hooks(second)
+    world.hear(prolog)
+    assert world.run().waiting == 1  # for its own Epilog
+    world.hear(epilog)
+    world.run()
+    assert world.attempt(second).diagnosis
 
 
 class WrittenLogs(FakeLogs):

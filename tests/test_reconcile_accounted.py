@@ -10,12 +10,12 @@ import pytest
 from fakes import START, job
 from test_reconcile import BUG, World, category_of, hooks, submission, submitted
 
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmUnreachable
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.reconcile import Summary, reconcile_once
-from slurmwrap.reconcile.accounted import matching
-from slurmwrap.reconcile.desk import Notebook
-from slurmwrap.retry.record import record_of
+from slurmwrap.reconcile.reconcile_context import Notebook
+from slurmwrap.reconcile.slurmdbd_lookup import matching
 
 
 @dataclass

@@ -11,15 +11,15 @@ from fakes import START, Fuse, Killed, job, node
 from night_figures import night_of
 from test_reconcile import ACT, NCCL, World, hooks, outcome, submission, submitted
 
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.config import Incidents
-from slurmwrap.edges import OpenIncident
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.topology import Switch, Topology
+from slurmwrap.policy.incident import Incident
+from slurmwrap.protocols import OpenIncident
 from slurmwrap.reconcile import Scope, reconcile_once
-from slurmwrap.reconcile.desk import Notebook
+from slurmwrap.reconcile.reconcile_context import Notebook
 from slurmwrap.report.headline import page_of
-from slurmwrap.report.text import render
-from slurmwrap.retry.incident import Incident
+from slurmwrap.report.report_text import render
 
 pytestmark = pytest.mark.early
 

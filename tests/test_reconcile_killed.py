@@ -13,12 +13,12 @@ import pytest
 from fakes import FakeClock, Fuse, Killed, job, node
 from test_reconcile import BUG, MISSING, NCCL, XID_79, World, hooks, outcome, submission, submitted
 
-from slurmwrap.cluster.action import SlurmAction
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import RULES, Config, Placement, Retry
 from slurmwrap.errors import SlurmError, StoreError
+from slurmwrap.model.action import SlurmAction
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.reconcile import reconcile_once
-from slurmwrap.retry.decision import InputRead
 from slurmwrap.store.database import Database
 
 pytestmark = pytest.mark.early
@@ -154,7 +154,7 @@ def _killed_all_the_way(path: Path, runs: int) -> tuple[dict[str, object], list[
 
 
 def _once(calls: object) -> list[object]:
-    """Without a size that was asked for again, which changes nothing (standing.py)."""
+    """Without a size that was asked for again, which changes nothing (action_status.py)."""
     assert isinstance(calls, list)
     again = [now[2] == "MinMemoryNode" and now == before for before, now in pairwise(calls)]
     return [calls[0], *(call for call, repeated in zip(calls[1:], again, strict=True) if not repeated)]

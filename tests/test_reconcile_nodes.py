@@ -9,8 +9,8 @@ import pytest
 from fakes import job
 from test_reconcile import XID_79, World, hooks
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.retry.decision import Ruled
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.retry_decision import Ruled
 
 
 @pytest.fixture

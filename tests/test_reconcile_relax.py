@@ -11,23 +11,23 @@ import pytest
 from fakes import START, Fuse, Killed, job, node
 from test_reconcile import ACT, World, submission, submitted
 
-from slurmwrap.cluster.action import SlurmAction
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import NodeLoad
 from slurmwrap.config import Config, Placement, Tuning
-from slurmwrap.diagnosis.evidence import Attempt
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
-from slurmwrap.placement.bucket import filled, take
-from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.placement.relax import may_be_touched
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.action import SlurmAction
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import NodeLoad
+from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run import ActionRecord, QueueDelay
+from slurmwrap.model.submission import Submission
+from slurmwrap.placement.relaxation import may_be_touched
+from slurmwrap.placement.token_bucket import filled, take
+from slurmwrap.policy.run_from_slurm import key_of
 from slurmwrap.reconcile import Scope, reconcile_once
-from slurmwrap.reconcile.desk import Notebook
-from slurmwrap.reconcile.pending import first
-from slurmwrap.retry.attempt import ActionRecord, QueueDelay
-from slurmwrap.retry.record import key_of
-from slurmwrap.retry.submission import Submission
+from slurmwrap.reconcile.pending_jobs import first
+from slurmwrap.reconcile.reconcile_context import Notebook
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
 
 SHAPE = ResourceShape(
     nodes=1, tasks_per_node=2, gpus=2, gpus_per_node=2, gpu_unit=GpuUnit.GRES,

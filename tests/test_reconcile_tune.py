@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, MemorySpool, job, node
 
-from slurmwrap.cluster.action import SlurmAction
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.config import RULES, Config, Placement, Tuning
-from slurmwrap.diagnosis.classify import classify
+from slurmwrap.diagnosis.classifier import classify
 from slurmwrap.errors import SlurmError
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.action import SlurmAction
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.retry_decision import InputRead
+from slurmwrap.model.submission import Submission
 from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
-from slurmwrap.reconcile.desk import Notebook
-from slurmwrap.retry.decision import InputRead
-from slurmwrap.retry.submission import Submission
+from slurmwrap.reconcile.reconcile_context import Notebook
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
 from slurmwrap.store.database import Database
-from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.deserialize import from_plain
 
 ACT = Config(rules=dict.fromkeys(RULES, "act"), placement=Placement(relax_updates_per_s=1000))
 # 3 CPUs and 32,000 MiB: the share of one GPU on a node of 8 GPUs, 24 CPUs, 256,000 MiB

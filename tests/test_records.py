@@ -1,4 +1,4 @@
-"""slurmwrap.records against the standard library's dataclasses: every record of the package, and each thing they do."""
+"""slurmwrap.fast_dataclasses against the standard library's dataclasses: every record, and each thing they do."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any, ClassVar, get_type_hints
 import pytest
 
 import slurmwrap
-from slurmwrap import records
-from slurmwrap.edges import Published
-from slurmwrap.job.request import JobRequest
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap import fast_dataclasses
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.protocols import Published
+from slurmwrap.sbatch.request import JobRequest
 
-APART = (".inject.", ".observe.", ".sim", ".cli.start", "lab.", "pyslurm")
+APART = (".inject.", ".node_hooks.", ".sim", ".cli.start", "lab.", "pyslurm")
 
 
 def modules() -> Iterator[Any]:
@@ -33,7 +33,7 @@ def modules() -> Iterator[Any]:
 
 
 def made() -> list[type]:
-    """Every record of the package that is made by slurmwrap.records."""
+    """Every record of the package that is made by slurmwrap.fast_dataclasses."""
     found = {
         value
         for module in modules()
@@ -101,7 +101,7 @@ def assert_as_dataclasses_makes_it(cls: Any) -> None:
     assert cls.__doc__ in (None, other.__doc__)
     shown = [(f.name, f.type, f.init, f.default, f.kw_only) for f in dataclasses.fields(cls)]
     assert shown == [(f.name, f.type, f.init, f.default, f.kw_only) for f in dataclasses.fields(other)]
-    assert [f.name for f in records.fields(cls)] == [f.name for f in dataclasses.fields(cls)]
+    assert [f.name for f in fast_dataclasses.fields(cls)] == [f.name for f in dataclasses.fields(cls)]
     assert inspect.signature(cls) == inspect.signature(other)
     if checks_itself(cls):
         return
@@ -115,7 +115,7 @@ def made(cls: Any, late: bool, given: Mapping[str, Value]) -> Any:
     """One of the first of its class, or a `late` one, for which the class has an `__init__` of its own."""
     if "__init__" in cls.__dict__:
         del cls.__init__
-    cls.__record__.made = records._FEW if late else 0
+    cls.__record__.made = fast_dataclasses._FEW if late else 0
     record = cls(**given)
     assert ("__init__" in cls.__dict__) is late
     return record
@@ -135,7 +135,7 @@ def test_defaults_are_the_same_and_what_is_missing_is_refused_with_the_same_word
 
 
 def assert_same_defaults(cls: Any) -> None:
-    needed = {f.name: Value(1) for f in records.fields(cls) if not has_default(f)}
+    needed = {f.name: Value(1) for f in fast_dataclasses.fields(cls) if not has_default(f)}
     theirs = twin(cls)(**needed)
     for mine in (made(cls, late, needed) for late in (True, False)):
         assert {n: getattr(mine, n) for n in cls.__slots__} == {n: getattr(theirs, n) for n in cls.__slots__}
@@ -148,19 +148,19 @@ def assert_same_defaults(cls: Any) -> None:
 
 
 def has_default(one: Any) -> bool:
-    return one.default is not records.MISSING or one.default_factory is not records.MISSING
+    return one.default is not fast_dataclasses.MISSING or one.default_factory is not fast_dataclasses.MISSING
 
 
 # --- each thing they do
 
 
-@records.dataclass(frozen=True, slots=True, kw_only=True)
+@fast_dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """A record."""
 
     x: int
     y: int = 2
-    tags: Mapping[str, int] = records.field(default_factory=dict)
+    tags: Mapping[str, int] = fast_dataclasses.field(default_factory=dict)
 
     @property
     def both(self) -> int:
@@ -168,15 +168,15 @@ class Point:
         return self.x + self.y
 
 
-@records.dataclass(slots=True)
+@fast_dataclasses.dataclass(slots=True)
 class Open:
     """One that may be changed, given by place."""
 
     name: str
-    points: list[Point] = records.field(default_factory=list)
+    points: list[Point] = fast_dataclasses.field(default_factory=list)
 
 
-@records.dataclass(frozen=True, slots=True, kw_only=True)
+@fast_dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     """One that looks at itself."""
 
@@ -187,7 +187,7 @@ class Checked:
             raise ValueError("below 0")
 
 
-@records.dataclass(frozen=True, slots=True)
+@fast_dataclasses.dataclass(frozen=True, slots=True)
 class Empty:
     """Nothing in it."""
 
@@ -229,10 +229,10 @@ def test_a_check_of_its_own_is_made() -> None:
     with pytest.raises(ValueError, match="below 0"):
         Checked(x=-1)
     with pytest.raises(ValueError, match="below 0"):
-        records.replace(Checked(x=1), x=-1)
+        fast_dataclasses.replace(Checked(x=1), x=-1)
 
 
-@pytest.mark.parametrize("book", [records, dataclasses], ids=["ours", "dataclasses"])
+@pytest.mark.parametrize("book", [fast_dataclasses, dataclasses], ids=["ours", "dataclasses"])
 def test_replace_fields_and_dicts_work_by_ours_and_by_the_standard_librarys_functions(book: Any) -> None:
     point = Point(x=1, tags={"a": 1})
     assert book.replace(point, y=5) == Point(x=1, y=5, tags={"a": 1})
@@ -258,26 +258,26 @@ def test_a_match_statement_takes_them_apart() -> None:
 
 
 def test_what_our_records_do_not_use_is_left_to_the_standard_library() -> None:
-    @records.dataclass(frozen=True, slots=True, order=True)
+    @fast_dataclasses.dataclass(frozen=True, slots=True, order=True)
     class Ordered:
-        n: int = records.field(compare=True, default=0)
+        n: int = fast_dataclasses.field(compare=True, default=0)
 
-    @records.dataclass(slots=True)
+    @fast_dataclasses.dataclass(slots=True)
     class Counted:
         made: ClassVar[int] = 3
-        total: int = records.field(init=False, default=7)
-        seen: dict[str, int] = records.field(default_factory=dict)
+        total: int = fast_dataclasses.field(init=False, default=7)
+        seen: dict[str, int] = fast_dataclasses.field(default_factory=dict)
 
     assert (Ordered(1) < Ordered(2), Counted().total, Counted.made, Counted().seen) == (True, 7, 3, {})
     assert not {"__record__"} & {*vars(Ordered), *vars(Counted)}
-    assert [(f.name, f.init, has_default(f)) for f in records.fields(Counted)] == [
+    assert [(f.name, f.init, has_default(f)) for f in fast_dataclasses.fields(Counted)] == [
         ("total", False, True),
         ("seen", True, True),
     ]
-    assert records.replace(Ordered(1), n=2) == Ordered(2)
+    assert fast_dataclasses.replace(Ordered(1), n=2) == Ordered(2)
 
 
 def test_records_are_made_without_the_standard_librarys_module() -> None:
-    code = "import sys, slurmwrap.edges, slurmwrap.placement.plan; print('dataclasses' in sys.modules)"
+    code = "import sys, slurmwrap.protocols, slurmwrap.model.placement_plan; print('dataclasses' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-CODE = "from slurmwrap import stages; stages.reached('a'); stages.reached('b'); stages.leave()"
+CODE = "from slurmwrap import timing; timing.reached('a'); timing.reached('b'); timing.leave()"
 
 
 def run(environ: dict[str, str]) -> None:

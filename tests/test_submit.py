@@ -11,37 +11,38 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.limits import Limits, Qos, Quotas
-from slurmwrap.cluster.node import Node, NodeLoad, Partition, Snapshot
-from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.config import Config, Placement, Prerun
-from slurmwrap.diagnosis.evidence import Citation
-from slurmwrap.edges import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
-from slurmwrap.job.measurement import CurvePoint, Measurement
-from slurmwrap.job.options import REQUIRED, Option
-from slurmwrap.job.parse import parse_request
-from slurmwrap.job.request import JobRequest
-from slurmwrap.placement.outlook import Outlook
-from slurmwrap.prerun.finding import Finding, Severity
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.profiling.key import profile_key_of, published_key_of
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import PrerunRecord
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.past_failure import PastFailure
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.inflight import Flights, guests
-from slurmwrap.store.inflight import submitted as submitted_trial
-from slurmwrap.submit import Desk, Sent, TrialJob, Trials, prepare, send
-from slurmwrap.submit.attach import sweep as look_after
-from slurmwrap.submit.conclude import Waiting, conclude
-from slurmwrap.submit.moved import given_times
-from slurmwrap.submit.outlook import outlook
-from slurmwrap.submit.same_job import Submitted
-from slurmwrap.submit.send import sbatch_call
+from slurmwrap.gsub.apply_verdict import Waiting, conclude
+from slurmwrap.gsub.job_identity import Submitted
+from slurmwrap.gsub.planning_inputs import outlook
+from slurmwrap.gsub.prepare import prepare
+from slurmwrap.gsub.prerun_sharing import sweep as look_after
+from slurmwrap.gsub.send import sbatch_call, send
+from slurmwrap.gsub.start_time import given_times
+from slurmwrap.gsub.submit_context import Desk, Sent, TrialJob, Trials
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Citation
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.limits import Limits, Qos, Quotas
+from slurmwrap.model.measurement import CurvePoint, Measurement
+from slurmwrap.model.node import Node, NodeLoad, Partition, Snapshot
+from slurmwrap.model.past_failure import PastFailure
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run import PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.topology import Switch, Topology
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
+from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
+from slurmwrap.sbatch.options import REQUIRED, Option
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.store.prerun_registry import Flights, guests
+from slurmwrap.store.prerun_registry import submitted as submitted_trial
 
 NOW = 1_800_000_000.0
 SCRIPT = b"""#!/bin/bash

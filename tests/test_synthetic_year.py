@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from synthetic_year import fill, texts
 
-from slurmwrap.sim.failures import rates
+from slurmwrap.sim.failures import published_rates
 from slurmwrap.store import schema
-from slurmwrap.store.care import check
 from slurmwrap.store.database import Database
+from slurmwrap.store.db_maintenance import check
 
 NOW = 1_795_000_000.0
 DAYS, PER_DAY = 35, 50
@@ -73,12 +73,14 @@ def test_jobs_fail_as_often_and_of_what_is_published(made: Path) -> None:
     count = Counter(row["c"] for row in firsts)
     total = sum(count.values())
     assert abs(total - DAYS * PER_DAY * 0.85) < 0.12 * DAYS * PER_DAY
-    own = {cause.category for cause in rates.PHILLY}
+    own = {cause.category for cause in published_rates.PHILLY}
     failed = sum(count[category] for category in own)
-    expected = rates.FAILING_JOBS * 2.3 / (1 + rates.FAILING_JOBS * 1.3)  # failing trials by all calls
+    expected = (
+        published_rates.FAILING_JOBS * 2.3 / (1 + published_rates.FAILING_JOBS * 1.3)
+    )  # failing trials by all calls
     assert abs(failed / total - expected) < 0.10
     assert count.most_common(3)[0][0] == "success"
-    table = sorted(rates.PHILLY, key=lambda cause: cause.trials, reverse=True)
+    table = sorted(published_rates.PHILLY, key=lambda cause: cause.trials, reverse=True)
     assert {table[0].category, table[1].category} <= {c for c, _ in count.most_common(5)}
 
 
@@ -86,7 +88,7 @@ def test_nodes_fail_as_often_as_is_published_and_mostly_lemons(tmp_path: Path) -
     path = tmp_path / "nodes.db"
     fill(path, days=100, jobs_per_day=10, until=NOW)  # 16 nodes
     struck = [row["node"] for row in rows(path, "SELECT node FROM removals")]
-    expected = 100 * 16 * rates.NODE_FAILURES_PER_DAY
+    expected = 100 * 16 * published_rates.NODE_FAILURES_PER_DAY
     assert abs(len(struck) - expected) < 4 * expected**0.5
     assert Counter(struck).most_common(1)[0][1] > len(struck) / 3
 

@@ -10,11 +10,11 @@ from simulation.child import ROOT
 
 from evaluation.commands import Command
 from evaluation.tables import block
-from slurmwrap.sim.cluster import servers_of
+from slurmwrap.sim.failures.failure_study import study
 from slurmwrap.sim.failures.sensitivity import sensitivity
-from slurmwrap.sim.failures.study import study
-from slurmwrap.sim.failures.tell import markdown, sensitivity_markdown
-from slurmwrap.sim.trace.read import open_load
+from slurmwrap.sim.failures.study_output import markdown, sensitivity_markdown
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.trace.read_trace import open_load
 
 TRACE = "tests/data/traces/philly.csv.gz"
 SERVERS, SEEDS = 64, 10

@@ -1,4 +1,4 @@
-"""The critical values of slurmwrap/report/uneven.py, by simulation: `python bench/interval_coverage --table`.
+"""The critical values of slurmwrap/report/skewed_interval.py, by simulation: `python bench/interval_coverage --table`.
 
 Of log-normal cases Student's t has a distribution that depends on their number and on sigma alone. Sigma is not known
 either: taken is every sigma from 0 to MOST with equal chance, and t's quantiles among those samples whose own standard
@@ -53,7 +53,7 @@ def _statistics(
 
 
 def text() -> str:
-    """As it stands in uneven.py."""
+    """As it stands in skewed_interval.py."""
     lines = []
     for cases, cells in rows():
         pairs = ", ".join(f"({down:.2f}, {up:.2f})" for down, up in cells)

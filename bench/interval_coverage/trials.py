@@ -11,9 +11,9 @@ import numpy as np
 from interval_coverage import before
 from interval_coverage.worlds import Dice, World, gpus
 from slurmwrap.report import savings
-from slurmwrap.report.figures import Caught, Drawn, Figures
-from slurmwrap.report.holdout import holdout
-from slurmwrap.report.interval import Interval, of_mean, of_median, put_together, scaled
+from slurmwrap.report.confidence_interval import Interval, of_mean, of_median, put_together, scaled
+from slurmwrap.report.holdout_figures import holdout
+from slurmwrap.report.report_inputs import Caught, Drawn, Figures
 
 WAYS = ("Student's t", "BCa", "as log-normal", "before", "now")
 Trial = tuple[float, Mapping[str, Interval | None]]  # the truth, and the interval of each way

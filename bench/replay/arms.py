@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from replay.labs import USER, Lab, ReplayError, wait_for
 from replay.measures import Given
 from replay.records import Run, read_runs, read_submits, read_updates
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.sim_job import SimJob
 
 ARMS = ("sbatch", "gsub")
 

@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from replay.model import STATIC, Speeds, cluster, makespan, play, points, profiles
 from replay.tracefile import MATRICES, STATIC100, read_trace
-from slurmwrap.placement.claim import Server, SpeedPoint
-from slurmwrap.placement.speeds import speed_at
-from slurmwrap.sim import backfill
-from slurmwrap.sim.backfill import World
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace import synergy
+from slurmwrap.placement.demand import Server, SpeedPoint
+from slurmwrap.placement.throughput import speed_at
+from slurmwrap.sim import engines
+from slurmwrap.sim.engines import World
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace import synergy_loads
 
 Request = tuple[float, int]
 GRID = 40  # steps of each price
@@ -112,7 +112,7 @@ def _span(
     jobs: Sequence[SimJob], speeds: Speeds, servers: Sequence[Server], world: World, requests: Mapping[int, Request]
 ) -> tuple[float, Sequence[float]]:
     asking = [_asking(place, job, speeds[job.model], *requests[place]) for place, job in enumerate(jobs)]
-    outcome = backfill.play(asking, servers, world=world, profiles={})
+    outcome = engines.play(asking, servers, world=world, profiles={})
     return makespan(outcome, world), [ended or 0.0 for ended in outcome.ended_s]
 
 
@@ -138,7 +138,9 @@ def main() -> None:
     first, last = (int(part) for part in options.seeds.split("-"))
     speeds, known, servers = points(MATRICES), profiles(MATRICES), cluster()
     queues: dict[str, Sequence[SimJob]] = {"static100": read_trace(STATIC100)}
-    queues |= {f"seed {seed}": synergy.generate(synergy.STATIC, seed=seed) for seed in range(first, last + 1)}
+    queues |= {
+        f"seed {seed}": synergy_loads.generate(synergy_loads.STATIC, seed=seed) for seed in range(first, last + 1)
+    }
     for name, jobs in queues.items():
         plain = makespan(play(jobs, known, servers, STATIC, None), STATIC)
         bound = plain / least_makespan(jobs, speeds, servers)

@@ -66,7 +66,7 @@ class Lab:
         return self.directory / "log" / "slurmctld.log"
 
     def leaf_of(self, node: str) -> int:
-        """Number of the leaf switch of node n0, n1, ...: as slurmwrap.lab.spec deals them out."""
+        """Number of the leaf switch of node n0, n1, ...: as slurmwrap.lab.lab_spec deals them out."""
         index = int(node.removeprefix("n"))
         return next(i for i in range(self.leaves) if index < (i + 1) * self.nodes // self.leaves)
 

@@ -27,8 +27,8 @@ from replay.labs import Lab, Wanted, lab, wait_for
 from replay.records import Run
 from replay.tracefile import DATA, read_trace
 from slurmwrap.config import Placement
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.skews import SKEW
+from slurmwrap.sim.model_skew import SKEW
+from slurmwrap.sim.sim_job import SimJob
 
 _HANDS = 6  # submissions at a time
 SLOWER_SKEWED, SLOWER = 1.402 / 0.760, 1.015 / 1.005

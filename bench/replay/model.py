@@ -1,6 +1,6 @@
 """Proportional requests against a policy, over many queues in seconds, in the simulator's slurm mode. No Slurm needed.
 
-The model of Slurm is slurmwrap/sim/backfill (bench/slurm_model.py: how like a real one it is). Here are the queues of
+The model of Slurm is slurmwrap/sim/engines (bench/slurm_model.py: how like a real one it is). Here are the queues of
 the replays on labs (lab_replay.py), with their beginning: the partition is down until all jobs are in and were seen by
 the reconciler.
 
@@ -20,17 +20,17 @@ from statistics import fmean, geometric_mean
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from replay.tracefile import MATRICES, STATIC100, read_trace
+from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.claim import Claim, Grant, Server, Settings, SpeedPoint
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.profiling.synergy import parse_profiles
-from slurmwrap.sim import backfill
-from slurmwrap.sim.backfill import World
-from slurmwrap.sim.cluster import MIB_PER_GB, servers_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.placement.demand import Claim, Grant, Server, Settings, SpeedPoint
+from slurmwrap.profiling.synergy_matrices import parse_profiles
+from slurmwrap.sim import engines
+from slurmwrap.sim.engines import World
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.outcome import Outcome
-from slurmwrap.sim.trace import synergy
+from slurmwrap.sim.sim_cluster import MIB_PER_GB, servers_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace import synergy_loads
 
 OPENS_S = 300.0  # all of a static trace's jobs were tuned by then
 STATIC = World(opens_s=OPENS_S)
@@ -58,7 +58,7 @@ def play(
     jobs: Sequence[SimJob], known: Profiles, servers: Sequence[Server], world: World, mechanism: Mechanism | None
 ) -> Outcome:
     """Runs `jobs` to their end. `mechanism` None: plain Slurm, every job with its proportional share."""
-    return backfill.play(as_sim(jobs), servers, world=world, mechanism=mechanism, profiles=known)
+    return engines.play(as_sim(jobs), servers, world=world, mechanism=mechanism, profiles=known)
 
 
 def as_sim(jobs: Sequence[SimJob]) -> list[SimJob]:
@@ -111,12 +111,12 @@ def _queues(options: argparse.Namespace) -> Iterator[tuple[str, Sequence[SimJob]
     for seed in range(first, last + 1):
         yield (
             f"seed {seed}",
-            synergy.generate(
-                synergy.STATIC if static else synergy.DYNAMIC,
+            synergy_loads.generate(
+                synergy_loads.STATIC if static else synergy_loads.DYNAMIC,
                 seed=seed,
                 jobs_per_hour=options.per_hour,
-                split=synergy.SPLITS[synergy.STATIC],
-                gpu_demand=synergy.SYNTHETIC if options.multi else synergy.SINGLE,
+                split=synergy_loads.SPLITS[synergy_loads.STATIC],
+                gpu_demand=synergy_loads.SYNTHETIC if options.multi else synergy_loads.SINGLE,
             ),
         )
 

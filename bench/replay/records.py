@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from slurmwrap.cluster.hostlist import expand
+from slurmwrap.model.hostlist import expand
 
 # sched/backfill: _start_job: Started JobId=1 in gpu on n0
 _BACKFILL = re.compile(r"_start_job: Started JobId=(\d+) in \S+ on (\S+)")

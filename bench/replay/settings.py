@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from slurmwrap.config import Config, Tuning
-from slurmwrap.placement.claim import Settings
+from slurmwrap.placement.demand import Settings
 
 _POLICY = Path(__file__).resolve().parents[2] / "slurmwrap" / "placement"
 _SOURCES = ("allocate", "claim", "graded", "proportional", "room", "rungs", "speeds", "synergy_tune", "waiting")

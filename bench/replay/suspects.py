@@ -21,7 +21,7 @@ from replay import arms, jobscript
 from replay.labs import Lab, Wanted, lab, slurmwrap_lab, wait_for
 from replay.records import Run
 from replay.tuning import shipped
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.sim_job import SimJob
 
 NODES, GPUS = 8, 4
 BAD = "n2"

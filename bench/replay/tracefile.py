@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurmwrap.profiling.synergy import parse_profiles
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.read import open_load
+from slurmwrap.profiling.synergy_matrices import parse_profiles
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import open_load
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data"
 STATIC100 = DATA / "traces" / "synergy_static100.csv"  # Synergy's own: 100 jobs, all there at once

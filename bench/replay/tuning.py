@@ -11,7 +11,7 @@ from replay import arms, jobscript, known
 from replay.labs import Lab, Wanted
 from replay.measures import Figures, figures
 from replay.tracefile import MATRICES, STATIC100, read_trace, speed_table
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.sim_job import SimJob
 
 NODES, GPUS, CPUS, MEM_MIB = 4, 8, 24, 512_000  # Synergy's four servers
 PATIENCE_S = 900.0

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from slurmwrap.cluster.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.config import Config
-from slurmwrap.placement.outlook import Outlook
-from slurmwrap.placement.place import plan
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.slurm.network import parse_topology
-from slurmwrap.slurm.parse import parse_nodes, parse_partitions, parse_reservations
+from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.slurm.scontrol_parser import parse_nodes, parse_partitions, parse_reservations
+from slurmwrap.slurm.topology_parser import parse_topology
 from synthetic.requests import REQUESTS, request
 
 T = TypeVar("T")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slurmwrap.job.parse import parse_request
-from slurmwrap.job.request import JobRequest
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.request import JobRequest
 
 REQUESTS = {
     "1 GPU": "--gres=gpu:1 --cpus-per-task=8 --mem=64G",

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slurmwrap.sim.failures import rates
-from slurmwrap.sim.failures.draw import FailingJob, draw
-from slurmwrap.sim.failures.settings import FailureSettings
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures import published_rates
+from slurmwrap.sim.failures.draw_failures import FailingJob, draw
+from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.sim_job import SimJob
 from synthetic_year.site import GPUS_PER_NODE, Site, User
 
 DAY_S = 86_400.0
@@ -132,7 +132,7 @@ class Caller:
     def _stricken(self, row: int) -> User:
         """One of the users who fail of this cause: as large a share of all as table 7's, some of them often."""
         users = self._site.users
-        share = rates.PHILLY[row].users / max(cause.users for cause in rates.PHILLY)
+        share = published_rates.PHILLY[row].users / max(cause.users for cause in published_rates.PHILLY)
         pool = max(2, round(share * len(users)))
         return users[(int(pool * self._dice.random() ** 1.5) * 7919 + row * 31) % len(users)]
 
@@ -174,7 +174,7 @@ def _office(dice: random.Random) -> float:
 
 
 def _repetition(category: str) -> float:
-    return next((cause.repetition for cause in rates.PHILLY if cause.category == category), 1.0)
+    return next((cause.repetition for cause in published_rates.PHILLY if cause.category == category), 1.0)
 
 
 __all__ = ["DAY_S", "Call", "Caller"]

@@ -7,9 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from slurmwrap.retry.attempt import AttemptRecord, Incident
-from slurmwrap.retry.history import LIFTED, REPAIRED, Removal, Repair
-from slurmwrap.sim.failures import rates
+from slurmwrap.model.run import AttemptRecord, Incident
+from slurmwrap.policy.node_history import LIFTED, REPAIRED, Removal, Repair
+from slurmwrap.sim.failures import published_rates
 from slurmwrap.store import schema
 from synthetic_year import texts
 from synthetic_year.calls import DAY_S
@@ -50,9 +50,9 @@ class NodeFaults:
             self._due.append(Fault(at=at, node=node, category=self._category()))
 
     def _category(self) -> str:
-        causes = list(rates.NODE_CAUSES)
-        cause = self._dice.choices(causes, list(rates.NODE_CAUSES.values()))[0]
-        if cause not in rates.GPU_CAUSES:
+        causes = list(published_rates.NODE_CAUSES)
+        cause = self._dice.choices(causes, list(published_rates.NODE_CAUSES.values()))[0]
+        if cause not in published_rates.GPU_CAUSES:
             return "node_failure"
         return "gpu_ecc_error" if self._dice.random() < 0.3 else "gpu_hardware"
 

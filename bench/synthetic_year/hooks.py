@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurmwrap.cluster.hostlist import fold
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.plain import to_plain
+from slurmwrap.model.hostlist import fold
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.store.serialize import to_plain
 from synthetic_year import texts
 from synthetic_year.site import CLUSTER, GPUS_PER_NODE
 

@@ -6,12 +6,12 @@ import random
 from dataclasses import dataclass, replace
 from math import ceil
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
-from slurmwrap.records import replace as changed
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap.fast_dataclasses import replace as changed
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
 from synthetic_year import texts
 from synthetic_year.calls import DAY_S, Call
 from synthetic_year.site import CLUSTER, GPUS_PER_NODE, Site

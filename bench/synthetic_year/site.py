@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import exp, log
 from statistics import NormalDist
 
-from slurmwrap.sim.failures import rates
+from slurmwrap.sim.failures import published_rates as rates
 
 GPUS_PER_NODE, LEAF_NODES, NODE_CPUS, NODE_MEM_MIB = 8, 32, 128, 1_024_000
 CLUSTER = "ada"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis, Evidence, KernelLine, LogTail
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.model.evidence import Attempt, Diagnosis, Evidence, KernelLine, LogTail
 
 NODE, PATH, LOG = "gpu0000", "/data/sets/shard-000.tar", "/home/user000/run/slurm-0.out"
 _PID = "pid=41234, name=python"

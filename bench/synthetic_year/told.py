@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.records import fields
-from slurmwrap.retry import inputs, requeue
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord, intended
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.decision import Ruled
-from slurmwrap.retry.requeue import Again
-from slurmwrap.retry.strikes import drains_of, strikes_of
-from slurmwrap.retry.submission import Submission
+from slurmwrap.fast_dataclasses import fields
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.run import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord, intended
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.policy import blocked_inputs, requeue
+from slurmwrap.policy.requeue import Again
+from slurmwrap.policy.strikes import drains_of, strikes_of
 from slurmwrap.store import schema
 from synthetic_year import hooks, texts
 from synthetic_year.calls import DAY_S, Call, Caller
@@ -269,7 +269,7 @@ class Teller:
         if self._until - at < 30 * DAY_S:
             self._sink.add(schema.BLOCKED_INPUTS, block)
         decided = replace(record, decision="blacklist_input", decision_reason=reason, reconciled=True)
-        return decided, list(inputs.actions_of((block,)))
+        return decided, list(blocked_inputs.actions_of((block,)))
 
     def _waited(
         self, record: AttemptRecord, call: Call, eligible: float, start: float, submission: Submission | None

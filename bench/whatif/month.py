@@ -22,8 +22,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from slurmwrap.cluster.hostlist import fold
-from slurmwrap.sim.trace.sacct import FIELDS
+from slurmwrap.model.hostlist import fold
+from slurmwrap.sim.trace.sacct_dump import FIELDS
 
 BEGIN = datetime(2026, 10, 1, tzinfo=UTC).timestamp()
 DAY = 86400.0

@@ -12,22 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slurmwrap import config as configuration
-from slurmwrap.diagnosis.classify import classifier
-from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
-from slurmwrap.diagnosis.score import Score, evidence_of, label_of, score
+from slurmwrap.diagnosis.classifier import classifier
+from slurmwrap.diagnosis.evaluate import Score, evidence_of, label_of, score
 from slurmwrap.errors import UsageError
 from slurmwrap.escape import visible
+from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 READ_CAP = 64 * 1024 * 1024  # of one file; the end of a longer one is read
 Classify = Callable[[Evidence], Diagnosis]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to `app`."""
-    app.command("classify", short_help="Say why a job failed, from its output and its exit.")(classify_command)
 
 
 def classify_command(

@@ -15,14 +15,14 @@ import typer
 
 from slurmwrap import config as configuration
 from slurmwrap.cli import terminal
-from slurmwrap.config.check import mistakes, remarks
-from slurmwrap.config.keys import Key, about, toml
-from slurmwrap.config.origins import Setting, settings, unknown_variables
-from slurmwrap.config.pages import template as template_text
-from slurmwrap.config.suggest import suggested
+from slurmwrap.config.config_check import mistakes, remarks
+from slurmwrap.config.config_keys import Key, about, toml
+from slurmwrap.config.config_pages import template as template_text
+from slurmwrap.config.key_origins import Setting, settings, unknown_variables
+from slurmwrap.config.suggest_key import suggested
 from slurmwrap.errors import ConfigError, UsageError
 from slurmwrap.escape import harmless
-from slurmwrap.report.tell import Paint
+from slurmwrap.report.job_report.job_report_text import Paint
 
 app = typer.Typer(help="The configuration: what holds and why, a template, a check.", no_args_is_help=True)
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from datetime import tzinfo
 from typing import Annotated
 
 import typer
 
-from slurmwrap.cli import listing, terminal
-from slurmwrap.cli.found import Found, finding_runs, only_stopped
-from slurmwrap.cli.known import place_of
-from slurmwrap.cli.looking import look_first
+from slurmwrap.cli import list_options, terminal
+from slurmwrap.cli.reconcile_first import look_first
+from slurmwrap.cli.record_access import place_of
+from slurmwrap.cli.run_queries import Found, finding_runs, only_stopped
 from slurmwrap.cli.why import say_notes
 from slurmwrap.config import load
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, title_of
-from slurmwrap.report import words
-from slurmwrap.report.rows import alike, label
-from slurmwrap.report.story import failed
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.retry.wanted import moment_of, state_of
-from slurmwrap.store.plain import to_plain
+from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.policy.run_filter import moment_of, state_of
+from slurmwrap.report import text_format
+from slurmwrap.report.fold_rows import alike, label
+from slurmwrap.report.job_report.timeline import failed
+from slurmwrap.store.serialize import to_plain
 
 HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "~result")
 _NONE = "No run is known of this time."
@@ -31,22 +31,22 @@ _PER_LINE = 20  # runs that are read for each line, for arrays are folded
 
 
 def history(
-    since: listing.Since = "7d",
-    until: listing.Until = "",
-    failed: listing.Failed = False,
-    category: listing.Category = "",
-    state: listing.State = "",
-    decision: listing.Decision = "",
-    name: listing.Name = "",
-    user: listing.User = "",
-    account: listing.Account = "",
-    partition: listing.Partition = "",
-    node: listing.Node = "",
+    since: list_options.Since = "7d",
+    until: list_options.Until = "",
+    failed: list_options.Failed = False,
+    category: list_options.Category = "",
+    state: list_options.State = "",
+    decision: list_options.Decision = "",
+    name: list_options.Name = "",
+    user: list_options.User = "",
+    account: list_options.Account = "",
+    partition: list_options.Partition = "",
+    node: list_options.Node = "",
     prerun: Annotated[bool, typer.Option("--prerun", help="Only jobs that their pre-run stopped.")] = False,
     each: Annotated[bool, typer.Option("--each", help="A line for each run: nothing is folded.")] = False,
-    limit: listing.Limit = listing.LIMIT,
-    everything: listing.Everything = False,
-    as_json: listing.AsJson = False,
+    limit: list_options.Limit = list_options.LIMIT,
+    everything: list_options.Everything = False,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """List runs and how they ended, newest first.
 
@@ -61,7 +61,7 @@ def history(
       slurmwrap history --node n[1-4] --since 24h
       slurmwrap history --json | jq '.runs[] | select(.decision == "stop")'
     """
-    wanted = listing.wanted(
+    wanted = list_options.wanted(
         user=user, account=account, partition=partition, name=name, category=category, decision=decision,
         state=state, node=node, since=since, until=until, failed=failed,
     )  # fmt: skip
@@ -70,7 +70,7 @@ def history(
     place = place_of(config, os.environ, os.geteuid())
     unseen = look_first(place, config)
     say_notes((unseen,) if unseen else ())
-    with listing.nothing_is_garbage(), finding_runs(place, wanted, read, as_listed=not as_json) as found:
+    with list_options.nothing_is_garbage(), finding_runs(place, wanted, read, as_listed=not as_json) as found:
         found = only_stopped(found) if prerun else found
         say_notes(found.notes)
         if as_json:
@@ -91,7 +91,7 @@ def _say_json(found: Found, limit: int | None) -> None:
         "totals": totals,
         "more": found.sums.runs - read + found.stopped_in_all - len(found.stopped),
     }
-    listing.say_rows("history", content)
+    list_options.say_rows("history", content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Line:
 
 
 def page(
-    found: Found, zone: tzinfo | None, *, limit: int | None, columns: int = words.WIDTH, each: bool = False
+    found: Found, zone: tzinfo | None, *, limit: int | None, columns: int = text_format.WIDTH, each: bool = False
 ) -> str:
     """The table, newest first, then the sums. Users are shown where they differ."""
     lines = [_of_run(run) for run in found.runs] + [_of_stopped(p, found) for p in found.stopped]
@@ -123,8 +123,8 @@ def page(
     users = len({line.user for line in lines}) > 1
     keep = [i for i, name in enumerate(HEAD) if name != "~user" or users]
     rows = [[row[i] for i in keep] for row in (_row(group, zone) for group in shown)]
-    table = words.table([HEAD[i] for i in keep], rows, indent=0, columns=columns)
-    more = f"\nand {words.count(left, 'run')} more (--all shows them)" if left > 0 else ""
+    table = text_format.table([HEAD[i] for i in keep], rows, indent=0, columns=columns)
+    more = f"\nand {text_format.count(left, 'run')} more (--all shows them)" if left > 0 else ""
     return f"{table}{more}\n\n{_totals(found)}"
 
 
@@ -133,12 +133,12 @@ def _totals(found: Found) -> str:
     parts = []
     if sums.runs:
         share = f" ({100 * sums.failed / sums.runs:.0f} %)" if sums.failed and sums.runs else ""
-        lost = f", {words.hours(sums.failed_gpu_hours)} of them in failed runs" if sums.failed else ""
-        parts = [words.count(sums.runs, "run"), f"{sums.failed:,} failed{share}"]
-        parts.append(f"{words.hours(sums.gpu_hours)} GPU-hours{lost}")
+        lost = f", {text_format.hours(sums.failed_gpu_hours)} of them in failed runs" if sums.failed else ""
+        parts = [text_format.count(sums.runs, "run"), f"{sums.failed:,} failed{share}"]
+        parts.append(f"{text_format.hours(sums.gpu_hours)} GPU-hours{lost}")
     if stopped:
-        parts.append(f"{words.count(stopped, 'job')} stopped by a pre-run")
-    return words.wrapped(", ".join(parts) + ".")
+        parts.append(f"{text_format.count(stopped, 'job')} stopped by a pre-run")
+    return text_format.wrapped(", ".join(parts) + ".")
 
 
 def _row(group: Sequence[Line], zone: tzinfo | None) -> list[str]:
@@ -148,7 +148,7 @@ def _row(group: Sequence[Line], zone: tzinfo | None) -> list[str]:
         newest.name,
         newest.user,
         str(newest.gpus),
-        words.moment(newest.ended, zone)[5:] if newest.ended else "",
+        text_format.moment(newest.ended, zone)[5:] if newest.ended else "",
         newest.took,
         newest.result,
     ]
@@ -180,7 +180,7 @@ def _of_stopped(record: PrerunRecord, found: Found) -> Line:
         at=record.at,
         address=str(record.job_id or record.prerun_job_id),
         name=name,
-        user=user or listing.user_name(record.uid),
+        user=user or list_options.user_name(record.uid),
         gpus=record.gpus,
         ended=record.at,
         took="pre-run",

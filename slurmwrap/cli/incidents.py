@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli import listing, terminal
-from slurmwrap.cli.known import Place, place_of
-from slurmwrap.cluster.hostlist import fold
+from slurmwrap.cli import list_options, terminal
+from slurmwrap.cli.record_access import Place, place_of
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.report import words
-from slurmwrap.report.rows import fold_jobs
-from slurmwrap.retry.attempt import AttemptRecord, Incident
-from slurmwrap.retry.wanted import Wanted
-from slurmwrap.store import find
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.hostlist import fold
+from slurmwrap.model.run import AttemptRecord, Incident
+from slurmwrap.policy.run_filter import Wanted
+from slurmwrap.report import text_format
+from slurmwrap.report.fold_rows import fold_jobs
+from slurmwrap.store import queries
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import to_plain
 from slurmwrap.store.published import read_published
+from slurmwrap.store.serialize import to_plain
 
 _SHOWN = 6  # characters of an id that are enough to name it
 
@@ -45,43 +45,43 @@ Which = Annotated[str, typer.Argument(metavar="INCIDENT|last", help="The first c
 
 @app.command("list")
 def list_incidents(
-    since: listing.Since = "7d",
-    until: listing.Until = "",
-    category: listing.Category = "",
-    user: listing.User = "",
-    node: listing.Node = "",
+    since: list_options.Since = "7d",
+    until: list_options.Until = "",
+    category: list_options.Category = "",
+    user: list_options.User = "",
+    node: list_options.Node = "",
     still_open: Annotated[bool, typer.Option("--open", help="Only those that are not over.")] = False,
-    limit: listing.Limit = listing.LIMIT,
-    everything: listing.Everything = False,
-    as_json: listing.AsJson = False,
+    limit: list_options.Limit = list_options.LIMIT,
+    everything: list_options.Everything = False,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """List incidents, newest first."""
-    wanted = listing.wanted(category=category, user=user, node=node, since=since, until=until)
+    wanted = list_options.wanted(category=category, user=user, node=node, since=since, until=until)
     place = _place()
     if not place.site:
         rows = _published(place, wanted)
-        listing.say_list("incidents", rows, _public_table(rows), as_json=as_json)
+        list_options.say_list("incidents", rows, _public_table(rows), as_json=as_json)
         return
     found = [one for one in _known(place, wanted.since) if _is_meant(one, wanted, still_open)]
-    shown, more = listing.cut(found, limit, everything)
-    listing.say_list("incidents", [_plain(one) for one in shown], _table(shown), as_json=as_json, more=more)
+    shown, more = list_options.cut(found, limit, everything)
+    list_options.say_list("incidents", [_plain(one) for one in shown], _table(shown), as_json=as_json, more=more)
 
 
 @app.command()
-def show(which: Which, as_json: listing.AsJson = False) -> None:
+def show(which: Which, as_json: list_options.AsJson = False) -> None:
     """Show one incident: what its failures share, its jobs, users and nodes, and how its retries wait."""
     place = _of_site()
     one = _one(which, _known(place, None))
     with Database.open(place.database, readonly=True) as database:
-        runs = find.runs_of_incident(database, one.incident_id)
+        runs = queries.runs_of_incident(database, one.incident_id)
     if as_json:
-        typer.echo(listing.envelope("incident", {**_plain(one), "runs": [to_plain(run) for run in runs]}))
+        typer.echo(list_options.envelope("incident", {**_plain(one), "runs": [to_plain(run) for run in runs]}))
         return
     typer.echo(_story(one, runs))
 
 
 @app.command(short_help="Say that an incident is over.")
-def close(which: Which, note: listing.Note = "") -> None:
+def close(which: Which, note: list_options.Note = "") -> None:
     """Say that an incident is over: what fails from now on is judged by itself, and new retries wait no longer.
 
     Retries that were granted keep their time. Nothing is deleted; who said so is kept. For root and SlurmUser.
@@ -91,7 +91,7 @@ def close(which: Which, note: listing.Note = "") -> None:
     if one.over_at is not None:
         raise UsageError(f"incident {one.incident_id[:_SHOWN]} is over since {_moment(one.over_at)}", exit_code=1)
     with Database.open(place.database) as database:
-        database.save_incident(replace(one, over_at=time.time(), closed_by=listing.me(), note=note))
+        database.save_incident(replace(one, over_at=time.time(), closed_by=list_options.me(), note=note))
     typer.echo(f"{one.incident_id[:_SHOWN]}: closed")
     typer.echo("retries and gsub see it after the next pass of 'slurmwrap reconcile'", err=True)
 
@@ -125,7 +125,7 @@ def _is_meant(one: Incident, wanted: Wanted, still_open: bool) -> bool:
         and (not wanted.categories or one.category in wanted.categories)
         and (wanted.until is None or one.began < wanted.until)
         and (not wanted.nodes or bool(set(wanted.nodes) & set(one.nodes)))
-        and (not wanted.users or any(listing.user_name(uid) in wanted.users for uid in one.uids))
+        and (not wanted.users or any(list_options.user_name(uid) in wanted.users for uid in one.uids))
     )
 
 
@@ -136,7 +136,9 @@ def _one(which: str, known: list[Incident]) -> Incident:
     if len(found) == 1:
         return found[0]
     problem = f"begins {len(found)} ids" if found else "is no incident that we know"
-    raise UsageError(f"'{words.fit(which, 60)}' {problem}", hint="slurmwrap incidents list --since 400d", exit_code=1)
+    raise UsageError(
+        f"'{text_format.fit(which, 60)}' {problem}", hint="slurmwrap incidents list --since 400d", exit_code=1
+    )
 
 
 def _published(place: Place, wanted: Wanted) -> list[dict[str, Any]]:
@@ -172,7 +174,7 @@ def _table(found: Any) -> str:
         ]
         for one in found
     ]
-    return words.table(_HEAD, rows, indent=0, columns=terminal.columns())
+    return text_format.table(_HEAD, rows, indent=0, columns=terminal.columns())
 
 
 def _public_table(rows: list[dict[str, Any]]) -> str:
@@ -180,7 +182,7 @@ def _public_table(rows: list[dict[str, Any]]) -> str:
         return "No open incident is published."
     head = ("root cause", "~scope", "since", ">jobs", ">users")
     cells = [[r["category"], r["scope"], _moment(r["began"])[5:], str(r["jobs"]), str(r["users"])] for r in rows]
-    return words.table(head, cells, indent=0, columns=terminal.columns())
+    return text_format.table(head, cells, indent=0, columns=terminal.columns())
 
 
 def _story(one: Incident, runs: tuple[AttemptRecord, ...]) -> str:
@@ -188,25 +190,26 @@ def _story(one: Incident, runs: tuple[AttemptRecord, ...]) -> str:
     over = (
         f"over since {_moment(one.over_at)}" if one.over_at is not None else f"open, at least until {_moment(one.ends)}"
     )
-    users = ", ".join(words.visible(listing.user_name(uid)) for uid in one.uids)
+    users = ", ".join(text_format.visible(list_options.user_name(uid)) for uid in one.uids)
     facts = [
         ("scope", one.scope),
         ("began", f"{_moment(one.began)}; {over}"),
         ("jobs", fold_jobs(map(str, one.jobs))),
         ("users", users),
-        ("nodes", fold(words.in_order(one.nodes)) if one.nodes else "none"),
-        ("retries", f"start within {words.duration(one.spread_s)} after its end; none is counted"),
+        ("nodes", fold(text_format.in_order(one.nodes)) if one.nodes else "none"),
+        ("retries", f"start within {text_format.duration(one.spread_s)} after its end; none is counted"),
     ]
     if one.closed_by:
         facts.append(("closed", f"by {one.closed_by}{': ' + one.note if one.note else ''}"))
-    lines = [paint(f"Incident {one.incident_id[:_SHOWN]} {words.visible(one.category)}", "bold")]
+    lines = [paint(f"Incident {one.incident_id[:_SHOWN]} {text_format.visible(one.category)}", "bold")]
     lines += [
-        words.wrapped(f"{name:<8} {value}", indent="  ", hanging=" " * 11, columns=columns) for name, value in facts
+        text_format.wrapped(f"{name:<8} {value}", indent="  ", hanging=" " * 11, columns=columns)
+        for name, value in facts
     ]
     evidence = next((c for run in runs if run.diagnosis for c in run.diagnosis.evidence if c.role == "root"), None)
     if evidence is not None:
         told = f"e.g.     {evidence.source}:{evidence.line}: {evidence.text}"
-        lines.append(words.wrapped(told, indent="  ", hanging=" " * 11, columns=columns))
+        lines.append(text_format.wrapped(told, indent="  ", hanging=" " * 11, columns=columns))
     if runs:
         lines.append(f"  more     slurmwrap why {runs[0].address or runs[0].attempt.job_id}")
     if one.over_at is None:
@@ -215,7 +218,7 @@ def _story(one: Incident, runs: tuple[AttemptRecord, ...]) -> str:
 
 
 def _moment(at: float) -> str:
-    return words.moment(at, terminal.local_zone())
+    return text_format.moment(at, terminal.local_zone())
 
 
 def _plain(one: Incident) -> dict[str, Any]:

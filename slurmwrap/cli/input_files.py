@@ -6,14 +6,14 @@ import os
 import pwd
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from slurmwrap.cli.known import Place
+from slurmwrap.cli.record_access import Place
 from slurmwrap.errors import UsageError
-from slurmwrap.host.inputs import read_inputs_as
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.decision import InputRead
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.host.read_inputs import read_inputs_as
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.retry_decision import InputRead
 
 SITE = -1  # the uid of a block that binds everybody
 _LOOKED = 100  # files of a list that are read, to see whether they changed

@@ -14,19 +14,19 @@ from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli import listing, terminal
+from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.input_files import SITE, Row, digest_of, now_of, rows_of
-from slurmwrap.cli.known import Place, about_job, place_of
+from slurmwrap.cli.record_access import Place, about_job, place_of
 from slurmwrap.config import load
-from slurmwrap.diagnosis.evidence import Citation
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.report import words
-from slurmwrap.report.rows import alike, fold_names, without_empty
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.wanted import Wanted
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Citation
+from slurmwrap.policy.run_filter import Wanted
+from slurmwrap.report import text_format
+from slurmwrap.report.fold_rows import alike, fold_names, without_empty
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
-from slurmwrap.store.userstate import UserState
+from slurmwrap.store.user_state_files import UserState
 
 _PER_LINE = 20  # files that are read for each line, for those with the same fault are folded
 _PATH = 32  # columns of the table
@@ -55,12 +55,12 @@ OfJob = Annotated[int, typer.Option("--job", metavar="JOBID", help="Only what th
 def list_inputs(
     pattern: Annotated[str, typer.Argument(metavar="[PATTERN]", help="Only paths like it: '/data/*.tar'.")] = "",
     job: OfJob = 0,
-    user: listing.User = "",
+    user: list_options.User = "",
     since: Annotated[str, typer.Option("--since", "-S", help="Only blocked since then: 24h, 7d, or a date.")] = "",
     freed: Annotated[bool, typer.Option("--freed", help="What you freed instead: it binds you no more.")] = False,
-    limit: listing.Limit = listing.LIMIT,
-    everything: listing.Everything = False,
-    as_json: listing.AsJson = False,
+    limit: list_options.Limit = list_options.LIMIT,
+    everything: list_options.Everything = False,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """List blocked inputs, newest first: those of your jobs, everyone's for root and SlurmUser.
 
@@ -70,13 +70,13 @@ def list_inputs(
     if freed:
         _list_freed(place, as_json)
         return
-    wanted = listing.wanted(user=user, since=since)
+    wanted = list_options.wanted(user=user, since=since)
     found = [one for one in _blocked(place) if _is_meant(one, pattern, job, wanted)]
-    shown, more = listing.cut(found, limit * (1 if as_json else _PER_LINE), everything)
+    shown, more = list_options.cut(found, limit * (1 if as_json else _PER_LINE), everything)
     rows = rows_of(shown, place)
     text, left = table(rows, None if everything else limit, columns=terminal.columns())
     more = more if as_json else more + left
-    listing.say_list("inputs", [_plain(row) for row in rows], text, as_json=as_json, more=more)
+    list_options.say_list("inputs", [_plain(row) for row in rows], text, as_json=as_json, more=more)
 
 
 def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: Wanted) -> bool:
@@ -92,20 +92,20 @@ def _list_freed(place: Place, as_json: bool) -> None:
     """The site's word that its user overruled for himself."""
     freed = {} if place.site else UserState(place.database.parent).freed_inputs()
     rows = [{"digest": digest, "freed_at": at} for digest, at in sorted(freed.items(), key=lambda one: -one[1])]
-    lines = [[digest[:_DIGEST], words.moment(at, terminal.local_zone())] for digest, at in freed.items()]
-    text = words.table(("digest", "freed"), lines, indent=0) if lines else "No input was freed by you."
-    listing.say_list("inputs_freed", rows, text, as_json=as_json)
+    lines = [[digest[:_DIGEST], text_format.moment(at, terminal.local_zone())] for digest, at in freed.items()]
+    text = text_format.table(("digest", "freed"), lines, indent=0) if lines else "No input was freed by you."
+    list_options.say_list("inputs_freed", rows, text, as_json=as_json)
 
 
 @app.command()
-def show(name: Name, as_json: listing.AsJson = False) -> None:
+def show(name: Name, as_json: list_options.AsJson = False) -> None:
     """Show why an input is blocked: the job, its log lines, and who is bound."""
     place = _place()
     row = _one(name, place)
     cited = _evidence(row.blocked, place)
     if as_json:
         lines = [{"source": cite.source, "line": cite.line, "text": cite.text} for cite in cited]
-        typer.echo(listing.envelope("input", {**_plain(row), "evidence": lines}))
+        typer.echo(list_options.envelope("input", {**_plain(row), "evidence": lines}))
         return
     typer.echo(_story(row, cited))
 
@@ -218,7 +218,7 @@ def _evidence(blocked: BlockedInput, place: Place) -> tuple[Citation, ...]:
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[Row], limit: int | None = None, *, columns: int = words.WIDTH) -> tuple[str, int]:
+def table(rows: Sequence[Row], limit: int | None = None, *, columns: int = text_format.WIDTH) -> tuple[str, int]:
     """At most `limit` lines, and how many inputs are left out. "changed" and "gone" ones are refused no longer."""
     if not rows:
         return "No input is blocked.", 0
@@ -226,7 +226,7 @@ def table(rows: Sequence[Row], limit: int | None = None, *, columns: int = words
     groups = alike(rows, _same)
     lines = [_line(group) for group in groups[:limit]]
     left = sum(map(len, groups[len(lines) :]))
-    return words.table(*without_empty(head, lines), indent=0, columns=columns), left
+    return text_format.table(*without_empty(head, lines), indent=0, columns=columns), left
 
 
 def _same(row: Row) -> tuple[object, ...]:
@@ -238,14 +238,16 @@ def _same(row: Row) -> tuple[object, ...]:
 
 def _line(group: Sequence[Row]) -> list[str]:
     one = max((row.blocked for row in group), key=lambda blocked: blocked.at)
-    paths = ", ".join(fold_names(words.in_order(row.blocked.path or row.blocked.digest[:_DIGEST] for row in group)))
+    paths = ", ".join(
+        fold_names(text_format.in_order(row.blocked.path or row.blocked.digest[:_DIGEST] for row in group))
+    )
     of = [str(row.blocked.job_id) for row in group if row.blocked.job_id]
     jobs = of[0] if of else ""
     return [
-        words.fit_middle(paths, _PATH) + (f" ({len(group)})" if len(group) > 1 else ""),
+        text_format.fit_middle(paths, _PATH) + (f" ({len(group)})" if len(group) > 1 else ""),
         _binds(one.uid),
         jobs,
-        words.moment(one.at, terminal.local_zone())[5:10],
+        text_format.moment(one.at, terminal.local_zone())[5:10],
         group[0].now,
         _reason(one),
     ]
@@ -264,10 +266,10 @@ def _story(row: Row, cited: tuple[Citation, ...]) -> str:
         _named(blocked),
         f"  digest  {blocked.digest}",
         f"  binds   {_binds(blocked.uid)}",
-        f"  since   {words.moment(blocked.at, terminal.local_zone())}, {by}",
-        f"  why     {words.visible(blocked.reason)}",
+        f"  since   {text_format.moment(blocked.at, terminal.local_zone())}, {by}",
+        f"  why     {text_format.visible(blocked.reason)}",
         *([f"  now     {state}"] if state else []),
-        *(f"  {words.visible(cite.source)}:{cite.line}: {words.visible(cite.text)}" for cite in cited),
+        *(f"  {text_format.visible(cite.source)}:{cite.line}: {text_format.visible(cite.text)}" for cite in cited),
     ]
     if blocked.job_id:
         lines.append(f"  more    slurmwrap why {blocked.job_id}")
@@ -289,9 +291,9 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def _binds(uid: int) -> str:
-    return "everybody" if uid == SITE else listing.user_name(uid)
+    return "everybody" if uid == SITE else list_options.user_name(uid)
 
 
 def _named(blocked: BlockedInput) -> str:
     """Fit for a terminal: a path is its user's text."""
-    return words.visible(blocked.path) or f"the file of digest {blocked.digest[:_DIGEST]}"
+    return text_format.visible(blocked.path) or f"the file of digest {blocked.digest[:_DIGEST]}"

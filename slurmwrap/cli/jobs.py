@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli import listing, terminal
-from slurmwrap.cli.found import Jobs, find_jobs
-from slurmwrap.cli.here import known_here
-from slurmwrap.cli.known import Place, place_of
+from slurmwrap.cli import list_options, terminal
+from slurmwrap.cli.cluster_of_job import known_here
+from slurmwrap.cli.record_access import Place, place_of
+from slurmwrap.cli.run_queries import Jobs, find_jobs
 from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, story_of_job
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.report import words
-from slurmwrap.report.jobs import fields_of, kept_of, table
-from slurmwrap.report.look import Look
-from slurmwrap.report.nextstep import next_step
-from slurmwrap.report.story import story_of, tasks_of
-from slurmwrap.report.tell import tell
-from slurmwrap.retry.attempt import AttemptRecord, LedgerReset
+from slurmwrap.fast_dataclasses import asdict, replace
+from slurmwrap.model.run import AttemptRecord, LedgerReset
+from slurmwrap.report import text_format
+from slurmwrap.report.job_report.job_report_text import tell
+from slurmwrap.report.job_report.next_step import next_step
+from slurmwrap.report.job_report.timeline import story_of, tasks_of
+from slurmwrap.report.job_rows import fields_of, kept_of, table
+from slurmwrap.report.text_style import Look
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import to_plain
+from slurmwrap.store.serialize import to_plain
 
 _PER_LINE = 4  # jobs that are read for each line, for arrays are folded
 _RETRIES = ("retry", "retry_elsewhere", "resize")  # rules that run a job again
@@ -51,40 +51,40 @@ Job = Annotated[str, typer.Argument(metavar="JOBID", help="81, or 77_2 for an ar
 
 @app.command("list")
 def list_jobs(
-    since: listing.Since = "7d",
-    until: listing.Until = "",
-    failed: listing.Failed = False,
-    category: listing.Category = "",
-    state: listing.State = "",
-    decision: listing.Decision = "",
-    name: listing.Name = "",
-    user: listing.User = "",
-    account: listing.Account = "",
-    partition: listing.Partition = "",
-    node: listing.Node = "",
+    since: list_options.Since = "7d",
+    until: list_options.Until = "",
+    failed: list_options.Failed = False,
+    category: list_options.Category = "",
+    state: list_options.State = "",
+    decision: list_options.Decision = "",
+    name: list_options.Name = "",
+    user: list_options.User = "",
+    account: list_options.Account = "",
+    partition: list_options.Partition = "",
+    node: list_options.Node = "",
     to_do: Annotated[bool, typer.Option("--to-do", help="Only those with something still to be done.")] = False,
-    limit: listing.Limit = listing.LIMIT,
-    everything: listing.Everything = False,
-    as_json: listing.AsJson = False,
+    limit: list_options.Limit = list_options.LIMIT,
+    everything: list_options.Everything = False,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """List jobs, newest first: how often each ran, how it stands, and what is still to be done.
 
     A job is listed when one of its runs is meant. Jobs of which no run is known yet wait, or never began.
     """
-    wanted = listing.wanted(
+    wanted = list_options.wanted(
         user=user, account=account, partition=partition, name=name, category=category, decision=decision,
         state=state, node=node, since=since, until=until, failed=failed,
     )  # fmt: skip
     read = None if everything else limit if as_json else limit * _PER_LINE
-    with listing.nothing_is_garbage():
+    with list_options.nothing_is_garbage():
         found = find_jobs(_place(), wanted, read, to_do=to_do)
         say_notes(found.notes)
         if as_json:
             more = max(0, found.in_all - len(found.rows))
-            listing.say_list("jobs", map(fields_of, found.rows), "", as_json=True, more=more)
+            list_options.say_list("jobs", map(fields_of, found.rows), "", as_json=True, more=more)
             return
         text, shown = _table(found, None if everything else limit)
-        listing.say_list("jobs", (), text, as_json=False, more=max(0, found.in_all - shown))
+        list_options.say_list("jobs", (), text, as_json=False, more=max(0, found.in_all - shown))
 
 
 def _table(found: Jobs, limit: int | None) -> tuple[str, int]:
@@ -97,7 +97,7 @@ def _table(found: Jobs, limit: int | None) -> tuple[str, int]:
 def show(
     job: Job,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", "--all", help="Each task of an array by itself.")] = False,
-    as_json: listing.AsJson = False,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """Show all that is kept of one job: its submission with plan and changes, each run with evidence and decision,
     every intended action, the retry ledger, and what clears it. Tasks of an array that ended alike are told once."""
@@ -110,7 +110,7 @@ def show(
     kept = kept_of(story, known.actions)
     if as_json:
         content = {**plain_story(story), "kept": kept, "next": to_plain(next_step(story))}
-        typer.echo(listing.envelope("job", {**content, "ledger": asdict(ledger) if ledger is not None else None}))
+        typer.echo(list_options.envelope("job", {**content, "ledger": asdict(ledger) if ledger is not None else None}))
         return
     whole = verbose or not tasks_of(story)
     look = Look(zone=terminal.local_zone(), paint=terminal.painter(), columns=terminal.columns(), verbose=whole)
@@ -123,7 +123,7 @@ def show(
 
 
 @app.command(short_help="Give a job its retries back, and take back a retry that was decided.")
-def clear(job: Job, note: listing.Note = "") -> None:
+def clear(job: Job, note: list_options.Note = "") -> None:
     """Give a job its retries back, and take back a retry that was decided and not done yet.
 
     What it failed of so far counts no more against its retries. Nothing is deleted: who said so, when and why is kept
@@ -141,13 +141,14 @@ def clear(job: Job, note: listing.Note = "") -> None:
     if not runs:
         hint = "slurmwrap jobs list --since 30d"
         raise UsageError(f"no run of job {address} is known: there is nothing to clear", hint=hint, exit_code=1)
-    now, who = time.time(), listing.me()
+    now, who = time.time(), list_options.me()
     with Database.open(place.database) as database, database.transaction():
         for cluster, job_id in dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in runs):
             database.add_reset(LedgerReset(cluster=cluster, job_id=job_id, at=now, who=who, note=note))
         given_up = [told for run in runs for told in _take_back(database, run, who, now)]
     typer.echo(
-        f"{address}: {words.count(len(runs), 'run')} forgiven, {words.count(len(given_up), 'action')} taken back"
+        f"{address}: {text_format.count(len(runs), 'run')} forgiven, "
+        f"{text_format.count(len(given_up), 'action')} taken back"
     )
     for told in given_up:
         typer.echo(f"  not done: {told}")

@@ -8,25 +8,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli import listing, terminal
-from slurmwrap.cli.known import Place, place_of
-from slurmwrap.cli.node_sum import sum_lines
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.hostlist import fold
-from slurmwrap.cluster.node import Node, NodeHealth
+from slurmwrap.cli import list_options, terminal
+from slurmwrap.cli.node_score_table import sum_lines
+from slurmwrap.cli.record_access import Place, place_of
 from slurmwrap.config import Config, load
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
-from slurmwrap.report import words
-from slurmwrap.report.rows import alike
-from slurmwrap.retry.decision import Ruled
-from slurmwrap.retry.history import CLEARED, REPAIRED, NodeHistory, Repair
-from slurmwrap.retry.lemon import NodeScore, scores
-from slurmwrap.retry.strikes import Standing, standings
+from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.hostlist import fold
+from slurmwrap.model.node import Node, NodeHealth
+from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.policy.node_history import CLEARED, REPAIRED, NodeHistory, Repair
+from slurmwrap.policy.node_score import NodeScore, scores
+from slurmwrap.policy.strikes import Standing, standings
+from slurmwrap.report import text_format
+from slurmwrap.report.fold_rows import alike
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
@@ -72,14 +72,14 @@ def list_nodes(
         str, typer.Option("--status", "-t", metavar="STATUS", help="Only suspect, lemon, drained or ok.")
     ] = "",
     cause: Annotated[str, typer.Option("--cause", help="Only nodes with this in a reason: xid, node_failure.")] = "",
-    node: listing.Node = "",
+    node: list_options.Node = "",
     since: Annotated[str, typer.Option("--since", "-S", help="Only doubted since then: 24h, 7d, or a date.")] = "",
-    limit: listing.Limit = listing.LIMIT,
-    as_json: listing.AsJson = False,
+    limit: list_options.Limit = list_options.LIMIT,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """List doubted nodes, worst first; nodes alike share a line."""
-    wanted = listing.wanted(node=node, since=since)
-    kinds = listing.known(listing.several(status), STATUSES, "--status")
+    wanted = list_options.wanted(node=node, since=since)
+    kinds = list_options.known(list_options.several(status), STATUSES, "--status")
     view = _view(_place(), load(os.environ))
     told = [(_row(one.health.status, one), one.score) for one in view.standings]
     doubted = {one.health.node for one in view.standings}
@@ -94,7 +94,7 @@ def list_nodes(
         and _has_cause(row, score, cause)
     ]
     text, more = table(rows, None if everything else limit, columns=terminal.columns())
-    listing.say_list("nodes", rows, text, as_json=as_json, more=0 if as_json else more)
+    list_options.say_list("nodes", rows, text, as_json=as_json, more=0 if as_json else more)
 
 
 def _has_cause(row: Mapping[str, Any], score: NodeScore | None, cause: str) -> bool:
@@ -108,7 +108,7 @@ def _has_cause(row: Mapping[str, Any], score: NodeScore | None, cause: str) -> b
 def show(
     name: Name,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for each fault: nothing is folded.")] = False,
-    as_json: listing.AsJson = False,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """Show the sum of a node term by term: weights, jobs, dates and the lines behind them.
 
@@ -120,14 +120,14 @@ def show(
     _refuse_strangers(names, view, _place(), config)
     told = [(node, *_told(node, view, config, verbose)) for node in names]
     if as_json:
-        listing.say_list("node", [row for _, row, _ in told], "", as_json=True)
+        list_options.say_list("node", [row for _, row, _ in told], "", as_json=True)
         return
     pages = alike(told, lambda one: (_head(one[1]), *one[2]))
     typer.echo("\n\n".join(_page([node for node, _, _ in same], same[0][1], same[0][2]) for same in pages))
 
 
 def _page(names: Sequence[str], row: Mapping[str, Any], lines: Sequence[str]) -> str:
-    return "\n".join((f"{words.visible(fold(words.in_order(names)))}: {_head(row)}", *lines))
+    return "\n".join((f"{text_format.visible(fold(text_format.in_order(names)))}: {_head(row)}", *lines))
 
 
 def _head(row: Mapping[str, Any]) -> str:
@@ -135,20 +135,20 @@ def _head(row: Mapping[str, Any]) -> str:
 
 
 @app.command()
-def gate(as_json: listing.AsJson = False) -> None:
+def gate(as_json: list_options.AsJson = False) -> None:
     """Show what the nodes' Prolog gate is told: until when it may refuse, and the faults for which it does.
 
     Only where site.published is configured. `clear` and `repaired` take a node's fault away with the next pass.
     """
-    from slurmwrap.cli.gate import told
+    from slurmwrap.cli.gate_status import told
 
     place = load(os.environ).site.published
     rows, text = told(place, _place().trusted, terminal.local_zone(), time.time())
-    listing.say_list("gate", rows, text, as_json=as_json)
+    list_options.say_list("gate", rows, text, as_json=as_json)
 
 
 @app.command()
-def clear(name: Name, note: listing.Note = "", resume: Resume = False) -> None:
+def clear(name: Name, note: list_options.Note = "", resume: Resume = False) -> None:
     """Say that what stands against a node is void. Nothing is deleted; who said so is kept.
 
     For root and SlurmUser.
@@ -157,7 +157,7 @@ def clear(name: Name, note: listing.Note = "", resume: Resume = False) -> None:
 
 
 @app.command(short_help="Record a repair: earlier faults weigh less, new ones more.")
-def repaired(name: Name, note: listing.Note = "", resume: Resume = False) -> None:
+def repaired(name: Name, note: list_options.Note = "", resume: Resume = False) -> None:
     """Record that a node was repaired: earlier faults weigh less, new ones more.
 
     For root and SlurmUser.
@@ -184,9 +184,9 @@ def _mark(name: str, kind: str, note: str, resume: bool) -> None:
             if resume:
                 _resume(node, database, config)
             now = time.time()
-            count = database.clear_strikes(node, listing.me(), now) if kind == CLEARED else 0
-            database.add_repair(Repair(node=node, at=now, who=listing.me(), kind=kind, note=note))
-            strikes = f", {words.count(count, 'strike')} void" if kind == CLEARED else ""
+            count = database.clear_strikes(node, list_options.me(), now) if kind == CLEARED else 0
+            database.add_repair(Repair(node=node, at=now, who=list_options.me(), kind=kind, note=note))
+            strikes = f", {text_format.count(count, 'strike')} void" if kind == CLEARED else ""
             typer.echo(f"{node}: {kind}{strikes}{', resumed' if resume else ''}")
     typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
 
@@ -194,7 +194,7 @@ def _mark(name: str, kind: str, note: str, resume: bool) -> None:
 def _resume(node: str, database: Database, config: Config) -> None:
     """Through the edge, which looks at the node as it is now and lifts only a drain whose Reason is ours."""
     now = time.time()
-    because = f"slurmwrap nodes, by {listing.me()}"
+    because = f"slurmwrap nodes, by {list_options.me()}"
     action = SlurmAction(verb=Verb.RESUME, target=node, because=because)
     number = database.intend(None, Ruled(rule="drain", action=action), "act", now)
     try:
@@ -252,24 +252,26 @@ def _nodes(config: Config) -> tuple[Node, ...]:
 
 
 def _names(hostlist: str) -> tuple[str, ...]:
-    return listing.hosts(hostlist, _MOST)
+    return list_options.hosts(hostlist, _MOST)
 
 
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[dict[str, Any]], limit: int | None = None, *, columns: int = words.WIDTH) -> tuple[str, int]:
+def table(
+    rows: Sequence[dict[str, Any]], limit: int | None = None, *, columns: int = text_format.WIDTH
+) -> tuple[str, int]:
     """One line per group of nodes that are alike, at most `limit`; and how many nodes are left out."""
     if not rows:
         return "No node is doubted.", 0
     groups = alike(rows, _cells)
     head = ("~node", "status", "since", ">times", ">jobs", ">users", "~why")
-    lines = [[fold(words.in_order(row["node"] for row in group)), *_cells(group[0])] for group in groups[:limit]]
-    return words.table(head, lines, indent=0, columns=columns), sum(len(group) for group in groups[len(lines) :])
+    lines = [[fold(text_format.in_order(row["node"] for row in group)), *_cells(group[0])] for group in groups[:limit]]
+    return text_format.table(head, lines, indent=0, columns=columns), sum(len(group) for group in groups[len(lines) :])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    since = words.moment(row["since"], terminal.local_zone())[5:11] if row["since"] else ""
+    since = text_format.moment(row["since"], terminal.local_zone())[5:11] if row["since"] else ""
     counted = ("", "", "") if row["ratio"] is None else (f"{row['ratio']:.1f}", str(row["jobs"]), str(row["users"]))
     return (row["shown"], since, *counted, row["reason"])
 
@@ -323,8 +325,8 @@ def _told(node: str, view: View, config: Config, verbose: bool) -> tuple[dict[st
     row = _row(standing.health.status if standing else "ok", standing, score)
     terms = [asdict(term) for term in score.terms] if score else []
     row |= {"terms": terms, "repairs": [asdict(repair) for repair in score.repairs] if score else []}
-    lines = [f"  why      {words.visible(row['reason'])}"]
+    lines = [f"  why      {text_format.visible(row['reason'])}"]
     if slurm is not None and slurm.reason:
         state = "+".join((slurm.state, *sorted(slurm.flags)))
-        lines.append(f"  Slurm    {state}: {words.visible(slurm.reason)}")
+        lines.append(f"  Slurm    {state}: {text_format.visible(slurm.reason)}")
     return row, (*lines, *(sum_lines(score, config.nodes, verbose) if score else []))

@@ -11,19 +11,19 @@ from typing import Annotated
 
 import typer
 
-from slurmwrap.cli import listing, terminal
-from slurmwrap.cli.follow import follow
-from slurmwrap.cli.known import about_job, place_of
+from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.prerun_page import changes_of, output_of, plain_row, story, table
 from slurmwrap.cli.prerun_rows import Row, rows_of
-from slurmwrap.cli.voice import Voice
+from slurmwrap.cli.record_access import about_job, place_of
 from slurmwrap.config import load, user_state_dir
+from slurmwrap.console import Voice
 from slurmwrap.errors import SlurmwrapError, UsageError
-from slurmwrap.prerun.verdict import Outcome
-from slurmwrap.report import words
-from slurmwrap.retry.wanted import Wanted
-from slurmwrap.store.userstate import UserState
-from slurmwrap.submit import Desk
+from slurmwrap.gsub.follow_prerun import follow
+from slurmwrap.gsub.submit_context import Desk
+from slurmwrap.model.verdict import Outcome
+from slurmwrap.policy.run_filter import Wanted
+from slurmwrap.report import text_format
+from slurmwrap.store.user_state_files import UserState
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,31 +43,31 @@ app = typer.Typer(
 
 @app.command("list")
 def list_preruns(
-    failed: listing.Failed = False,
+    failed: list_options.Failed = False,
     running: Annotated[bool, typer.Option("--running", help="Only those that are not at their end.")] = False,
     state: Annotated[
         str,
         typer.Option("--state", "-t", metavar="STATE", help="Only pass, fail, inconclusive, lost, pending, running."),
     ] = "",
-    category: listing.Category = "",
+    category: list_options.Category = "",
     name: Annotated[str, typer.Option("--name", metavar="PATTERN", help="Only scripts of this name: 'sweep*'.")] = "",
     job: Annotated[int, typer.Option("--job", metavar="JOBID", help="Only that of this job.")] = 0,
     passed: Annotated[bool, typer.Option("--passed", help="What passed and is not run again instead.")] = False,
-    since: listing.Since = "14d",
-    until: listing.Until = "",
-    limit: listing.Limit = listing.LIMIT,
-    everything: listing.Everything = False,
-    as_json: listing.AsJson = False,
+    since: list_options.Since = "14d",
+    until: list_options.Until = "",
+    limit: list_options.Limit = list_options.LIMIT,
+    everything: list_options.Everything = False,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """List your pre-runs, newest first.
 
     Their files are kept for 14 days. Pre-runs of one script that ended alike share a line.
     """
-    wanted = listing.wanted(category=category, name=name, since=since, until=until)
+    wanted = list_options.wanted(category=category, name=name, since=since, until=until)
     if passed:
         _list_passed(wanted, limit, everything, as_json)
         return
-    from slurmwrap.cli.flow import watch_over
+    from slurmwrap.gsub.submit import watch_over
 
     desk = _desk()
     watch_over(desk)
@@ -76,16 +76,16 @@ def list_preruns(
     rows = [row for row in rows if not running or (row.verdict is None and row.state != "lost")]
     rows = [row for row in rows if not job or job in (row.real_job, row.prerun_job)]
     if as_json:
-        shown, more = listing.cut(rows, limit, everything)
-        listing.say_list("preruns", [plain_row(row) for row in shown], "", as_json=True, more=more)
+        shown, more = list_options.cut(rows, limit, everything)
+        list_options.say_list("preruns", [plain_row(row) for row in shown], "", as_json=True, more=more)
         return
     text, more = table(rows, time.time(), None if everything else limit, columns=terminal.columns())
-    listing.say_list("preruns", (), text, as_json=False, more=more)
+    list_options.say_list("preruns", (), text, as_json=False, more=more)
 
 
 def wanted_states(state: str, failed: bool) -> tuple[str, ...]:
     """The words of --state, with --failed as one of them."""
-    return (*listing.several(state), *((Outcome.FAIL.value,) if failed else ()))
+    return (*list_options.several(state), *((Outcome.FAIL.value,) if failed else ()))
 
 
 def _is_meant(row: Row, wanted: Wanted, states: tuple[str, ...]) -> bool:
@@ -106,23 +106,25 @@ def _list_passed(wanted: Wanted, limit: int, everything: bool, as_json: bool) ->
     marks = {*state.fingerprints(), *(row.spec.fingerprint for row in rows_of(_desk()))}
     records = [record for mark in marks if (record := state.passed(mark)) is not None]
     found = sorted((r for r in records if r.at >= (wanted.since or 0.0)), key=lambda r: r.at, reverse=True)
-    shown, more = listing.cut(found, limit, everything)
+    shown, more = list_options.cut(found, limit, everything)
     now = time.time()
     rows = [
         {"fingerprint": one.fingerprint, "job_id": one.job_id, "prerun_job_id": one.prerun_job_id, "at": one.at}
         for one in shown
     ]
-    cells = [[one.fingerprint[:16], str(one.job_id or "-"), str(one.prerun_job_id), words.duration(now - one.at)]
+    cells = [[one.fingerprint[:16], str(one.job_id or "-"), str(one.prerun_job_id), text_format.duration(now - one.at)]
              for one in shown]  # fmt: skip
-    text = words.table(("fingerprint", ">job", ">pre-run", ">age"), cells, indent=0) if cells else "Nothing passed."
-    listing.say_list("preruns_passed", rows, text, as_json=as_json, more=more)
+    text = (
+        text_format.table(("fingerprint", ">job", ">pre-run", ">age"), cells, indent=0) if cells else "Nothing passed."
+    )
+    list_options.say_list("preruns_passed", rows, text, as_json=as_json, more=more)
 
 
 @app.command()
 def show(
     which: Annotated[str, typer.Argument(metavar="ID|last", help="Of the job, its pre-run, or its directory.")],
     follow_it: Annotated[bool, typer.Option("--follow", "-f", help="Look on until its verdict.")] = False,
-    as_json: listing.AsJson = False,
+    as_json: list_options.AsJson = False,
 ) -> None:
     """Show one pre-run: its verdict with findings and evidence, what it changed, and the end of its output."""
     desk = _desk()
@@ -132,7 +134,7 @@ def show(
         row = _one(row.directory.name, rows_of(desk))
     changes = changes_of(row)
     if as_json:
-        typer.echo(listing.envelope("prerun", {**plain_row(row), "changes": changes, "output": output_of(row)}))
+        typer.echo(list_options.envelope("prerun", {**plain_row(row), "changes": changes, "output": output_of(row)}))
         return
     typer.echo(story(row, changes, terminal.painter(), time.time()))
 
@@ -150,7 +152,7 @@ def clear(
     state = UserState(user_state_dir(os.environ))
     marks = frozenset({"*"}) if everything else _of_script(script, state) if script else _of_name(what)
     state.forget_passed(marks, time.time())
-    named = "everything that passed" if everything else words.count(len(marks), "fingerprint")
+    named = "everything that passed" if everything else text_format.count(len(marks), "fingerprint")
     typer.echo(f"forgotten: {named}; the next submission is pre-run again")
 
 
@@ -158,7 +160,7 @@ def clear(
 
 
 def _desk() -> Desk:
-    from slurmwrap.cli.flow import open_desk  # here: no other command shall pay for gsub's imports
+    from slurmwrap.gsub.submit import open_desk  # here: no other command shall pay for gsub's imports
 
     return open_desk(load(os.environ), os.environ, Voice.of_terminal("slurmwrap"))
 

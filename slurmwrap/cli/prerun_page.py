@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.cli import terminal
-from slurmwrap.cli.follow import describe, read_progress, seen, steps_wanted
-from slurmwrap.cli.known import about_job, place_of
 from slurmwrap.cli.prerun_rows import Row
-from slurmwrap.cli.verdicts import shown
+from slurmwrap.cli.record_access import about_job, place_of
 from slurmwrap.config import load
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.prerun.failed_commands import describe_failed_commands
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.report import words
-from slurmwrap.report.cited import cited
-from slurmwrap.report.look import Look
-from slurmwrap.report.rows import alike, label
-from slurmwrap.report.tell import Paint
+from slurmwrap.gsub.follow_prerun import describe, read_progress, seen, steps_wanted
+from slurmwrap.gsub.verdict_output import shown
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
+from slurmwrap.report import text_format
+from slurmwrap.report.fold_rows import alike, label
+from slurmwrap.report.job_report.cited_lines import cited
+from slurmwrap.report.job_report.job_report_text import Paint
+from slurmwrap.report.text_style import Look
 
 _TAIL_LINES = 12
 
 
-def table(rows: Sequence[Row], now: float, limit: int | None = None, *, columns: int = words.WIDTH) -> tuple[str, int]:
+def table(
+    rows: Sequence[Row], now: float, limit: int | None = None, *, columns: int = text_format.WIDTH
+) -> tuple[str, int]:
     """One line per pre-run, those of one script that ended alike on one; and how many are left out."""
     if not rows:
         return "No pre-run.", 0
@@ -34,7 +36,7 @@ def table(rows: Sequence[Row], now: float, limit: int | None = None, *, columns:
     lines = [_cells(group, now) for group in groups[:limit]]
     note = "\n* waited for the pre-run of an earlier job" if any(row.attached for row in rows) else ""
     left = sum(map(len, groups[len(lines) :]))
-    return words.table(head, lines, indent=0, columns=columns) + note, left
+    return text_format.table(head, lines, indent=0, columns=columns) + note, left
 
 
 def _same(row: Row) -> tuple[object, ...]:
@@ -55,19 +57,22 @@ def _cells(group: Sequence[Row], now: float) -> list[str]:
         Path(row.spec.script_name).name,
         row.state,
         str(max(steps)) if steps else "",
-        words.duration(max(took)) if took else "",
-        words.duration(max(0.0, now - row.at)),
+        text_format.duration(max(took)) if took else "",
+        text_format.duration(max(0.0, now - row.at)),
         row.verdict.reason if row.verdict else "",
     ]
 
 
 def story(row: Row, changes: list[Mapping[str, Any]], paint: Paint, now: float) -> str:
     """Everything about one pre-run, 80 columns wide where the text is ours."""
-    head = f"PRE-RUN {row.prerun_job or ''} of {words.visible(row.spec.script_name)}"
+    head = f"PRE-RUN {row.prerun_job or ''} of {text_format.visible(row.spec.script_name)}"
     if row.real_job is not None:
-        head += f", for job {row.real_job} ({words.count(row.spec.gpus, 'GPU')})"
+        head += f", for job {row.real_job} ({text_format.count(row.spec.gpus, 'GPU')})"
     style = {"pass": "green", "fail": "red"}.get(row.state, "yellow")
-    lines = [paint(head, "bold"), "  " + paint(row.state, style) + f", submitted {words.duration(now - row.at)} ago"]
+    lines = [
+        paint(head, "bold"),
+        "  " + paint(row.state, style) + f", submitted {text_format.duration(now - row.at)} ago",
+    ]
     if row.attached:
         lines.append("  it waited for the pre-run of an earlier job of the same script and code")
     if row.verdict is not None:
@@ -78,29 +83,29 @@ def story(row: Row, changes: list[Mapping[str, Any]], paint: Paint, now: float) 
         )
     if changes:
         lines += ["", paint("WHAT IT DID", "bold")]
-        lines += [words.wrapped(_change(change), indent="  ", hanging="    ") for change in changes]
+        lines += [text_format.wrapped(_change(change), indent="  ", hanging="    ") for change in changes]
     if output := output_of(row):
-        lines += ["", paint("ITS OUTPUT ENDS", "bold"), *(f"  | {words.visible(line)}" for line in output)]
-    lines += ["", f"  files  {words.visible(str(row.directory))}"]
+        lines += ["", paint("ITS OUTPUT ENDS", "bold"), *(f"  | {text_format.visible(line)}" for line in output)]
+    lines += ["", f"  files  {text_format.visible(str(row.directory))}"]
     if row.verdict is None and row.prerun_job is not None and row.state not in ("lost", "unknown"):
         lines.append(f"  follow  slurmwrap prerun show {row.real_job or row.prerun_job} --follow")
     return "\n".join(lines)
 
 
 def _verdict_lines(verdict: Verdict) -> list[str]:
-    steps = f", {words.count(verdict.steps, 'step')}" if verdict.steps else ""
+    steps = f", {text_format.count(verdict.steps, 'step')}" if verdict.steps else ""
     category = f"{verdict.category}: " if verdict.category else ""
     lines = [
-        f"  after {words.duration(verdict.seconds)}{steps}, decided by layer {verdict.layer}",
-        words.wrapped(f"{category}{verdict.reason}", indent="  ", hanging="    "),
+        f"  after {text_format.duration(verdict.seconds)}{steps}, decided by layer {verdict.layer}",
+        text_format.wrapped(f"{category}{verdict.reason}", indent="  ", hanging="    "),
     ]
     for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
-        lines.append(words.wrapped(sentence, indent="  ", hanging="    "))
+        lines.append(text_format.wrapped(sentence, indent="  ", hanging="    "))
     for finding in verdict.findings:
         place = f"{finding.file}:{finding.line} " if finding.line else f"{finding.file} ".lstrip()
         fix = f" ({finding.fix})" if finding.fix else ""
         text = f"{finding.severity.value}: {place}{finding.message}{fix}"
-        lines.append(words.wrapped(text, indent="  ", hanging="    "))
+        lines.append(text_format.wrapped(text, indent="  ", hanging="    "))
     return [*lines, *cited(verdict.evidence, Look(columns=terminal.columns()))]
 
 
@@ -122,7 +127,7 @@ def changes_of(row: Row) -> list[Mapping[str, Any]]:
 
 def output_of(row: Row) -> list[str]:
     """The last lines of what the script printed."""
-    from slurmwrap.prerun.supervisor import tail
+    from slurmwrap.prerun.trial.supervisor import tail
 
     if not Path(row.spec.output).is_file():
         return []

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurmwrap.cli.follow import LIVE, read_verdict
 from slurmwrap.config import user_state_dir
 from slurmwrap.errors import SlurmError
-from slurmwrap.prerun.trial import TrialSpec, spec_from_json
-from slurmwrap.prerun.verdict import Verdict
-from slurmwrap.store.inflight import JOB, Flights, number_in
-from slurmwrap.submit import Desk
-from slurmwrap.submit.attach import ATTACHED, GONE
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.gsub.follow_prerun import LIVE, read_verdict
+from slurmwrap.gsub.prerun_sharing import ATTACHED, GONE
+from slurmwrap.gsub.submit_context import Desk
+from slurmwrap.model.verdict import Verdict
+from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
+from slurmwrap.store.prerun_registry import JOB, Flights, number_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,53 +4,32 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slurmwrap import config as configuration
-from slurmwrap.cli import events
-from slurmwrap.cli.asking import slurm_of
-from slurmwrap.cli.events import Event, Kind, Log
-from slurmwrap.cli.housekeeping import Housekeeping
-from slurmwrap.cli.tellers import site_publisher, why_text
-from slurmwrap.cli.voice import Voice
+from slurmwrap.cli.reconcile_maintenance import Housekeeping
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.classify import classifier
-from slurmwrap.edges import Publisher
+from slurmwrap.console import Voice
 from slurmwrap.errors import UsageError
-from slurmwrap.host import munge
-from slurmwrap.host.clock import SystemClock
-from slurmwrap.host.inputs import read_inputs_as
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.gsub.prefetch import slurm_of
 from slurmwrap.host.lock import held
-from slurmwrap.host.mounts import mount_of
-from slurmwrap.host.stepfiles import StepFiles
-from slurmwrap.host.userfile import UserLogs
-from slurmwrap.install.watchdog import beat
-from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
+from slurmwrap.install.service_watchdog import beat
+from slurmwrap.reconcile import Edges, Summary, event_log, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
-from slurmwrap.slurm.accounting import Sacct, WhereThereIs
+from slurmwrap.reconcile.event_log import Event, Kind, Log
+from slurmwrap.reconcile.wire_adapters import site_edges, user_edges
 from slurmwrap.slurm.adapter import choose
-from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.store.beside import BesideOutput
 from slurmwrap.store.database import Database
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.published import FilePublisher
-from slurmwrap.store.spool import PlainSpool, SealedSpool
-from slurmwrap.store.userstate import DATABASE, SPOOL
+from slurmwrap.store.user_state_files import DATABASE
 
 SITE_POLL_S, USER_POLL_S = 15.0, 60.0
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command to `slurmwrap`."""
-    app.command("reconcile", short_help="Find out why jobs ended, and act by the rules.")(reconcile)
 
 
 def reconcile(
@@ -79,7 +58,11 @@ def reconcile(
     place = Path(config.site.state_dir) if site else configuration.user_state_dir(os.environ)
     database = place / ("site.db" if site else DATABASE)
     with held(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
-        edges = _site(config, commands, store, voice) if site else own_edges(config, commands, store, voice, place)
+        edges = (
+            site_edges(config, commands, store, voice.say)
+            if site
+            else user_edges(config, commands, store, voice.say, place)
+        )
         edges = replace(edges, slurm=slurm, say=log.note)
         house = Housekeeping(database, config, site=site, say=log.note)
         if watch:
@@ -94,7 +77,7 @@ def reconcile(
 
 def _look_after_preruns(config: Config, voice: Voice) -> None:
     """Lets go the user's jobs whose pre-run is gone, and removes what old pre-runs left."""
-    from slurmwrap.cli.flow import open_desk, tidy
+    from slurmwrap.gsub.submit import open_desk, tidy
 
     tidy(open_desk(config, os.environ, voice))
 
@@ -116,71 +99,6 @@ def _named_uid(user: str) -> int:
         return pwd.getpwnam(user).pw_uid if user else -1
     except KeyError:
         return -1
-
-
-def _site(config: Config, slurm: SlurmCommands, store: Database, voice: Voice) -> Edges:
-    site = config.site
-    trusted = frozenset({0, _slurm_uid(config, slurm)})
-    controller = PlainSpool(Path(site.state_dir) / "controller", trusted)
-    shared = (
-        (SealedSpool(site.spool, site.munge_socket, slurm.node_addresses, trusted, slurm.cluster_name()),)
-        if site.spool
-        else ()
-    )
-    publisher = None
-    if site.published:
-        sealed = FilePublisher(Path(site.published), site.munge_socket, munge.encode)
-        publisher = site_publisher(sealed, config, voice.say, store.attempts_of)
-    scope = Scope(trusted=trusted | {-1})
-    return _edges(config, slurm, store, voice, spools=(*shared, controller), publisher=publisher, scope=scope)
-
-
-def own_edges(config: Config, slurm: SlurmCommands, store: Database, voice: Voice, place: Path) -> Edges:
-    uid = os.geteuid()
-    scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
-    beside = None if config.site.published else BesideOutput(why_text)  # where there is a site, it tells
-    return _edges(config, slurm, store, voice, spools=(PlainSpool(place / SPOOL),), publisher=beside, scope=scope)
-
-
-def _edges(
-    config: Config,
-    slurm: SlurmCommands,
-    store: Database,
-    voice: Voice,
-    *,
-    spools: tuple[SealedSpool | PlainSpool, ...],
-    publisher: Publisher | None,
-    scope: Scope,
-) -> Edges:
-    return Edges(
-        slurm=slurm,
-        store=store,
-        spools=spools,
-        logs=UserLogs(),
-        clock=SystemClock(),
-        publisher=publisher,
-        unpack=from_plain,
-        classify=classifier(config.diagnosis.signatures),
-        read_inputs=read_inputs_as,
-        config=config,
-        scope=scope,
-        accounting=WhereThereIs(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
-        mounts=mount_of,
-        steps=StepFiles(),
-        may_resize=slurm.may_resize,
-        say=voice.say,
-    )
-
-
-def _slurm_uid(config: Config, slurm: SlurmCommands) -> int:
-    """SlurmUser's uid: as configured, else as Slurm says ("slurm(64030)")."""
-    if config.site.slurm_user:
-        try:
-            return pwd.getpwnam(config.site.slurm_user).pw_uid
-        except KeyError:
-            raise UsageError(f"site.slurm_user: there is no user '{config.site.slurm_user}'") from None
-    told = re.search(r"\((\d+)\)", slurm.config().get("SlurmUser", ""))
-    return int(told[1]) if told else 0
 
 
 def _watch(edges: Edges, wake: Path, poll_s: float, log: Log, house: Housekeeping) -> None:
@@ -220,10 +138,10 @@ def _told(summary: Summary, *, quiet: bool = False) -> tuple[Event, ...]:
     """What a pass did; `quiet`: without its sum."""
     refused = summary.ingested.refused
     return (
-        *map(events.judged, summary.judged),
-        *map(events.acted, summary.applied),
-        *map(events.not_acted, summary.given_up),
-        *map(events.error, summary.errors),
-        *([events.refused(refused)] if refused else []),
-        *([] if quiet else [events.passed(len(summary.judged), len(summary.applied), summary.waiting)]),
+        *map(event_log.judged, summary.judged),
+        *map(event_log.acted, summary.applied),
+        *map(event_log.not_acted, summary.given_up),
+        *map(event_log.error, summary.errors),
+        *([event_log.refused(refused)] if refused else []),
+        *([] if quiet else [event_log.passed(len(summary.judged), len(summary.applied), summary.waiting)]),
     )

@@ -10,32 +10,8 @@ from typing import Annotated
 import typer
 
 from slurmwrap import __version__
-from slurmwrap.cli import (
-    classify,
-    configuration,
-    incidents,
-    inputs,
-    jobs,
-    lab,
-    nodes,
-    prerun,
-    reconcile,
-    spool,
-)
 from slurmwrap.cli.command_groups import Commands
-from slurmwrap.cli.completion import command as completion
-from slurmwrap.cli.db import command as db
-from slurmwrap.cli.doctor.command import doctor
-from slurmwrap.cli.history import history
-from slurmwrap.cli.hooks import command as hooks
-from slurmwrap.cli.metrics import command as metrics
-from slurmwrap.cli.profile import command as profile
-from slurmwrap.cli.report.command import report
-from slurmwrap.cli.simulate.command import simulate
-from slurmwrap.cli.voice import Voice
-from slurmwrap.cli.watch.command import watch
-from slurmwrap.cli.whatif.command import whatif
-from slurmwrap.cli.why import why
+from slurmwrap.console import Voice
 from slurmwrap.errors import SlurmwrapError
 
 EX_SOFTWARE, EX_IOERR = 70, 74  # sysexits.h: an internal error; output that cannot be written
@@ -81,32 +57,6 @@ def root(
     Trying it out, without a cluster:
       slurmwrap lab up && eval "$(slurmwrap lab env)"
     """
-
-
-app.command()(why)
-app.command(short_help="A job, live: why it waits, when it may start, how fast it goes.")(watch)
-app.command()(history)
-app.command()(report)
-app.command(short_help="Check that everything works, and say how to fix what does not.")(doctor)
-app.command()(simulate)
-app.command()(whatif)
-
-
-classify.register(app)
-reconcile.register(app)
-app.add_typer(lab.app, name="lab", short_help="A real Slurm of many nodes on this machine.")
-app.add_typer(configuration.app, name="config", short_help="What is configured, and in which file.")
-app.add_typer(db.app, name="db", short_help="The database: copy, check, delete from it, read it.")
-app.add_typer(hooks.app, name="hooks")
-app.add_typer(jobs.app, name="jobs", short_help="What is kept of jobs: runs, decisions, retries used and left.")
-app.add_typer(incidents.app, name="incidents", short_help="One cause that made several jobs fail at once.")
-app.add_typer(spool.app, name="spool", short_help="What waits for the reconciler, and what it rejected.")
-app.add_typer(inputs.app, name="inputs", short_help="Input files that are refused until they change.")
-app.add_typer(metrics.app, name="metrics", short_help="Figures for Prometheus and Grafana.")
-app.add_typer(nodes.app, name="nodes", short_help="Nodes under suspicion, nodes drained by slurmwrap, and why.")
-app.add_typer(prerun.app, name="prerun", short_help="Your pre-runs: what they found, what they do now.")
-app.add_typer(profile.app, name="profile", short_help="What your jobs need: CPUs, memory, GPU, speed.")
-completion.register(app)
 
 
 def main() -> None:

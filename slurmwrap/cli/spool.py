@@ -1,7 +1,7 @@
 """`slurmwrap spool`: what waits for the reconciler, what it did not believe, and clearing that. Flags in, table out.
 
 Names and owners are looked at, and nobody's content: only the reconciler reads a spool file, by the rules of
-store/spool.py.
+store/spool_reader.py.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli import listing, terminal
-from slurmwrap.cli.known import Place, place_of
+from slurmwrap.cli import list_options, terminal
+from slurmwrap.cli.record_access import Place, place_of
 from slurmwrap.config import Config, load, user_state_dir
 from slurmwrap.errors import RefusedError, StoreError
-from slurmwrap.report import words
-from slurmwrap.slurm.kept import folder_of
+from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.report import text_format
+from slurmwrap.slurm.response_cache import folder_of
 from slurmwrap.store.database import Database
-from slurmwrap.store.find import forget_set_aside
-from slurmwrap.store.spool import MAX_ENTRIES, REJECTED
-from slurmwrap.store.userstate import SPOOL
+from slurmwrap.store.queries import forget_set_aside
+from slurmwrap.store.spool_reader import MAX_ENTRIES, REJECTED
+from slurmwrap.store.user_state_files import SPOOL
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -60,23 +60,23 @@ class Heap:
 
 
 @app.command("list")
-def list_spool(user: listing.User = "", as_json: listing.AsJson = False) -> None:
+def list_spool(user: list_options.User = "", as_json: list_options.AsJson = False) -> None:
     """List files that wait and files that were not believed, by spool and owner."""
-    wanted = listing.several(user)
+    wanted = list_options.several(user)
     rows = [one for one in _heaps() if not wanted or one.owner in wanted]
-    listing.say_list("spool", [asdict(one) for one in rows], _table(rows), as_json=as_json)
+    list_options.say_list("spool", [asdict(one) for one in rows], _table(rows), as_json=as_json)
 
 
 @app.command()
-def show(user: listing.User = "", as_json: listing.AsJson = False) -> None:
+def show(user: list_options.User = "", as_json: list_options.AsJson = False) -> None:
     """Show what was not believed: whose files, how many, why, and the newest one's name."""
-    place, wanted = _place(), listing.several(user)
+    place, wanted = _place(), list_options.several(user)
     counts = []
     if place.database.exists():
         with Database.open(place.database, readonly=True) as database:
-            counts = [{**row, "user": listing.user_name(row["uid"])} for row in database.set_aside_counts()]
+            counts = [{**row, "user": list_options.user_name(row["uid"])} for row in database.set_aside_counts()]
     rows = [row for row in counts if not wanted or row["user"] in wanted]
-    listing.say_list("spool_refused", rows, _refused(rows), as_json=as_json)
+    list_options.say_list("spool_refused", rows, _refused(rows), as_json=as_json)
 
 
 @app.command(short_help="Remove files that were not believed.")
@@ -93,10 +93,10 @@ def clear(
     removed = sum(_emptied(directory / REJECTED) for _, directory in _spools(place, load(os.environ)))
     removed += _removed(_answers()) if answers else 0
     removed += _removed(_faults()) if faults else 0
-    typer.echo(f"{words.count(removed, 'file')} removed")
+    typer.echo(f"{text_format.count(removed, 'file')} removed")
     if counts and place.database.exists():
         with Database.open(place.database) as database:
-            typer.echo(f"{words.count(forget_set_aside(database), 'count')} forgotten")
+            typer.echo(f"{text_format.count(forget_set_aside(database), 'count')} forgotten")
 
 
 # --- what lies there -----------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _heaps() -> list[Heap]:
 
 
 def _answers() -> list[Path]:
-    """What gsub keeps of Slurm's words (slurm/kept.py), of the asking user."""
+    """What gsub keeps of Slurm's words (slurm/response_cache.py), of the asking user."""
     try:
         folder = Path(folder_of(os.environ, os.geteuid()))
         ours = folder.lstat()
@@ -138,7 +138,7 @@ def _answers() -> list[Path]:
 
 
 def _faults() -> list[Path]:
-    """Tracebacks of errors of ours (cli/voice.py)."""
+    """Tracebacks of errors of ours (console.py)."""
     return sorted(user_state_dir(os.environ).glob("fault-*.log"))
 
 
@@ -255,11 +255,11 @@ def _table(rows: list[Heap]) -> str:
         for one in rows
     ]
     head = ("spool", "what", "~owner", ">files", ">KiB", ">oldest", "~directory")
-    return words.table(head, lines, indent=0, columns=terminal.columns())
+    return text_format.table(head, lines, indent=0, columns=terminal.columns())
 
 
 def _age(seconds: float) -> str:
-    return words.duration(max(0.0, seconds))
+    return text_format.duration(max(0.0, seconds))
 
 
 def _refused(rows: list[dict[str, Any]]) -> str:
@@ -267,7 +267,9 @@ def _refused(rows: list[dict[str, Any]]) -> str:
         return "Nothing was refused."
     zone = terminal.local_zone()
     lines = [
-        [row["user"], str(row["count"]), words.moment(row["last_at"], zone)[5:], row["reason"], row["last_name"]]
+        [row["user"], str(row["count"]), text_format.moment(row["last_at"], zone)[5:], row["reason"], row["last_name"]]
         for row in rows
     ]
-    return words.table(("~user", ">files", "last", "~reason", "~newest"), lines, indent=0, columns=terminal.columns())
+    return text_format.table(
+        ("~user", ">files", "last", "~reason", "~newest"), lines, indent=0, columns=terminal.columns()
+    )

@@ -17,18 +17,18 @@ def main() -> None:
     _standard_library_first()
     _no_warnings()
     try:
-        from slurmwrap import stages
+        from slurmwrap import timing
 
-        stages.reached("Python")
-        from slurmwrap.cli.handover import pass_at_a_glance
+        timing.reached("Python")
+        from slurmwrap.gsub.exec_sbatch import pass_at_a_glance
 
         pass_at_a_glance(sys.argv[1:])
         gc.disable()  # nothing of a submission is ever garbage: a tenth of our time would go into looking for it
-        from slurmwrap.cli.gsub import main as gsub
+        from slurmwrap.gsub.gsub_main import main as gsub
 
-        stages.reached("load what reads a call")
+        timing.reached("load what reads a call")
         code = gsub()
-        stages.leave()
+        timing.leave()
     except KeyboardInterrupt:  # before gsub could see to it
         code = _interrupted()
     _flush()

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TextIO
 
-from slurmwrap.cli.voice import STYLES
+from slurmwrap.console import STYLES
 from slurmwrap.errors import UsageError
-from slurmwrap.report.tell import Paint, plain
+from slurmwrap.report.job_report.job_report_text import Paint, plain
 
 _UNITS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _PERIOD = re.compile(r"([0-9]{1,6})(m|min|h|d|w)")

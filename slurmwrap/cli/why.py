@@ -7,30 +7,30 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slurmwrap.cli import terminal
-from slurmwrap.cli.found import last_failed
-from slurmwrap.cli.here import cluster_here, known_here
-from slurmwrap.cli.known import Known, Place, about_job, place_of
-from slurmwrap.cli.listing import envelope
-from slurmwrap.cli.looking import look_first
-from slurmwrap.cli.unrecorded import unrecorded
-from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cli.cluster_of_job import cluster_here, known_here
+from slurmwrap.cli.list_options import envelope
+from slurmwrap.cli.reconcile_first import look_first
+from slurmwrap.cli.record_access import Known, Place, about_job, place_of
+from slurmwrap.cli.run_queries import last_failed
+from slurmwrap.cli.slurm_lookup import unrecorded
 from slurmwrap.config import Config, load
 from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
-from slurmwrap.report.account import Account, account_of
-from slurmwrap.report.nextstep import next_step
-from slurmwrap.report.story import Story, last_failure, story_of, tasks_of
-from slurmwrap.report.tell import tell
-from slurmwrap.report.words import moment
-from slurmwrap.retry.record import REQUEUED
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.policy.run_from_slurm import REQUEUED
+from slurmwrap.report.job_report.budget_table import Account, account_of
+from slurmwrap.report.job_report.job_report_text import tell
+from slurmwrap.report.job_report.next_step import next_step
+from slurmwrap.report.job_report.timeline import Story, last_failure, story_of, tasks_of
+from slurmwrap.report.text_format import moment
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.store.plain import to_plain
+from slurmwrap.store.serialize import to_plain
 
 LOOK_BACK_S = 30 * 86400.0
 _SLURM_S = 3.0  # Slurm's present word is a help, not the answer

@@ -4,8 +4,9 @@ Site file: $SLURMWRAP_CONFIG, else /etc/slurmwrap/config.toml. User file: $XDG_C
 A key `section.name` is the variable SLURMWRAP_SECTION_NAME. An unknown key or a harmful value is an error that names
 the file and the line, and root and SlurmUser read no file that others may write.
 
-places.py knows the files, sections.py the keys and their bounds. The rest is for people's questions and mistakes, and
-gsub loads none of it: keys.py says what each key means, origins.py who set it, check.py what is wrong with a file.
+paths.py knows the files, config_sections.py the keys and their bounds. The rest is for people's questions and mistakes,
+and gsub loads none of it: config_keys.py says what each key means, key_origins.py who set it, config_check.py what is
+wrong with a file.
 """
 
 from __future__ import annotations
@@ -15,17 +16,7 @@ import os
 from collections.abc import Mapping
 
 from slurmwrap import plain_toml
-from slurmwrap.config.places import (
-    name_of_site_file,
-    name_of_user_file,
-    site_file,
-    speaks_for_site,
-    state_dir,
-    user_file,
-    user_state_dir,
-    written_by_others,
-)
-from slurmwrap.config.sections import (
+from slurmwrap.config.config_sections import (
     BOUNDS,
     CHOICES,
     RULES,
@@ -46,8 +37,18 @@ from slurmwrap.config.sections import (
     Submit,
     Tuning,
 )
+from slurmwrap.config.paths import (
+    name_of_site_file,
+    name_of_user_file,
+    site_file,
+    speaks_for_site,
+    state_dir,
+    user_file,
+    user_state_dir,
+    written_by_others,
+)
 from slurmwrap.errors import ConfigError
-from slurmwrap.records import dataclass, fields, is_dataclass, replace
+from slurmwrap.fast_dataclasses import dataclass, fields, is_dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def parsed(text: str, path: str) -> Mapping[str, Any]:
 
 
 def _origin(layer: Layer, key: str) -> str:
-    from slurmwrap.config.lines import place
+    from slurmwrap.config.key_lines import place
 
     return place(layer.path, layer.text, key) if layer.path else variable(key)
 
@@ -226,7 +227,7 @@ def _refuse_no_table(table: Any, section: str) -> None:
 
 
 def _unknown(key: str, said: str) -> WrongKey:
-    from slurmwrap.config.suggest import suggested
+    from slurmwrap.config.suggest_key import suggested
 
     return WrongKey(key, f"{said}{suggested(key)}")
 

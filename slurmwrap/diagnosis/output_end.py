@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
-from slurmwrap.diagnosis.lines import Log, Traceback, strip_prefix, tracebacks
-from slurmwrap.diagnosis.progress import has_finished, is_progress
-from slurmwrap.records import dataclass
+from slurmwrap.diagnosis.log_progress import has_finished, is_progress
+from slurmwrap.diagnosis.log_rows import Log, Traceback, strip_prefix, tracebacks
+from slurmwrap.fast_dataclasses import dataclass
 
 NAN_LINES = 3  # lines with the training loss at the end, all of them NaN
 _OTHER_LINES = 5  # that may follow the error without a meaning that is known here

@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.diagnosis.advise import places
-from slurmwrap.diagnosis.literals import harmful_shape, required_literals
+from slurmwrap.diagnosis.advice import places
+from slurmwrap.diagnosis.regex_prefilter import harmful_shape, required_literals
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS
 from slurmwrap.errors import ConfigError
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
 
 ROLES = ("root", "cascade", "advice", "background")
 PLACES = ("log", "kernel")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
 
 SUCCESS = "success"
 NO_SIGNATURE = "no_signature"

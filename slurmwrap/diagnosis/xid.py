@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from types import MappingProxyType
 
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
 
 ACTIONS = ("APP", "FOLLOW", "RESET", "REBOOT", "DRAIN", "LOG")
 FALLEN_OFF_BUS = 79

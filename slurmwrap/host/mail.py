@@ -7,7 +7,7 @@ from email.message import EmailMessage
 
 from slurmwrap.errors import StoreError
 from slurmwrap.escape import marked
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
 
 TIMEOUT_S = 10.0
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slurmwrap.errors import BadCredential, StoreError
-from slurmwrap.host.command import CommandResult, begin_unfed, run
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.host.run_command import CommandResult, begin_unfed, run
 
 __all__ = ["GENUINE", "BadCredential", "Decoded", "begin_encode", "decode", "encode", "open_sealed"]
 

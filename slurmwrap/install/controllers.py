@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from slurmwrap.install.slurmconf import Setting, named
+from slurmwrap.install.slurm_conf import Setting, named
 
 
 def hosts_of(settings: Collection[Setting]) -> tuple[str, ...]:

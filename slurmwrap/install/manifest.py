@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.install.safely import Found, Tree
-from slurmwrap.install.slurmconf import Edit
-from slurmwrap.records import asdict, dataclass, field, replace
+from slurmwrap.fast_dataclasses import asdict, dataclass, field, replace
+from slurmwrap.install.safe_files import Found, Tree
+from slurmwrap.install.slurm_conf import Edit
 
 VERSION = 1
 FILE = Path("/var/lib/slurmwrap-install/manifest.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from pathlib import Path
 
-from slurmwrap.install.safely import Tree
+from slurmwrap.install.safe_files import Tree
 
 
 def plugins_there(tree: Tree, file: Path) -> bool:

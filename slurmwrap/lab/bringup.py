@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurmwrap.errors import LabError
-from slurmwrap.lab import accounting, cgroups, machine, processes, site
-from slurmwrap.lab.blame import cause, described
-from slurmwrap.lab.layout import Layout, exports
-from slurmwrap.lab.render import Means
-from slurmwrap.lab.spec import LabSpec, checked
-from slurmwrap.lab.state import LabState, locked, read_state, with_daemon, write_state
+from slurmwrap.lab import daemons, lab_accounting, lab_cgroups, lab_files, machine
+from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_spec import LabSpec, checked
+from slurmwrap.lab.lab_state import LabState, locked, read_state, with_daemon, write_state
+from slurmwrap.lab.render_slurm_conf import Means
+from slurmwrap.lab.startup_errors import cause, described
 from slurmwrap.lab.teardown import sweep
 
 Say = Callable[[str], None]
@@ -35,7 +35,7 @@ class _Bringup:
     children: dict[str, subprocess.Popen[bytes]]
 
     def start(self, name: str, argv: list[str], user: str | None = None, environ: dict[str, str] | None = None) -> None:
-        daemon, process = processes.start(name, argv, self.layout, user=user, environ=environ)
+        daemon, process = daemons.start(name, argv, self.layout, user=user, environ=environ)
         self.children[name] = process
         self.state = with_daemon(self.layout, self.state, daemon)
 
@@ -63,7 +63,7 @@ def up(spec: LabSpec, say: Say, *, hooks: bool = True, reconcile: bool = True) -
         machine.check_accounting()
     _refuse_running(layout)
     with _root_directory(layout), locked(layout), _traversable(), _disk_errors():
-        if _refuse_running(layout) is not None or processes.owned(layout):
+        if _refuse_running(layout) is not None or daemons.owned(layout):
             say(f"Clearing what a crash left in {layout.root}")
             sweep(layout, keep_root=True)
         machine.check_place(layout.root)
@@ -91,15 +91,15 @@ def _first_that_works(
 def _prepared(spec: LabSpec, layout: Layout) -> Means:
     """Marks the empty directory as a lab's and asks the machine what can be had in it."""
     write_state(layout, LabState(spec=spec, means=Means(release=(0, 0), root=os.geteuid() == 0)))
-    site.make_skeleton(layout)
+    lab_files.make_skeleton(layout)
     return machine.probe(layout, spec.gpus)
 
 
 def _attempt(
     spec: LabSpec, layout: Layout, means: Means, owner: pwd.struct_passwd, say: Say, *, hooks: bool, reconcile: bool
 ) -> LabState:
-    paths = site.install_hooks(spec, layout, owner) if hooks else None
-    site.fill(spec, layout, means, owner, paths)
+    paths = lab_files.install_hooks(spec, layout, owner) if hooks else None
+    lab_files.fill(spec, layout, means, owner, paths)
     state = LabState(spec=spec, means=means, notes=_notes(means, hooks=hooks))
     run = _Bringup(layout, state, say, {})
     _start_munged(run)
@@ -107,7 +107,7 @@ def _attempt(
         _start_accounting(run)
     _start_controller(run)
     if spec.accounting:
-        accounting.admit(spec, layout)
+        lab_accounting.admit(spec, layout)
     _start_nodes(run)
     if reconcile:
         _start_reconciler(run)
@@ -135,12 +135,12 @@ def _start_accounting(run: _Bringup) -> None:
     """Before slurmctld, which does not start for the first time without its database."""
     layout, user = run.layout, run.state.spec.slurm_user
     run.say("Starting MariaDB and slurmdbd")
-    accounting.make_database(layout, user)
+    lab_accounting.make_database(layout, user)
     # as root mariadbd becomes the user itself, after it has raised its limits
-    run.start("mariadbd", accounting.mariadbd_argv(layout, user))
+    run.start("mariadbd", lab_accounting.mariadbd_argv(layout, user))
     run.wait("MariaDB", _DATABASE_PATIENCE_S, layout.database_socket.is_socket, ("mariadbd",))
     own = user if run.state.means.root and user != "root" else None
-    run.start("slurmdbd", [machine.program("slurmdbd"), "-D"], own, accounting.slurmdbd_environ(layout))
+    run.start("slurmdbd", [machine.program("slurmdbd"), "-D"], own, lab_accounting.slurmdbd_environ(layout))
     ask = [machine.program("sacctmgr"), "-n", "-P", "list", "account", "root", "format=Account"]
     run.wait(
         "slurmdbd",
@@ -161,9 +161,9 @@ def _start_controller(run: _Bringup) -> None:
 def _start_nodes(run: _Bringup) -> None:
     layout, spec, means = run.layout, run.state.spec, run.state.means
     run.say(f"Starting {spec.nodes} nodes")
-    groups = {} if means.no_cgroups else cgroups.lab_groups(layout.cgroup_name)
+    groups = {} if means.no_cgroups else lab_cgroups.lab_groups(layout.cgroup_name)
     if groups:
-        cgroups.create(layout.cgroup_name)
+        lab_cgroups.create(layout.cgroup_name)
     for name in spec.node_names:
         node = [] if means.no_namespaces else machine.launcher(name, layout.node(name) / "hosts", groups)
         run.start(name, [*node, machine.program("slurmd"), "-D", "-N", name, "-f", str(layout.slurm_conf)])
@@ -175,12 +175,12 @@ def _start_reconciler(run: _Bringup) -> None:
     spec, package_root = run.state.spec, Path(__file__).resolve().parents[2]
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch"]
     user = spec.slurm_user if run.state.means.root and spec.slurm_user != "root" else None
-    if user and (service := processes.as_service_of(user)):
+    if user and (service := daemons.as_service_of(user)):
         argv, user = [*service, *argv], None
     commands = str(Path(machine.program("scontrol")).parent)
     environ = {
         **exports(run.layout),
-        "PATH": f"{commands}:{processes.PATH}",
+        "PATH": f"{commands}:{daemons.PATH}",
         "PYTHONPATH": str(package_root),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

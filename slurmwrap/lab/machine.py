@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from slurmwrap.errors import LabError, UsageError
-from slurmwrap.lab import cgroups, node_launcher
-from slurmwrap.lab.layout import Layout
-from slurmwrap.lab.render import Means, parse_release
-from slurmwrap.lab.spec import ROOTS_PLACE
+from slurmwrap.lab import lab_cgroups, node_launcher
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_spec import ROOTS_PLACE
+from slurmwrap.lab.render_slurm_conf import Means, parse_release
 
 NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt: NVIDIA's character devices
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/sbin:/opt/slurm/bin"
@@ -92,7 +92,7 @@ def probe(layout: Layout, gpus: int) -> Means:
     """What a lab in this (existing) directory can have."""
     root = os.geteuid() == 0
     no_namespaces = _no_namespaces(layout)
-    no_cgroups = no_namespaces or cgroups.why_not(layout.cgroup_name)
+    no_cgroups = no_namespaces or lab_cgroups.why_not(layout.cgroup_name)
     return Means(
         release=parse_release(output([program("slurmctld"), "-V"])),
         root=root,

@@ -6,9 +6,9 @@ import os
 import shutil
 
 from slurmwrap.errors import LabError
-from slurmwrap.lab import cgroups, processes
-from slurmwrap.lab.layout import Layout
-from slurmwrap.lab.state import locked, read_state
+from slurmwrap.lab import daemons, lab_cgroups
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_state import locked, read_state
 
 
 def down(layout: Layout) -> int:
@@ -25,9 +25,9 @@ def down(layout: Layout) -> int:
 
 def sweep(layout: Layout, *, keep_root: bool = False) -> int:
     """Ends and removes everything of this lab. The directory must be known to be a lab."""
-    ended = processes.kill_all(layout)
+    ended = daemons.kill_all(layout)
     try:
-        cgroups.remove(layout.cgroup_name)
+        lab_cgroups.remove(layout.cgroup_name)
         for entry in list(layout.root.iterdir()):
             if entry != layout.state_file:  # last: without it the rest could no longer be told from foreign files
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmwrap.placement.claim import Claim, Grant, Server, Settings
+from slurmwrap.placement.demand import Claim, Grant, Server, Settings
 from slurmwrap.placement.graded import graded
 from slurmwrap.placement.proportional import proportional
 from slurmwrap.placement.synergy_tune import tune
@@ -27,7 +27,7 @@ def allocate(
     """
     chosen = settings or Settings()
     if policy == "graded" and chosen.leases_end:
-        from slurmwrap.placement.graded_rounds import graded_rounds  # gsub never needs it
+        from slurmwrap.placement.lease_rounds import graded_rounds  # gsub never needs it
 
         return graded_rounds(queue, servers, chosen)
     if policy == "graded":

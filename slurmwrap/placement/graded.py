@@ -5,9 +5,9 @@ decides both how fast it will be and what is left beside it, and this is the one
 
 1. Window. The next jobs of the queue, as many as would fill all GPUs, are treated as the ones that will run side by
    side. GPUs beyond them stay with running jobs, which hold what they hold.
-2. Water-filling. Each job of the window stands on its floor (rungs.py); then the rung with the greatest gain of
-   log(speed) per price is climbed, for as long as the servers' CPUs and memory last. Jobs behind the window climb to
-   the same gain.
+2. Water-filling. Each job of the window stands on its floor (allocation_options.py); then the rung with the greatest
+   gain of log(speed) per price is climbed, for as long as the servers' CPUs and memory last. Jobs behind the window
+   climb to the same gain.
 3. Drain. Once the queue no longer fills the GPUs, nobody waits behind it: it may ask for a little more than there is,
    since running jobs end meanwhile (`drain`).
 4. Patience. A job that waits for more than its share although its share is free takes what is free, as soon as it has
@@ -16,7 +16,7 @@ decides both how fast it will be and what is left beside it, and this is the one
 5. Mixing. Jobs that take more CPUs than the share go where most CPUs are left per free GPU, light ones where fewest
    are; whole servers are broken last.
 
-Where leases end (Settings.leases_end) none of this is needed: graded_rounds.py.
+Where leases end (Settings.leases_end) none of this is needed: lease_rounds.py.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from slurmwrap.placement.claim import Claim, Grant, Server, Settings
-from slurmwrap.placement.room import Order, Room, choose, eligible, rooms_of
-from slurmwrap.placement.rungs import Prices, Rung, Share, rungs, share_of
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.placement.allocation_options import Prices, Rung, Share, rungs, share_of
+from slurmwrap.placement.demand import Claim, Grant, Server, Settings
+from slurmwrap.placement.free_capacity import Order, Room, choose, eligible, rooms_of
 
 _HALF = 0.5  # of what a tuned request saves, spent on waiting for it at most
 

@@ -6,20 +6,20 @@ Jeon et al., ATC 2019: big jobs get the emptiest domain, small ones fill fragmen
 2. fewest servers
 3. fewest whole nodes broken: a job that leaves GPUs free goes beside other jobs while any such place fits it
 4. Slurm's own Weight of a node, which is the site's word on what to spare
-5. of several servers: the domain with most free GPUs; of one: the node with the best score (score.py), then the domain
-   with fewest
+5. of several servers: the domain with most free GPUs; of one: the node with the best score (node_ranking.py), then the
+   domain with fewest
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurmwrap.placement.field import Field, Spot
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.placement.candidates import Field, Spot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.placement.need import Need
+    from slurmwrap.placement.resource_units import Need
 
 Rank = Callable[[Spot, int], tuple[bool, int, float]]  # (breaks a whole node, weight, score) with so many units
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurmwrap.cluster.limits import NO_LIMITS, Association, Limits, Qos, Quotas, strictest
-from slurmwrap.job.request import JobRequest, MemUnit, ResourceShape
-from slurmwrap.placement.bounds import Bounds, asked_cpus_per_gpu, asked_mem_mib_per_gpu
-from slurmwrap.records import dataclass, replace
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas, strictest
+from slurmwrap.placement.tuning_bounds import Bounds, asked_cpus_per_gpu, asked_mem_mib_per_gpu
+from slurmwrap.sbatch.request import JobRequest, MemUnit, ResourceShape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.cluster.node import Partition
+    from slurmwrap.model.node import Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

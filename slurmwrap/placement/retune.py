@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.hostlist import expand
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Wish
-from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.hostlist import expand
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Wish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.cluster.job import JobRecord
+    from slurmwrap.model.job_record import JobRecord
 
 
 def retune(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> tuple[SlurmAction, ...]:

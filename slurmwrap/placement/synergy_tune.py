@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmwrap.placement.claim import Claim, Grant, Server
-from slurmwrap.placement.room import Room, choose, eligible, fullest, rooms_of
-from slurmwrap.placement.rungs import Prices, Rung, as_asked, rungs, share_of
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.placement.allocation_options import Prices, Rung, as_asked, rungs, share_of
+from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.free_capacity import Room, choose, eligible, fullest, rooms_of
 
 _EVEN = Prices(cpu=1.0, mib=1e-9)  # CPUs first; memory only where CPUs are equal
 

@@ -5,13 +5,13 @@ Written so that being killed at any instruction loses nothing and does nothing t
   - what was found out of it is one transaction; it is judged once;
   - an action is written as intended, durably, before Slurm is asked, and only when all of the run's actions are;
   - the first action that is not ticked off is compared with Slurm's present state before it is done.
-The key's SubmitTime is remembered while the run is seen; Slurm overwrites it with the requeue (see retry/record.py for
-runs that were never seen).
+The key's SubmitTime is remembered while the run is seen; Slurm overwrites it with the requeue (see
+policy/run_from_slurm.py for runs that were never seen).
 """
 
-from slurmwrap.reconcile.desk import Edges, Scope, Summary, Words
 from slurmwrap.reconcile.ingest import ingest
-from slurmwrap.reconcile.once import reconcile_once
-from slurmwrap.reconcile.watch import watch
+from slurmwrap.reconcile.reconcile_context import Edges, Scope, Summary, Words
+from slurmwrap.reconcile.reconcile_pass import reconcile_once
+from slurmwrap.reconcile.service_loop import watch
 
 __all__ = ["Edges", "Scope", "Summary", "Words", "ingest", "reconcile_once", "watch"]

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from slurmwrap.diagnosis.collected import Collected, SetAside
-from slurmwrap.diagnosis.join import of_run
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.edges import Store
-from slurmwrap.prerun.verdict import Outcome
-from slurmwrap.reconcile.desk import Edges, IngestReport, Unpack, Words, learn
-from slurmwrap.records import replace
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.inputs import actions_of
-from slurmwrap.retry.record import record_of, run_of_hooks
-from slurmwrap.retry.submission import Submission
+from slurmwrap.diagnosis.build_evidence import of_run
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome
+from slurmwrap.policy.blocked_inputs import actions_of
+from slurmwrap.policy.run_from_slurm import record_of, run_of_hooks
+from slurmwrap.protocols import Store
+from slurmwrap.reconcile.reconcile_context import Edges, IngestReport, Unpack, Words, learn
 
 BATCH = 200
 LIMIT = 200_000  # files of one spool in one pass
@@ -145,7 +145,8 @@ def _unpack(item: Observation, edges: Edges, cluster: str, report: IngestReport,
 
 def _told_before(claim: PrerunRecord, store: Store) -> PrerunRecord | None:
     """The record of this very pre-run that is stored already. One that decides on a job reports twice, before it acts
-    and with what came of it (submit/conclude.py); the two may arrive in any order, and its measurement counts once."""
+    and with what came of it (gsub/apply_verdict.py); the two may arrive in any order, and its measurement counts
+    once."""
     same = store.preruns(job_id=claim.job_id, since=claim.at)
     key = (claim.cluster, claim.prerun_job_id, claim.at)
     return next((one for one in same if (one.cluster, one.prerun_job_id, one.at) == key), None)

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from slurmwrap.cluster.action import Verb
-from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.report.record import Agreement
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, StrikeRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.action import Verb
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.run import ActionRecord, AttemptRecord, StrikeRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.report.night_report import Agreement
 
 WEEK_S = 7 * 86400.0
 WELL = 3  # jobs that run well on a node speak for it

@@ -9,9 +9,9 @@ from statistics import median
 from typing import TypeVar
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE
-from slurmwrap.report.figures import Caught, Cell, Figures
-from slurmwrap.report.record import CategoryRow, CaughtRow, IncidentRow
-from slurmwrap.retry.incident import Incident
+from slurmwrap.policy.incident import Incident
+from slurmwrap.report.night_report import CategoryRow, CaughtRow, IncidentRow
+from slurmwrap.report.report_inputs import Caught, Cell, Figures
 
 T = TypeVar("T")
 K = TypeVar("K")

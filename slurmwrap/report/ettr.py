@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 from statistics import median
 
-from slurmwrap.report.record import Counted, LargeJob
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.ledger import counted_steps
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.policy.retry_budget import counted_steps
+from slurmwrap.report.night_report import Counted, LargeJob
 
 
 def counted(runs: Iterable[AttemptRecord], *, since: float, until: float) -> Counted:

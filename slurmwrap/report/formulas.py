@@ -6,8 +6,9 @@ id: reports of two versions are then never compared as if they said the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from slurmwrap.fast_dataclasses import dataclass
 
 NEEDED = 20  # cases; below it nothing is estimated
 

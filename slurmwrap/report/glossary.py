@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurmwrap.report.page import Section, Term
-from slurmwrap.report.record import NightReport, Saving
+from slurmwrap.report.night_report import NightReport, Saving
+from slurmwrap.report.report_page import Section, Term
 
 _WORDS = {
     "run": "One attempt of a job, from start to end; a requeued job has several.",

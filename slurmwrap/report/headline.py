@@ -7,11 +7,11 @@ from datetime import UTC, datetime, tzinfo
 from math import fsum
 
 from slurmwrap.diagnosis.taxonomy import title_of
-from slurmwrap.report import words
+from slurmwrap.report import text_format
+from slurmwrap.report.confidence_interval import Interval, put_together
 from slurmwrap.report.glossary import glossary
-from slurmwrap.report.interval import Interval, put_together
-from slurmwrap.report.page import Figure, Page, Paste, Verdict, hours, signed
-from slurmwrap.report.record import Headline, NightReport, Saving
+from slurmwrap.report.night_report import Headline, NightReport, Saving
+from slurmwrap.report.report_page import Figure, Page, Paste, Verdict, hours, signed
 from slurmwrap.report.sections import sections
 
 SURE = 0.005  # a smaller change of a share is none
@@ -44,9 +44,9 @@ def _whose(report: NightReport) -> str:
 
 
 def _period(report: NightReport, zone: tzinfo | None) -> str:
-    start, end = (words.moment(at, zone) for at in (report.since, report.until))
+    start, end = (text_format.moment(at, zone) for at in (report.since, report.until))
     name = datetime.fromtimestamp(report.until, zone).astimezone(zone).tzname() or "local time"
-    return f"{start} to {end} {name} ({words.duration(report.until - report.since)})"
+    return f"{start} to {end} {name} ({text_format.duration(report.until - report.since)})"
 
 
 def _anything(report: NightReport) -> bool:
@@ -80,8 +80,8 @@ def _what_happened(report: NightReport) -> str:
     if not _anything(report):
         return "Nothing ended in this time."
     if not head.failed_attempts:
-        return f"{words.count(head.attempts, 'run').capitalize()} ended, none failed."
-    share = f"{words.percent(_lost(head))} of {hours(head.gpu_hours)} GPU-hours went into failed runs"
+        return f"{text_format.count(head.attempts, 'run').capitalize()} ended, none failed."
+    share = f"{text_format.percent(_lost(head))} of {hours(head.gpu_hours)} GPU-hours went into failed runs"
     return f"{share}{_against(report)}{_mostly(report)}."
 
 
@@ -91,7 +91,7 @@ def _against(report: NightReport) -> str:
     old, new = _lost(report.before), _lost(report.headline)
     if abs(new - old) <= SURE:
         return ", as in the period before"
-    return f", {'up' if new > old else 'down'} from {words.percent(old)}"
+    return f", {'up' if new > old else 'down'} from {text_format.percent(old)}"
 
 
 def _mostly(report: NightReport) -> str:
@@ -104,8 +104,8 @@ def _mostly(report: NightReport) -> str:
 def _what_is_left(report: NightReport) -> str:
     incidents = sum(one.over_at is None for one in report.incidents)
     parts = [
-        f"{words.count(len(report.to_do), 'thing')} to do" if report.to_do else "",
-        f"{words.count(incidents, 'incident')} still open" if incidents else "",
+        f"{text_format.count(len(report.to_do), 'thing')} to do" if report.to_do else "",
+        f"{text_format.count(incidents, 'incident')} still open" if incidents else "",
     ]
     said = ", ".join(part for part in parts if part)
     if said:
@@ -128,9 +128,9 @@ def _figures(report: NightReport) -> tuple[Figure, ...]:
 
 def _jobs(report: NightReport) -> Figure:
     head, before = report.headline, report.before
-    of_users = "" if report.user else f" of {words.count(head.users, 'user')}"
-    detail = f"{words.count(head.attempts, 'run')}{of_users}"
-    by_gsub = f"; {words.count(head.gsub_jobs, 'call')} of gsub" if head.gsub_jobs else ""
+    of_users = "" if report.user else f" of {text_format.count(head.users, 'user')}"
+    detail = f"{text_format.count(head.attempts, 'run')}{of_users}"
+    by_gsub = f"; {text_format.count(head.gsub_jobs, 'call')} of gsub" if head.gsub_jobs else ""
     return Figure(
         key="jobs",
         label="jobs ended",
@@ -162,8 +162,8 @@ def _failed(report: NightReport) -> Figure:
         key="failed-gpu-hours",
         label="GPU-hours in failed runs",
         value=hours(head.failed_gpu_hours),
-        detail=f"{words.percent(_lost(head))} of all",
-        change=f"from {words.percent(old)}" if old is not None else "",
+        detail=f"{text_format.percent(_lost(head))} of all",
+        change=f"from {text_format.percent(old)}" if old is not None else "",
         tone="bad" if change > SURE else "good" if change < -SURE else "",
         number=head.failed_gpu_hours,
         before=before.failed_gpu_hours if before else None,
@@ -273,9 +273,13 @@ def _wrong(report: NightReport) -> Figure | None:
 def _ettr(report: NightReport) -> Figure | None:
     if report.counted.ettr is None:
         return None
-    detail = f"of {words.count(report.counted.jobs, 'job')} that counted steps"
+    detail = f"of {text_format.count(report.counted.jobs, 'job')} that counted steps"
     return Figure(
-        key="ettr", label="ETTR", value=words.percent(report.counted.ettr), detail=detail, number=report.counted.ettr
+        key="ettr",
+        label="ETTR",
+        value=text_format.percent(report.counted.ettr),
+        detail=detail,
+        number=report.counted.ettr,
     )
 
 

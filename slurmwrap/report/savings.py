@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import fsum
 from statistics import median
 
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.report.beside import pairs
-from slurmwrap.report.figures import Again, Caught, Figures, Paced, Tuned
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.report.confidence_interval import Interval, of_mean, of_median, put_together, scaled
 from slurmwrap.report.formulas import NEEDED
-from slurmwrap.report.interval import Interval, of_mean, of_median, put_together, scaled
-from slurmwrap.report.record import Saving
+from slurmwrap.report.locality_pairs import pairs
+from slurmwrap.report.night_report import Saving
+from slurmwrap.report.report_inputs import Again, Caught, Figures, Paced, Tuned
 
 _NO_END = ("", "cancelled", "job_preempted", "completed_with_error")  # such a run says nothing of the retry
 

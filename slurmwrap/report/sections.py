@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DOMAINS
-from slurmwrap.report.page import Column, Kind, Row, Section, Table
-from slurmwrap.report.record import DEMAND, CategoryRow, NightReport
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.report.night_report import DEMAND, CategoryRow, NightReport
+from slurmwrap.report.report_page import Column, Kind, Row, Section, Table
 from slurmwrap.report.sections_nodes import inputs, nodes
 from slurmwrap.report.sections_saved import saved, wrong
 from slurmwrap.report.sections_site import site_sections

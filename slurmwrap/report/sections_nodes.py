@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slurmwrap.report.page import Column, Kind, Row, Section, Table
-from slurmwrap.report.record import Blocked, NightReport
+from slurmwrap.report.night_report import Blocked, NightReport
+from slurmwrap.report.report_page import Column, Kind, Row, Section, Table
 
 
 def nodes(report: NightReport) -> Section:

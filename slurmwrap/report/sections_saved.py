@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurmwrap.report import words
-from slurmwrap.report.page import Column, Kind, Row, Section, Table
-from slurmwrap.report.record import NightReport, RuleRow, Saving
+from slurmwrap.report import text_format
+from slurmwrap.report.night_report import NightReport, RuleRow, Saving
+from slurmwrap.report.report_page import Column, Kind, Row, Section, Table
 
 MEANS = {
     "prerun": "Pre-runs",
@@ -27,12 +27,12 @@ def saved(report: NightReport) -> Section:
 
 
 def _trials(report: NightReport) -> str:
-    trials, used = report.preruns, words.hours(report.preruns.gpu_hours)
+    trials, used = report.preruns, text_format.hours(report.preruns.gpu_hours)
     outcomes = f"{trials.passed:,} passed, {trials.failed:,} failed, {trials.inconclusive:,} inconclusive"
     if not trials.passed + trials.failed + trials.inconclusive:
         return ""
-    stopped = f"they stopped {words.count(trials.stopped_jobs, 'job')}"
-    kept = f", so {words.count(trials.gpus_never_started, 'GPU')} never started" if trials.stopped_jobs else ""
+    stopped = f"they stopped {text_format.count(trials.stopped_jobs, 'job')}"
+    kept = f", so {text_format.count(trials.gpus_never_started, 'GPU')} never started" if trials.stopped_jobs else ""
     return (
         f"Pre-runs on one GPU: {outcomes}; {stopped}{kept}. They used {used} GPU-hours themselves.{_estimate(report)}"
     )
@@ -44,9 +44,10 @@ def _delay(report: NightReport) -> str:
     if not trials.delayed_jobs:
         return ""
     return (
-        f"{words.count(trials.delayed_jobs, 'job')} started as soon as their pre-run released them, "
-        f"{words.duration(trials.delay_s)} after submission on average: a delay of at most "
-        f"{words.hours(trials.delay_gpu_hours)} GPU-hours, if their GPUs stood free all that time. It is not taken off."
+        f"{text_format.count(trials.delayed_jobs, 'job')} started as soon as their pre-run released them, "
+        f"{text_format.duration(trials.delay_s)} after submission on average: a delay of at most "
+        f"{text_format.hours(trials.delay_gpu_hours)} GPU-hours, if their GPUs stood free all that "
+        "time. It is not taken off."
     )
 
 
@@ -57,19 +58,19 @@ def _estimate(report: NightReport) -> str:
         return ""
     if saved.gpu_hours is None:
         return f" Saved: not estimated (n = {saved.n}, {saved.needed} needed)."
-    return f" Saved: about {words.hours(saved.gpu_hours)} GPU-hours (n = {saved.n})."
+    return f" Saved: about {text_format.hours(saved.gpu_hours)} GPU-hours (n = {saved.n})."
 
 
 def _holdout(report: NightReport) -> str:
     held = report.holdout
     if not held.share and not held.held_out:
         return ""
-    groups = f"{words.count(held.held_out, 'job')} had no pre-run, chosen at random; {held.control:,} had one"
+    groups = f"{text_format.count(held.held_out, 'job')} had no pre-run, chosen at random; {held.control:,} had one"
     if held.difference is None or held.low is None or held.high is None:
         return f"By experiment: not estimated yet; {groups} ({held.needed} of each are needed)."
     return (
-        f"By experiment: a pre-run saves {words.hours(held.difference)} GPU-hours per job "
-        f"(95 % interval {words.hours(held.low)} to {words.hours(held.high)}); {groups}."
+        f"By experiment: a pre-run saves {text_format.hours(held.difference)} GPU-hours per job "
+        f"(95 % interval {text_format.hours(held.low)} to {text_format.hours(held.high)}); {groups}."
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmwrap.report import words
-from slurmwrap.report.page import Column, Kind, Row, Section, Table, brief
-from slurmwrap.report.record import NightReport, ShareRow
+from slurmwrap.report import text_format
+from slurmwrap.report.night_report import NightReport, ShareRow
+from slurmwrap.report.report_page import Column, Kind, Row, Section, Table, brief
 
 
 def site_sections(report: NightReport) -> tuple[Section, ...]:
@@ -26,7 +26,7 @@ def site_sections(report: NightReport) -> tuple[Section, ...]:
 
 def _idle(report: NightReport) -> Section:
     total = sum(one.gpu_hours_idle for one in report.idle)
-    lead = f"{words.hours(total)} GPU-hours were held by runs that did not use them." if report.idle else ""
+    lead = f"{text_format.hours(total)} GPU-hours were held by runs that did not use them." if report.idle else ""
     return Section(
         key="idle",
         title="Idle GPUs",
@@ -140,8 +140,8 @@ def _waited(report: NightReport) -> str:
     if not wait.runs:
         return ""
     blind = f"; for {brief(wait.unknown_s)} of it the cause was not observed" if wait.unknown_s >= 60 else ""
-    together = f"{words.hours(wait.gpu_hours)} GPU-hours together{blind}"
-    return f"{words.count(wait.runs, 'run').capitalize()} of gsub's jobs waited, {together}."
+    together = f"{text_format.hours(wait.gpu_hours)} GPU-hours together{blind}"
+    return f"{text_format.count(wait.runs, 'run').capitalize()} of gsub's jobs waited, {together}."
 
 
 def _waits(report: NightReport) -> Table:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurmwrap.report.own import used_words
-from slurmwrap.report.page import Column, Kind, Row, Section, Table
-from slurmwrap.report.record import NightReport, UsageRow
+from slurmwrap.report.night_report import NightReport, UsageRow
+from slurmwrap.report.report_page import Column, Kind, Row, Section, Table
+from slurmwrap.report.user_report import used_words
 
 
 def usage(report: NightReport) -> Section:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurmwrap.sim.arrays import Floats, Ints
-from slurmwrap.sim.queue.policy import Active
+from slurmwrap.sim.queue.queue_policy import Active
 
 
 def critical_first(order: Ints, active: Active, best: Floats, gpus: int, factor: float) -> Ints:

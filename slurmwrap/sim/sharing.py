@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurmwrap.placement.claim import Claim, Server
+from slurmwrap.placement.demand import Claim, Server
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.job import SimJob
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.speeds import Points, claim_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_throughput import Points, claim_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,17 +12,17 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 
-from slurmwrap.cluster.hostlist import expand
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.times import parse_limit, parse_stamp
-from slurmwrap.cluster.tres import Tres, parse_tres
-from slurmwrap.diagnosis.slurm_word import base_state
+from slurmwrap.diagnosis.slurm_state import base_state
 from slurmwrap.errors import SlurmError
-from slurmwrap.host.command import run
-from slurmwrap.records import replace
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.host.run_command import run
+from slurmwrap.model.hostlist import expand
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.sacct_times import parse_limit, parse_stamp
+from slurmwrap.model.tres import Tres, parse_tres
 from slurmwrap.slurm.commands import output_of
-from slurmwrap.slurm.jobs import parse_exit, rows_of
-from slurmwrap.slurm.parse import number
+from slurmwrap.slurm.scontrol_parser import number
+from slurmwrap.slurm.squeue_parser import parse_exit, rows_of
 
 FIELDS = (  # of sacct(1); the last two are the user's own text
     *("JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "QOS", "State", "Reason", "ExitCode"),

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.slurm.commands import SlurmCommands
 
 if TYPE_CHECKING:
-    from slurmwrap.edges import Slurm
-    from slurmwrap.slurm.pyslurm.edge import SlurmByPySlurm
+    from slurmwrap.protocols import Slurm
+    from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ def choose(
     """`wanted`: one of config.ADAPTERS. What cannot be had gives way to the commands; said, where it was asked for."""
     if wanted == "commands":
         return Choice(slurm=commands, name="commands", reason='slurm.adapter = "commands"')
-    from slurmwrap.slurm.pyslurm import gate
+    from slurmwrap.slurm.pyslurm import compatibility
 
-    found = gate.misfit(environ, proven_only=wanted == "auto") or _tried(commands, environ, timeout_s, say)
+    found = compatibility.misfit(environ, proven_only=wanted == "auto") or _tried(commands, environ, timeout_s, say)
     if not isinstance(found, str):
-        return Choice(slurm=found, name="pyslurm", reason=f"PySlurm {gate.installed()} fits this Slurm")
+        return Choice(slurm=found, name="pyslurm", reason=f"PySlurm {compatibility.installed()} fits this Slurm")
     if wanted == "pyslurm":
         say(f"PySlurm is not used: {found}")
     return Choice(slurm=commands, name="commands", reason=found)
@@ -50,9 +50,9 @@ def choose(
 def _tried(
     commands: SlurmCommands, environ: Mapping[str, str], timeout_s: float, say: Callable[[str], None]
 ) -> SlurmByPySlurm | str:
-    from slurmwrap.slurm.pyslurm.edge import SlurmByPySlurm
-    from slurmwrap.slurm.pyslurm.gate import probe
-    from slurmwrap.slurm.pyslurm.link import Link
+    from slurmwrap.slurm.pyslurm.compatibility import probe
+    from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
+    from slurmwrap.slurm.pyslurm.worker_client import Link
 
     link = Link(environ, timeout_s)
     fault = probe(link)

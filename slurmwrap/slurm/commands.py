@@ -13,25 +13,25 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from slurmwrap.errors import NoSlurmConf, SlurmError, SlurmUnreachable
-from slurmwrap.host.background import in_background
-from slurmwrap.host.clock import SystemClock
-from slurmwrap.host.command import CommandResult, begin, run
-from slurmwrap.records import dataclass, replace
-from slurmwrap.slurm.questions import Asker, assoc_mgr_request, requests
-from slurmwrap.slurm.which import slurms_own, started_with
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.host.background_call import in_background
+from slurmwrap.host.run_command import CommandResult, begin, run
+from slurmwrap.host.system_clock import SystemClock
+from slurmwrap.slurm.find_sbatch import slurms_own, started_with
+from slurmwrap.slurm.scontrol_requests import Asker, assoc_mgr_request, requests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slurmwrap.cluster.action import SlurmAction
-    from slurmwrap.cluster.job import JobRecord
-    from slurmwrap.cluster.limits import Quotas
-    from slurmwrap.cluster.node import Node, Snapshot
-    from slurmwrap.edges import Clock, SbatchCall, SbatchResult
-    from slurmwrap.slurm.jobs import Watched
-    from slurmwrap.slurm.kept import KeptAnswers
-    from slurmwrap.slurm.racks import Network
+    from slurmwrap.model.action import SlurmAction
+    from slurmwrap.model.job_record import JobRecord
+    from slurmwrap.model.limits import Quotas
+    from slurmwrap.model.node import Node, Snapshot
+    from slurmwrap.protocols import Clock, SbatchCall, SbatchResult
+    from slurmwrap.slurm.response_cache import KeptAnswers
+    from slurmwrap.slurm.site_topology import Network
+    from slurmwrap.slurm.squeue_parser import Watched
 
 # Where Slurm's own builds and the common packagings look when SLURM_CONF is not set. The last one: configless.
 CONF_PLACES = (
@@ -97,7 +97,7 @@ class SlurmCommands:
     def config(self) -> Mapping[str, str]:
         """`scontrol show config`, read once: "SlurmUser" → "slurm(64030)", "MinJobAge" → "300 sec"."""
         if self._config is None:
-            from slurmwrap.slurm.parse import parse_config
+            from slurmwrap.slurm.scontrol_parser import parse_config
 
             self._config = parse_config(self._read(["scontrol", "show", "config"])[0])
         return self._config
@@ -172,7 +172,7 @@ class SlurmCommands:
 
         It stays in our session (AllocNode:Sid= is then the user's own, and his Ctrl-C is for both), under its own name.
         """
-        from slurmwrap.edges import SbatchResult
+        from slurmwrap.protocols import SbatchResult
 
         self._need_conf()
         script = [] if call.script_path is None else [call.script_path]
@@ -204,7 +204,7 @@ class SlurmCommands:
 
     def job(self, address: str) -> JobRecord | None:
         """One job by raw id or array address ("77_2"); of a bare array id the master's record."""
-        from slurmwrap.slurm.actions import JOB_ADDRESS
+        from slurmwrap.slurm.action_commands import JOB_ADDRESS
 
         if not JOB_ADDRESS.fullmatch(address):
             raise SlurmError(f"'{address}' is not a job id or array task address")
@@ -214,8 +214,8 @@ class SlurmCommands:
     def watched(self, *addresses: str) -> tuple[Watched, ...]:
         """The rows of these jobs by one call of squeue, with what the scheduler expects of those that wait: of an array
         one row for each task that has started and one for the others. () when Slurm has forgotten them."""
-        from slurmwrap.slurm.actions import JOB_ADDRESS
-        from slurmwrap.slurm.jobs import parse_watched, watched_format
+        from slurmwrap.slurm.action_commands import JOB_ADDRESS
+        from slurmwrap.slurm.squeue_parser import parse_watched, watched_format
 
         if not addresses or not all(JOB_ADDRESS.fullmatch(address) for address in addresses):
             raise SlurmError(f"{' '.join(addresses)!r} is not a job id or array task address")
@@ -248,8 +248,8 @@ class SlurmCommands:
 
     def checked(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> list[str]:
         """The command of `apply`. SlurmError for what must not even be asked of Slurm, whoever would carry it out."""
-        from slurmwrap.cluster.action import Verb
-        from slurmwrap.slurm.actions import argv_of
+        from slurmwrap.model.action import Verb
+        from slurmwrap.slurm.action_commands import argv_of
 
         if action.verb in (Verb.DRAIN, Verb.RESUME):
             self._guard(action)
@@ -277,7 +277,7 @@ class SlurmCommands:
 
     def _guard(self, action: SlurmAction) -> None:
         """A drain has an owner: what a person or another tool set stays as it is."""
-        from slurmwrap.slurm.actions import keep_hands_off
+        from slurmwrap.slurm.action_commands import keep_hands_off
 
         node = next((node for node in self._nodes(action.target) if node.name == action.target), None)
         if node is None:
@@ -285,12 +285,12 @@ class SlurmCommands:
         keep_hands_off(action, node)
 
     def _nodes(self, *names: str) -> tuple[Node, ...]:
-        from slurmwrap.slurm.parse import parse_nodes
+        from slurmwrap.slurm.scontrol_parser import parse_nodes
 
         return parse_nodes(self._read(["scontrol", "show", "node", *names, "-d", "-o"])[0])
 
     def _jobs(self, *selection: str) -> tuple[JobRecord, ...]:
-        from slurmwrap.slurm.jobs import exclude_format, job_format, parse_jobs  # gsub seldom asks for jobs
+        from slurmwrap.slurm.squeue_parser import exclude_format, job_format, parse_jobs  # gsub seldom asks for jobs
 
         separator = f"\x1f{os.urandom(8).hex()}\x1f"  # in the environment: argv can be read by everyone
         argv = ["squeue", "--noheader", "--all", "--states=all", *selection]
@@ -370,7 +370,7 @@ class _Early:
     def heard(self, stdout: bytes, stderr: bytes) -> None:
         job_id = _job_id(_decode(stdout)) if stdout.endswith(b"\n") else None
         if job_id is not None and self._accepted is not None and self.told == (0, 0):
-            from slurmwrap.edges import SbatchResult
+            from slurmwrap.protocols import SbatchResult
 
             self.told = (len(stdout), len(stderr))
             self._accepted(SbatchResult(exit_code=0, stdout=_decode(stdout), stderr=_decode(stderr), job_id=job_id))

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.host.command import run
-from slurmwrap.job.options import OPTIONAL, OWN_BY_NAME, REQUIRED, Option
-from slurmwrap.job.script import MAGIC_WORDS
-from slurmwrap.slurm.which import slurms_own, started_with
+from slurmwrap.host.run_command import run
+from slurmwrap.sbatch.options import OPTIONAL, OWN_BY_NAME, REQUIRED, Option
+from slurmwrap.sbatch.script import MAGIC_WORDS
+from slurmwrap.slurm.find_sbatch import slurms_own, started_with
 
 _TITLE = "\nOptions provided by plugins:\n"
 _NEXT_TITLE = re.compile(r"^\S", re.MULTILINE)

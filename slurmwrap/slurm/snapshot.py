@@ -1,20 +1,19 @@
 """What two commands of scontrol say becomes one Snapshot. Pure.
 
-`scontrol show node -d -o`, and `scontrol -o` with the requests of questions.py on its standard input: one process saved
-for each of them (22.05 to 26.05). A request that this Slurm refuses (old release, no permission) costs only its own
-part.
+`scontrol show node -d -o`, and `scontrol -o` with the requests of scontrol_requests.py on its standard input: one
+process saved for each of them (22.05 to 26.05). A request that this Slurm refuses (old release, no permission) costs
+only its own part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurmwrap.cluster.limits import Quotas
-from slurmwrap.cluster.node import Partition, Snapshot
-from slurmwrap.records import replace
-from slurmwrap.slurm.limits import enforced, parse_limits
-from slurmwrap.slurm.network import default_topology, parse_topology
-from slurmwrap.slurm.parse import (
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.limits import Quotas
+from slurmwrap.model.node import Partition, Snapshot
+from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
+from slurmwrap.slurm.scontrol_parser import (
     max_switch_wait_s,
     parse_config,
     parse_nodes,
@@ -22,12 +21,13 @@ from slurmwrap.slurm.parse import (
     parse_reservations,
     release_of,
 )
+from slurmwrap.slurm.topology_parser import default_topology, parse_topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.cluster.node import Node
-    from slurmwrap.slurm.questions import Asker
-    from slurmwrap.slurm.racks import Network
+    from slurmwrap.model.node import Node
+    from slurmwrap.slurm.scontrol_requests import Asker
+    from slurmwrap.slurm.site_topology import Network
 
 _NEVER_PREEMPTS = ("", "(null)", "none", "preempt/none")
 _CONFIG = "Configuration data as of"

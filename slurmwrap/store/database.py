@@ -1,4 +1,4 @@
-"""Edge: the database, the site's or a user's own. Implements edges.Store on SQLite by sqlite-utils.
+"""Edge: the database, the site's or a user's own. Implements edges.Store on SQLite.
 
 Every public method is one transaction; BEGIN IMMEDIATE takes the writer's place before anything is read, so that two
 processes never overwrite each other's work. What a method raises is a StoreError that names the file and the way out.
@@ -11,24 +11,24 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cluster.action import SlurmAction
-from slurmwrap.diagnosis.collected import SetAside
-from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.diagnosis.observation import Observation
-from slurmwrap.edges import Clock
 from slurmwrap.errors import StoreError
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay, intended
-from slurmwrap.retry.decision import RetryDecision, Ruled
-from slurmwrap.retry.history import gpu_faults_of
+from slurmwrap.model.action import SlurmAction
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.observation import Observation
+from slurmwrap.model.retry_decision import RetryDecision, Ruled
+from slurmwrap.model.run import ActionRecord, AttemptRecord, QueueDelay, intended
+from slurmwrap.model.spool_entry import SetAside
+from slurmwrap.policy.node_history import gpu_faults_of
+from slurmwrap.protocols import Clock
 from slurmwrap.store import schema
-from slurmwrap.store.blame import OF_ATTEMPT, Blame
 from slurmwrap.store.connection import connect, connect_readonly, explained, reachable, version_of
-from slurmwrap.store.creation import BUSY_S, create, migrate, wrap
+from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
+from slurmwrap.store.fault_tables import OF_ATTEMPT, Blame
 from slurmwrap.store.migrations import VERSION
-from slurmwrap.store.plain import to_plain
-from slurmwrap.store.reports import Reports, in_clusters
 from slurmwrap.store.retention import mark_of
 from slurmwrap.store.schema import sql_text
+from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.user_report_tables import Reports, in_clusters
 
 
 class Database(Reports, Blame):
@@ -45,26 +45,26 @@ class Database(Reports, Blame):
                 return cls._open_readonly(path, busy_s)
             if not path.exists():
                 create(path, clock)
-            tables = wrap(connect(path, busy_s=busy_s))
+            connection = prepare(connect(path, busy_s=busy_s))
             try:
-                if version_of(tables.conn, path) < VERSION:
-                    migrate(tables, path, clock)
+                if version_of(connection, path) < VERSION:
+                    migrate(connection, path, clock)
             except BaseException:
-                tables.conn.close()
+                connection.close()
                 raise
-            return cls(path, tables)
+            return cls(path, connection)
 
     @classmethod
     def _open_readonly(cls, path: Path, busy_s: float) -> Database:
         if not path.exists():
             raise StoreError(f"there is no database at {path} yet", hint="it is made when the first job is seen")
-        tables = wrap(connect_readonly(path, busy_s=busy_s), writable=False)
+        connection = prepare(connect_readonly(path, busy_s=busy_s), writable=False)
         try:
-            version_of(tables.conn, path)
+            version_of(connection, path)
         except BaseException:
-            tables.conn.close()
+            connection.close()
             raise
-        return cls(path, tables)
+        return cls(path, connection)
 
     # Observations
 
@@ -210,7 +210,7 @@ class Database(Reports, Blame):
             record = intended(attempt, ruled, mode, at)
             row = {**schema.to_row(schema.ACTIONS, record), "action_id": None}
             with explained(self.path):
-                cursor = self._tables.execute(schema.insert(schema.ACTIONS), row)
+                cursor = self.connection.execute(schema.insert(schema.ACTIONS), row)
             return int(cursor.lastrowid or 0)
 
     def _same_action(self, attempt: Attempt | None, ruled: Ruled) -> int | None:

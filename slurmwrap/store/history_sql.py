@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from slurmwrap.retry.history import NodeFailure
+from slurmwrap.policy.node_history import NodeFailure
 
 _TEXT_CAP = 500
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.store import schema
-from slurmwrap.store.creation import wrap
 from slurmwrap.store.database import Database
+from slurmwrap.store.db_creation import prepare
 from slurmwrap.store.migrations import MIGRATIONS
 
 _PLACE = Path(":memory:")
@@ -17,13 +17,12 @@ _PLACE = Path(":memory:")
 
 def in_memory(*records: tuple[schema.Table, Iterable[Any]]) -> Database:
     """Newest schema, with `records` in it. Actions may be of runs that are not there."""
-    connection = sqlite3.connect(_PLACE, isolation_level=None, check_same_thread=False)
-    tables = wrap(connection)
+    connection = prepare(sqlite3.connect(_PLACE, isolation_level=None, check_same_thread=False))
     connection.execute("PRAGMA foreign_keys = OFF")
     for step in MIGRATIONS:
         for statement in step:
             connection.execute(statement)
-    database = Database(_PLACE, tables)
+    database = Database(_PLACE, connection)
     with database.transaction():
         for table, found in records:
             connection.executemany(schema.insert(table, "OR REPLACE"), (schema.to_row(table, one) for one in found))

@@ -7,8 +7,8 @@ describes the result.
 
 from __future__ import annotations
 
+from slurmwrap.store.running_totals import TOTALS
 from slurmwrap.store.runs_table import REPORT, WITH_ERROR
-from slurmwrap.store.totals import TOTALS
 
 APPLICATION_ID = 0x534C5752  # "SLWR"
 

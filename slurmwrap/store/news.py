@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from slurmwrap.records import asdict, dataclass
+from slurmwrap.fast_dataclasses import asdict, dataclass
 
 FOLDER = "news"
 _CAP = 1 << 14  # bytes of one file

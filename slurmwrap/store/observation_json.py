@@ -7,10 +7,10 @@ import re
 from hashlib import sha256
 from typing import Any
 
-from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.escape import visible
-from slurmwrap.observe import epilog_slurmctld, job
-from slurmwrap.store.leave import VERSION
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.node_hooks import epilog_slurmctld, job
+from slurmwrap.store.spool_writer import VERSION
 
 _LEVELS, _TOO_DEEP = 64, "it nests too deeply"
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")

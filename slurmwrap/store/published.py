@@ -17,11 +17,11 @@ import stat
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from slurmwrap.edges import Published
 from slurmwrap.errors import StoreError
-from slurmwrap.retry.gate import Gate
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain
+from slurmwrap.model.gate_permit import Gate
+from slurmwrap.protocols import Published
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.serialize import to_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from slurmwrap.config import Config
-    from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
+    from slurmwrap.model.run import ActionRecord, AttemptRecord
 else:
     Protocol = object
 
 FILE = "published.json"
 WHY = "why"
-PERMIT, FAULTS = "gate-permit.json", "faults.json"  # observe/gate.py reads them
+PERMIT, FAULTS = "gate-permit.json", "faults.json"  # node_hooks/gate.py reads them
 
 KEEP_S = 180 * 86400.0
 _PER_FOLDER = 1000  # job ids
@@ -104,7 +104,7 @@ def _remove_old(why: Path, newest: float) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    from slurmwrap.store.aside import replace  # gsub, which only reads, need not load it
+    from slurmwrap.store.atomic_write import replace  # gsub, which only reads, need not load it
 
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def tells_of(directory: str | Path, job_ids: Collection[int]) -> bool:
 
 def told(plain: dict[str, Any]) -> tuple[AttemptRecord, tuple[ActionRecord, ...]]:
     """One dict of `read_why` as records. ValueError names the field that is wrong."""
-    from slurmwrap.retry.attempt import ActionRecord, AttemptRecord  # gsub reads no verdict in most calls
+    from slurmwrap.model.run import ActionRecord, AttemptRecord  # gsub reads no verdict in most calls
 
     try:
         attempt, actions = plain["attempt"], plain["actions"]

@@ -9,10 +9,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from slurmwrap.cluster.action import Verb
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.report.figures import (
+from slurmwrap.model.action import Verb
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.policy.incident import Incident
+from slurmwrap.report.idle_resources import LEAST_S, LOW
+from slurmwrap.report.repeated_failures import NEWEST, ROWS
+from slurmwrap.report.report_inputs import (
     Again,
     Asked,
     BlamedInput,
@@ -25,11 +30,6 @@ from slurmwrap.report.figures import (
     Passed,
     Steps,
 )
-from slurmwrap.report.idle import LEAST_S, LOW
-from slurmwrap.report.repeated import NEWEST, ROWS
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.incident import Incident
 from slurmwrap.store import report_rows as rows_as
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store import schema

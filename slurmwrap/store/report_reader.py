@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.errors import StoreError
-from slurmwrap.records import dataclass
-from slurmwrap.report.figures import Cell, Detail, Key
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.report.report_inputs import Cell, Detail, Key
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store.connection import connect_readonly, explained
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.job.request import CpuUnit, ResourceShape
-from slurmwrap.report.figures import Caught, Delayed, Idle, Paced, Spread, Tuned
-from slurmwrap.report.record import Moment
-from slurmwrap.retry.attempt import QueueDelay
-from slurmwrap.store.from_plain import from_plain
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.run import QueueDelay
+from slurmwrap.report.night_report import Moment
+from slurmwrap.report.report_inputs import Caught, Delayed, Idle, Paced, Spread, Tuned
+from slurmwrap.sbatch.request import CpuUnit, ResourceShape
+from slurmwrap.store.deserialize import from_plain
 from slurmwrap.store.report_reader import Rows, json_list, text
 
 DAY_S = 86400.0

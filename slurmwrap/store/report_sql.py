@@ -6,8 +6,8 @@ the newest days alone: :recent and :detail are where these begin.
 
 from __future__ import annotations
 
-from slurmwrap.records import dataclass
-from slurmwrap.report.figures import BIN_EDGES_S
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.report.report_inputs import BIN_EDGES_S
 
 
 def _bin(low: int, high: int) -> str:

@@ -18,11 +18,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
 from slurmwrap.config import Retention
+from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.store.connection import connect, explained, reachable
 from slurmwrap.store.retention_sql import KINDS, Kind
 
@@ -115,7 +115,7 @@ def vacuum(path: Path) -> int:
     are changed outside of WAL only.
     """
     from slurmwrap.store.connection import journal_mode
-    from slurmwrap.store.creation import lay_out
+    from slurmwrap.store.db_creation import lay_out
 
     before = path.stat().st_size
     with reachable(path), explained(path), closing(connect(path, busy_s=30.0)) as connection:

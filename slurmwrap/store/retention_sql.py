@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.records import dataclass
+from slurmwrap.fast_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from slurmwrap.diagnosis.observation import Observation
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.job.request import ResourceShape
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.records import MISSING, dataclass, field, fields
-from slurmwrap.retry.attempt import (
+from slurmwrap.fast_dataclasses import MISSING, dataclass, field, fields
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.observation import Observation
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run import (
     ActionRecord,
     AttemptRecord,
     Incident,
@@ -25,11 +25,11 @@ from slurmwrap.retry.attempt import (
     QueueDelay,
     StrikeRecord,
 )
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.history import Removal, Repair
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain, value_to_plain
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.node_history import Removal, Repair
+from slurmwrap.sbatch.request import ResourceShape
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.serialize import to_plain, value_to_plain
 
 T = TypeVar("T")
 SqlValue = str | int | float | bytes | None

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import sqlite_utils
-
 from slurmwrap.errors import StoreError
 from slurmwrap.store.connection import explained
 from slurmwrap.store.schema import Table, from_row, insert, sql_text, to_row
@@ -20,19 +18,14 @@ T = TypeVar("T")
 class Session:
     """An open database file. Every write is a transaction of its own, or part of the one around it."""
 
-    def __init__(self, path: Path, tables: sqlite_utils.Database) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
-        self._tables = tables
+        self.connection = connection  # public: store/report_reader.py reads rows without making records
         self._depth = 0
 
     def close(self) -> None:
         """Closes the file; the object cannot be used afterwards."""
-        self._tables.conn.close()
-
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """For who asks without records (store/report_reader.py)."""
-        return self._tables.conn
+        self.connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -45,14 +38,14 @@ class Session:
         """All writes within happen together or not at all. May be nested; the outermost one counts."""
         with explained(self.path):
             if self._depth == 0:
-                self._tables.execute("BEGIN IMMEDIATE")
+                self.connection.execute("BEGIN IMMEDIATE")
             self._depth += 1
             try:
                 yield
             except BaseException:
                 self._depth -= 1
-                if self._depth == 0 and self._tables.conn.in_transaction:
-                    self._tables.conn.rollback()
+                if self._depth == 0 and self.connection.in_transaction:
+                    self.connection.rollback()
                 raise
             self._depth -= 1
             if self._depth == 0:
@@ -60,9 +53,9 @@ class Session:
 
     def _commit(self) -> None:
         try:
-            self._tables.execute("COMMIT")
+            self.connection.execute("COMMIT")
         except sqlite3.Error:
-            self._tables.conn.rollback()
+            self.connection.rollback()
             raise
 
     def _upsert(self, table: Table, record: Any) -> None:
@@ -70,7 +63,7 @@ class Session:
 
     def _write(self, sql: str, row: Mapping[str, Any]) -> bool:
         if self._depth:  # most writes: the transaction around them explains what goes wrong
-            return self._tables.conn.execute(sql, row).rowcount > 0
+            return self.connection.execute(sql, row).rowcount > 0
         with self.transaction():
             return self._write(sql, row)
 
@@ -91,16 +84,15 @@ class Session:
             raise StoreError(f"{self.path}, table {table.name}: {error}", hint="restore a backup") from error
 
     def _rows(self, sql: str, values: Sequence[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        # Not by sqlite-utils' query: its savepoint makes three statements of each, and the reconciler asks thousands.
         with explained(self.path):
-            cursor = self._tables.conn.execute(sql, values if values is not None else ())
+            cursor = self.connection.execute(sql, values if values is not None else ())
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def each(self, sql: str, values: Sequence[Any], made: Callable[[dict[str, Any]], T]) -> Iterator[T]:
         """What `made` makes of each row, read as it is taken; the file must stay open as long."""
         with explained(self.path):
-            cursor = self._tables.conn.execute(sql, values)
+            cursor = self.connection.execute(sql, values)
             names = [column[0] for column in cursor.description]
             try:
                 yield from (made(dict(zip(names, row, strict=True))) for row in cursor)
@@ -114,8 +106,8 @@ class Session:
             yield
             return
         with explained(self.path):
-            self._tables.conn.execute("PRAGMA synchronous = FULL")
+            self.connection.execute("PRAGMA synchronous = FULL")
             try:
                 yield
             finally:
-                self._tables.conn.execute("PRAGMA synchronous = NORMAL")
+                self.connection.execute("PRAGMA synchronous = NORMAL")

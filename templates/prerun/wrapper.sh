@@ -15,7 +15,7 @@ let_the_job_go() {
     exit 4
 }
 
-# Later jobs of the same script that wait for this pre-run (slurmwrap/store/inflight.py): one file each, named by the
+# Later jobs of the same script that wait for this pre-run (slurmwrap/store/prerun_registry.py): one file each, named by the
 # job; its first line says when it may start. The rename shuts the door.
 let_the_others_go() {
     [ -d "${SLURMWRAP_TRIAL_DIR:-}/waiting" ] || return 0
@@ -28,18 +28,18 @@ let_the_others_go() {
     done
 }
 
-trap 'let_the_job_go "it was stopped"' TERM
+# $! is set as soon as Python runs: from then on a signal goes to Python, and the job is not released while it runs.
+trap 'if [ -n "$!" ]; then kill -TERM "$!" 2>/dev/null; else let_the_job_go "it was stopped"; fi' TERM
 
 [ -n "${SLURMWRAP_PYTHON:-}" ] || let_the_job_go "SLURMWRAP_PYTHON is not set"
 [ -d "${SLURMWRAP_TRIAL_DIR:-}" ] || let_the_job_go "no directory '${SLURMWRAP_TRIAL_DIR:-}' on $(hostname)"
-"$SLURMWRAP_PYTHON" -I -c 'import slurmwrap.cli.prerun_job' || let_the_job_go "$SLURMWRAP_PYTHON cannot import slurmwrap"
 
-# Not exec: a Python that is killed, or stopped before it listens, has let nobody go. It ends with 0 or 1 when it has.
-# Its standard input is the job's; without the redirection a background command would get /dev/null.
+# Not exec: a Python that cannot import slurmwrap (1), is killed, or is stopped before it listens, has let nobody go. It
+# ends with 0 or 4 when it has. Its standard input is the job's; without the redirection a background command would get
+# /dev/null.
 exec 3<&0
-"$SLURMWRAP_PYTHON" -I -m slurmwrap.cli.prerun_job "$SLURMWRAP_TRIAL_DIR" <&3 3<&- &
+"$SLURMWRAP_PYTHON" -I -m slurmwrap.gsub.prerun_job "$SLURMWRAP_TRIAL_DIR" <&3 3<&- &
 child=$!
-trap 'kill -TERM "$child" 2>/dev/null' TERM
 wait "$child"
 status=$?
 while kill -0 "$child" 2>/dev/null; do # a signal ends `wait` before the child has ended
@@ -48,6 +48,6 @@ while kill -0 "$child" 2>/dev/null; do # a signal ends `wait` before the child h
 done
 trap - TERM
 case $status in
-0 | 1) exit "$status" ;;
+0 | 4) exit "$status" ;;
 esac
-let_the_job_go "slurmwrap ended with status $status"
+let_the_job_go "slurmwrap ended with status $status ($SLURMWRAP_PYTHON)"

@@ -12,9 +12,9 @@ import nights
 import pytest
 from waiting import allow
 
-from slurmwrap.cli.report.output import rendered
+from slurmwrap.cli.report.report_output import rendered
 from slurmwrap.report.headline import page_of
-from slurmwrap.report.html import index, mail
+from slurmwrap.report.report_html import index, mail
 
 pytestmark = pytest.mark.early
 

@@ -12,12 +12,12 @@ from in_process import Runner
 from typer.testing import Result
 
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.decision import Ruled, Strike
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.retry_decision import Ruled, Strike
+from slurmwrap.model.run import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
+from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
-from slurmwrap.store.from_plain import from_plain
+from slurmwrap.store.deserialize import from_plain
 
 DAY = Path(__file__).parent.parent / "data" / "report" / "day.json"
 
@@ -34,7 +34,7 @@ def fill() -> Callable[[Path, dict[str, Any], float], None]:
 
 
 def _fill(path: Path, plain: dict[str, Any], shift: float) -> None:
-    from slurmwrap.cluster.action import SlurmAction, Verb
+    from slurmwrap.model.action import SlurmAction, Verb
 
     plain = _shifted(plain, shift)
     with Database.open(path) as database, database.transaction():

@@ -9,14 +9,14 @@ from types import MappingProxyType
 
 import pytest
 
-from slurmwrap.cli.cancelled import output_of, tell_cancelled, wants_mail, was_cancelled
+from slurmwrap.gsub.apply_verdict import Waiting
+from slurmwrap.gsub.cancelled_notice import output_of, tell_cancelled, wants_mail, was_cancelled
 from slurmwrap.host.output_file import append_lines
-from slurmwrap.job.request import JobRequest, Origin, Script, Setting
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.retry.attempt import PrerunRecord
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.run import PrerunRecord
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.sbatch.request import JobRequest, Origin, Script, Setting
 from slurmwrap.store.news import News, leave_news, take_news
-from slurmwrap.submit.conclude import Waiting
 
 REASON = "train.py:28: KeyError: 'lr'"
 CANCEL = {"verb": "cancel", "target": "47", "option": "", "new": "", "reason": REASON, "error": None}

@@ -10,7 +10,7 @@ import typer
 from in_process import Runner
 from typer.testing import Result
 
-from slurmwrap.cli.classify import register
+from slurmwrap.cli.classify import classify_command
 from slurmwrap.errors import UsageError
 
 LOG = 'starting\nTraceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nMemoryError\n'
@@ -19,7 +19,7 @@ LOG = 'starting\nTraceback (most recent call last):\n  File "a.py", line 1, in f
 def run(*args: object) -> Result:
     app = typer.Typer()
     app.callback()(lambda: None)  # keeps `classify` a subcommand, as in slurmwrap
-    register(app)
+    app.command("classify")(classify_command)
     return Runner().invoke(app, ["classify", *map(str, args)])
 
 

@@ -12,11 +12,11 @@ from in_process import Runner
 from shells import Desk, completion_script
 from waiting import allow
 
-from slurmwrap.cli.completion.command import Shell, script
-from slurmwrap.cli.completion.table import gsub_offers, slurmwrap_commands
-from slurmwrap.cli.completion.words import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS
+from slurmwrap.cli.completion.completion_command import Shell, script
+from slurmwrap.cli.completion.completion_tables import gsub_offers, slurmwrap_commands
+from slurmwrap.cli.completion.option_menus import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.job.options import BY_NAME, OWN_BY_NAME, Argument
+from slurmwrap.sbatch.options import BY_NAME, OWN_BY_NAME, Argument
 
 ROOT = typer.main.get_command(app)
 SHELLS = ("bash", "zsh", "fish")

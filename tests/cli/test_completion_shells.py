@@ -14,8 +14,8 @@ from shells import Desk, Fish, TypedShell, completion_script
 from waiting import allow
 
 from slurmwrap.cli import start
-from slurmwrap.cli.completion.words import NOT_OFFERED
-from slurmwrap.job.options import OWN, SBATCH, Release
+from slurmwrap.cli.completion.option_menus import NOT_OFFERED
+from slurmwrap.sbatch.options import OWN, SBATCH, Release
 
 pytestmark = pytest.mark.early
 
@@ -420,7 +420,14 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(("shell", "setting"), [(shell, one) for shell, all_ in SETTINGS.items() for one in all_])
+@pytest.mark.parametrize(
+    ("shell", "setting"),
+    [
+        pytest.param(shell, setting, marks=[] if place < 2 else pytest.mark.slow)
+        for shell, settings in SETTINGS.items()
+        for place, setting in enumerate(settings)
+    ],
+)
 def test_unusual_settings_change_nothing(
     shell: str, setting: str, desk: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:

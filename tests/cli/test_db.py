@@ -18,12 +18,12 @@ from in_process import Runner
 from synthetic_year import fill
 from waiting import allow, wait_until
 
-from slurmwrap.cli.db import serve as db_serve
-from slurmwrap.cli.db.command import app
+from slurmwrap.cli.db import db_serve
+from slurmwrap.cli.db.db_command import app
 from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
 from slurmwrap.store.database import Database
-from slurmwrap.store.describe import described
 from slurmwrap.store.migrations import VERSION
+from slurmwrap.store.schema_docs import described
 
 
 @pytest.fixture(scope="module")

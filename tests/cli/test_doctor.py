@@ -17,17 +17,30 @@ from in_process import Runner
 from smtp_server import Server
 from waiting import allow, wait_until
 
-from slurmwrap.cli.doctor import command, databases, nodes, site
-from slurmwrap.cli.doctor.check import FAIL, OK, SITE, SKIP, UNKNOWN, WARN, YOU, Check, Ground, Look, folded, worst
-from slurmwrap.cli.doctor.command import EXIT, code_of
-from slurmwrap.cli.doctor.looks import LOOKS
-from slurmwrap.cli.doctor.run import examine
-from slurmwrap.cli.doctor.tell import as_json, explained, listed, one_line
+from slurmwrap.cli.doctor import database_checks, doctor_command, node_checks, site_checks
+from slurmwrap.cli.doctor.check_records import (
+    FAIL,
+    OK,
+    SITE,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    YOU,
+    Check,
+    Ground,
+    Look,
+    folded,
+    worst,
+)
+from slurmwrap.cli.doctor.check_registry import LOOKS
+from slurmwrap.cli.doctor.doctor_command import EXIT, code_of
+from slurmwrap.cli.doctor.doctor_output import as_json, explained, listed, one_line
+from slurmwrap.cli.doctor.run_checks import examine
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.config import Config, Log, Mail, Site
 from slurmwrap.errors import UsageError
 from slurmwrap.host.journal import SOCKET
-from slurmwrap.report.tell import plain
+from slurmwrap.report.job_report.job_report_text import plain
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION
@@ -92,7 +105,7 @@ def test_a_database_that_takes_too_long_is_not_checked_to_the_end(
     path = tmp_path / ".local/state/slurmwrap/user.db"
     path.parent.mkdir(parents=True)
     Database.open(path).close()
-    monkeypatch.setattr(databases, "CHECK_S", allow(5))
+    monkeypatch.setattr(database_checks, "CHECK_S", allow(5))
     _, found = checks(tmp_path, "database")
     size = path.stat().st_size / (1 << 20)
     assert found["database"] == (OK, f"{path}: whole, {size:.1f} MiB, schema {VERSION}")
@@ -100,7 +113,7 @@ def test_a_database_that_takes_too_long_is_not_checked_to_the_end(
         database.connection.execute("CREATE TABLE ballast (id INTEGER PRIMARY KEY)")
         rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 800000)"
         database.connection.execute(f"INSERT INTO ballast {rows} SELECT i FROM n")
-    monkeypatch.setattr(databases, "CHECK_S", 0.0)
+    monkeypatch.setattr(database_checks, "CHECK_S", 0.0)
     _, found = checks(tmp_path, "database")
     size = path.stat().st_size / (1 << 20)
     said = f"{path}: not checked to the end in 0 s: `slurmwrap db check` does, {size:.1f} MiB, schema {VERSION}"
@@ -287,26 +300,31 @@ def test_checks_that_were_skipped_for_one_reason_are_one_row_and_details_are_not
 def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
     for state_dir in (tmp_path / "missing", tmp_path):
         where = ground(site=Site(state_dir=str(state_dir)))
-        for check in (nodes.hooks(where), nodes.clocks(where), nodes.drivers(where), nodes.set_aside(where)):
+        for check in (
+            node_checks.hooks(where),
+            node_checks.clocks(where),
+            node_checks.drivers(where),
+            node_checks.set_aside(where),
+        ):
             said = f"there is no {state_dir}/site.db here: it is the controller's"
             assert (check.state, check.text.partition(",")[0]) == (SKIP, said)
     missing = ground(site=Site(state_dir=str(tmp_path / "missing")))
-    assert databases.site(missing).text.startswith(f"there is no {tmp_path}/missing here")
-    assert site.night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
+    assert database_checks.site(missing).text.startswith(f"there is no {tmp_path}/missing here")
+    assert site_checks.night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
 
 
 def test_each_observation_finds_its_attempt_by_the_whole_key(tmp_path: Path) -> None:
     """By a range instead, a large site's check takes minutes and is ended as one that hangs."""
     with Database.open(tmp_path / "site.db") as store:
         values = {"since": 0.0, "jobs": 20_000, "near": 600.0}
-        plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {nodes._DELAYS}", values)]
+        plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {node_checks._DELAYS}", values)]
     assert [line for line in plan if "SEARCH a " in line] == ["SEARCH a USING PRIMARY KEY (cluster=? AND job_id=?)"]
 
 
 def test_a_record_that_the_reconciler_takes_meanwhile_is_no_fault(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.obs").touch()
-    ages = site._ages(str(tmp_path), time.time() + 60)
+    ages = site_checks._ages(str(tmp_path), time.time() + 60)
     next(ages)
     for path in tmp_path.iterdir():
         path.unlink()
@@ -321,7 +339,7 @@ def test_where_nothing_could_be_looked_at_programs_are_told_unknown_too() -> Non
 def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
     server = Server()
     try:
-        found = site.mail(ground(mail=Mail(server=server.address)))
+        found = site_checks.mail(ground(mail=Mail(server=server.address)))
         assert found == Check(name="mail", state=OK, text=f"{server.address} answers: 250 ok")
         assert server.messages() == []
     finally:
@@ -331,7 +349,7 @@ def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
 def test_a_mail_server_that_is_away_is_a_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    assert site.mail(ground(mail=Mail(server=address))).state == FAIL
+    assert site_checks.mail(ground(mail=Mail(server=address))).state == FAIL
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a spool is root's or SlurmUser's")
@@ -352,7 +370,7 @@ def test_a_spool_is_probed_and_left_as_it_was(
     spool.mkdir()
     os.chown(spool, owner, owner)
     spool.chmod(mode)
-    found = site.spool(ground(site=Site(spool=str(spool), munge_socket=munge_socket)))
+    found = site_checks.spool(ground(site=Site(spool=str(spool), munge_socket=munge_socket)))
     assert (found.state, found.text) == (OK if "written" in said else FAIL, f"{spool}: {said}")
     assert list(spool.iterdir()) == []
 
@@ -362,7 +380,7 @@ def test_records_that_wait_for_long_are_told(tmp_path: Path) -> None:
         path = tmp_path / f"{number}-n1-{'0' * 32}.obs"
         path.touch()
         os.utime(path, (time.time() - age, time.time() - age))
-    found = site.waiting(ground(site=Site(spool=str(tmp_path))))
+    found = site_checks.waiting(ground(site=Site(spool=str(tmp_path))))
     assert (found.state, found.text) == (WARN, "2 records wait for more than 10 minutes, the oldest for 2 hours")
     assert found.figures["spool_waiting"] == 3
 
@@ -392,7 +410,7 @@ def test_completion_is_found_where_it_was_installed(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_for_ever_hangs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a file server that is away: to open a pipe that nobody writes to waits without end."""
     os.mkfifo(tmp_path / "none.toml")
-    monkeypatch.setattr(command, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(doctor_command, "DEADLINE_S", 1.0)
     assert checks(tmp_path) == (2, {"configuration": (FAIL, "no answer within 1 s")})
 
 
@@ -402,5 +420,5 @@ def test_a_file_that_cannot_be_read_for_ever_hangs_nothing(tmp_path: Path, monke
 def test_a_journal_that_does_not_listen_is_told(to: str, wanted: tuple[str, str]) -> None:
     if to == "journal" and Path(SOCKET).exists():
         pytest.skip("a journald listens on this machine")
-    found = site.log(ground(log=Log(to=to)))
+    found = site_checks.log(ground(log=Log(to=to)))
     assert (found.state, found.text[: len(wanted[1])]) == wanted

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap import stages
+from slurmwrap import timing
 from slurmwrap.cli import start
 
 # Of the standard library, beside what Python has loaded when a program begins; a name here is a package with all in it.
@@ -23,39 +23,78 @@ STANDARD = {
 }
 # Of ours: all that a plan needs, and nothing that only some calls need.
 PLANNED = {
-    "": {"config", "digest", "edges", "errors", "escape", "plain_toml", "records", "stages"},
-    "config": {"places", "sections"},
-    "cli": {"asking", "caller", "flow", "gsub", "handover", "memory", "notes", "voice"},
-    "cluster": {"action", "hostlist", "limits", "node", "topology"},
-    "diagnosis": {"observation"},
-    "host": {"background", "child", "clock", "command"},
+    "": {"config", "console", "digest", "protocols", "errors", "escape", "plain_toml", "fast_dataclasses", "timing"},
+    "config": {"paths", "config_sections"},
+    "host": {"background_call", "spawn", "system_clock", "run_command"},
     "inject": {"slurmwrap_launch", "slurmwrap_step"},
-    "job": {
-        *("command_line", "getopt", "glance", "measurement", "options", "parse", "passthrough"),
-        *("render", "request", "script", "shape"),
+    "model": {
+        *("action", "blocked_input", "finding", "hostlist", "limits", "measurement", "node", "observation"),
+        *("placement_plan", "resource_profile", "submission", "topology"),
+    },
+    "sbatch": {
+        *("command_line", "fast_passthrough", "getopt", "options", "parse", "passthrough"),
+        *("rewrite", "request", "script", "shape"),
         "eligibility",  # --hold, --begin, --dependency, --reservation alone
     },
     "placement": {
-        *("asked", "avoid", "field", "levels", "locality", "need", "network", "outlook", "place"),
-        *("plan", "remarks", "score", "servers", "skew"),
+        *(
+            "slurm_options",
+            "excluded_nodes",
+            "candidates",
+            "relaxation_levels",
+            "locality",
+            "resource_units",
+            "network_options",
+            "planning_facts",
+            "plan_placement",
+        ),
+        *("placement_remarks", "node_ranking", "node_options", "locality_delay"),
     },
     "prerun": {
-        *("codetree", "entry", "environment", "finding", "inputs", "launch", "setup", "shell", "shell_reader"),
-        *("walk", "wrappers"),
+        "code_fingerprint",
     },
-    "prerun.checks": {"near", "requests"},
-    "profiling": {"key", "profile"},
-    "retry": {"blocked", "submission"},
-    "slurm": {"commands", "kept", "limits", "network", "parse", "questions", "racks", "snapshot", "which"},
-    "store": {"inflight", "leave", "plain", "userstate"},
-    "submit": {"count", "desk", "incidents", "outlook", "prepare", "refuse", "remember", "send"},
+    "prerun.static": {
+        *("command_wrappers", "entry_points", "impossible_requests", "job_inputs", "launcher_args", "search_path"),
+        *("shell_clauses", "shell_parser", "started_program", "suggestions"),
+    },
+    "prerun.trial": {"trial_environment"},
+    "profiling": {"profile_key"},
+    "slurm": {
+        "commands",
+        "response_cache",
+        "assoc_mgr_parser",
+        "topology_parser",
+        "scontrol_parser",
+        "scontrol_requests",
+        "site_topology",
+        "snapshot",
+        "find_sbatch",
+    },
+    "store": {"prerun_registry", "spool_writer", "serialize", "user_state_files"},
+    "gsub": {
+        *("exec_sbatch", "gsub_main", "incident_warnings", "planning_inputs", "prefetch", "preflight", "prepare"),
+        *("process_env", "remember", "send", "step_counting", "submission_records", "submit", "submit_context"),
+        "user_state",
+    },
 }
 # Of both, for a call that is plainly none of ours.
 A_PASS = {
     *("__future__", "_collections", "_functools", "_operator", "collections", "collections.abc", "contextlib"),
     *("enum", "functools", "gc", "itertools", "keyword", "operator", "reprlib", "signal", "slurmwrap"),
-    *("slurmwrap.cli", "slurmwrap.cli.caller", "slurmwrap.cli.handover", "slurmwrap.errors", "slurmwrap.job"),
-    *("slurmwrap.job.glance", "slurmwrap.slurm", "slurmwrap.slurm.which", "slurmwrap.stages", "types"),
+    *(
+        "slurmwrap.gsub",
+        "slurmwrap.gsub.process_env",
+        "slurmwrap.gsub.exec_sbatch",
+        "slurmwrap.errors",
+        "slurmwrap.sbatch",
+    ),
+    *(
+        "slurmwrap.sbatch.fast_passthrough",
+        "slurmwrap.slurm",
+        "slurmwrap.slurm.find_sbatch",
+        "slurmwrap.timing",
+        "types",
+    ),
 }
 
 CPU_JOB = "#!/bin/bash\n#SBATCH --mem=1G -c 2\nhostname\n"
@@ -135,7 +174,7 @@ def test_a_planned_job_loads_nothing_but_what_is_named_here(loaded, words) -> No
     assert foreign == set(), f"every submission now loads {', '.join(sorted(foreign))}"
     ours = {name for name in names if name.startswith("slurmwrap.")}
     assert unexpected(ours) == [], f"every submission now loads {', '.join(unexpected(ours))}"
-    assert "slurmwrap.placement.place" in ours  # the plan was made
+    assert "slurmwrap.placement.plan_placement" in ours  # the plan was made
 
 
 def test_what_seals_the_record_is_started_while_sbatch_is_at_work(loaded, tmp_path: Path) -> None:
@@ -166,6 +205,6 @@ def listed() -> set[str]:
 
 def test_every_name_of_the_list_is_a_module_of_ours() -> None:
     """A module that was renamed must not stay here and let its next namesake in."""
-    here = Path(stages.__file__).parent
+    here = Path(timing.__file__).parent
     paths = [here / name.replace(".", "/") for name in listed()]
     assert [str(path) for path in paths if not (path.with_suffix(".py").exists() or path.is_dir())] == []

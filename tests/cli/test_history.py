@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.found import Found, sums_of
 from slurmwrap.cli.history import page
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
+from slurmwrap.cli.run_queries import Found, sums_of
 from slurmwrap.errors import UsageError
-from slurmwrap.report.words import width
-from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.report.text_format import width
 
 Run = Callable[..., Result]
 Fill = Callable[[Path, dict[str, Any], float], None]

@@ -12,7 +12,7 @@ from typer.testing import Result
 
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.errors import UsageError
-from slurmwrap.install.watchdog import beat
+from slurmwrap.install.service_watchdog import beat
 
 
 def watchdog(config: Path, *arguments: str) -> Result:

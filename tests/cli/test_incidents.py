@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.edges import OpenIncident, Published
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.retry.attempt import AttemptRecord, Incident
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.run import AttemptRecord, Incident
+from slurmwrap.protocols import OpenIncident, Published
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import FilePublisher
 

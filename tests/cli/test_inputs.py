@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.prerun.inputs import digest
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.prerun.static.job_inputs import digest
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import to_plain
-from slurmwrap.store.userstate import UserState
+from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.user_state_files import UserState
 
 Run = Callable[..., Result]
 UID = os.geteuid()

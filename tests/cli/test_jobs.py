@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.config import Retry
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.report.account import account_of
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.decision import Ruled
-from slurmwrap.retry.ledger import ledger_of
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.report.job_report.budget_table import account_of
 from slurmwrap.store.database import Database
 
 Run = Callable[..., Result]

@@ -8,11 +8,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from slurmwrap.cli.memory import HomeMemory
 from slurmwrap.config import Config, Site
+from slurmwrap.gsub.user_state import HomeMemory
 from slurmwrap.host import munge
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.userstate import SPOOL, UserState
+from slurmwrap.model.submission import Submission
+from slurmwrap.store.user_state_files import SPOOL, UserState
 
 LONG_AGO = time.time() - 200 * 86400
 

@@ -19,17 +19,17 @@ from in_process import Runner
 from synthetic_year import fill
 from waiting import allow
 
-from slurmwrap.cli.doctor.check import OK, SKIP, WARN, Ground
-from slurmwrap.cli.doctor.metrics import textfile as textfile_check
-from slurmwrap.cli.housekeeping import PRUNE_EVERY_S, Housekeeping
-from slurmwrap.cli.metrics import command as metrics
-from slurmwrap.cli.metrics.read import FAMILIES, Round, _heap, figures
+from slurmwrap.cli.doctor.check_records import OK, SKIP, WARN, Ground
+from slurmwrap.cli.doctor.metrics_checks import textfile as textfile_check
+from slurmwrap.cli.metrics import metrics_command as metrics
+from slurmwrap.cli.metrics.metric_families import FAMILIES, Round, _heap, figures
+from slurmwrap.cli.reconcile_maintenance import PRUNE_EVERY_S, Housekeeping
 from slurmwrap.config import Config, Retention, Site
 from slurmwrap.config import Metrics as MetricsSettings
 from slurmwrap.errors import SlurmwrapError, StoreError
+from slurmwrap.model.retry_decision import Strike
+from slurmwrap.model.run import Incident
 from slurmwrap.reconcile import Summary
-from slurmwrap.retry.attempt import Incident
-from slurmwrap.retry.decision import Strike
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import retention
 from slurmwrap.store.database import Database

@@ -13,16 +13,16 @@ import pytest
 from waiting import allow
 
 from slurmwrap.cli import start
-from slurmwrap.cli.gsub import main
-from slurmwrap.cli.new import wanted
-from slurmwrap.cli.templates import template
 from slurmwrap.config import Config, load
 from slurmwrap.errors import ConfigError
-from slurmwrap.host.command import run as run_command
-from slurmwrap.job.request import JobRequest, Script
-from slurmwrap.prerun import static
-from slurmwrap.prerun.walk import entry_points
-from slurmwrap.shipped import shipped
+from slurmwrap.gsub.gsub_main import main
+from slurmwrap.gsub.new_script import wanted
+from slurmwrap.gsub.script_templates import template
+from slurmwrap.host.run_command import run as run_command
+from slurmwrap.prerun.static import static_stage
+from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.resources import shipped
+from slurmwrap.sbatch.request import JobRequest, Script
 
 SHIPPED = sorted(p.stem for p in (shipped("templates") / "launch").glob("[a-z]*.j2"))
 NO_SLURM = "gsub: Slurm could not be asked what its nodes are like: "
@@ -85,7 +85,7 @@ def test_a_made_script_is_sound_and_the_pre_run_finds_the_program_in_it(gsub, en
     assert (entry.path, entry.argv, entry.certain) == (str(tmp_path / "work/train.py"), arguments, not handed_on)
     request = JobRequest(script=Script(path=None, name="sbatch", content=script.encode()), chdir=str(tmp_path / "work"))
     path = {"PATH": environ["PATH"]}
-    assert static.check(request, run=run_command, environ=path, node_local=()) == ()
+    assert static_stage.check(request, run=run_command, environ=path, node_local=()) == ()
     assert max(len(line) for line in script.split("\n") if line.startswith("#")) <= 100
     assert ("pkill -USR1" in script) == handed_on
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cluster.node import NodeHealth
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.edges import Published
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.decision import Strike
-from slurmwrap.retry.gate import Fault, Gate
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.gate_permit import Fault, Gate
+from slurmwrap.model.node import NodeHealth
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.retry_decision import Strike
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.protocols import Published
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import FilePublisher
 

@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from fakes import START, FakeClock, FakeSlurm, job
+from typer.testing import Result
 
-from slurmwrap.cli.follow import Seen, describe, follow, seen
-from slurmwrap.cli.prerun_rows import rows_of
-from slurmwrap.cli.verdicts import nothing_proven, print_alone, shown
-from slurmwrap.cli.voice import Voice
+from slurmwrap.cli.prerun_page import story
+from slurmwrap.cli.prerun_rows import Row, rows_of
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.evidence import Citation
-from slurmwrap.prerun.finding import Finding, Severity
-from slurmwrap.prerun.trial import TrialSpec, spec_to_json
-from slurmwrap.prerun.verdict import Outcome, Verdict, verdict_to_json
-from slurmwrap.store.inflight import Flights
-from slurmwrap.store.userstate import UserState
-from slurmwrap.submit import Desk, Trials
+from slurmwrap.console import Voice
+from slurmwrap.gsub.follow_prerun import Seen, describe, follow, seen
+from slurmwrap.gsub.submit_context import Desk, Trials
+from slurmwrap.gsub.verdict_output import nothing_proven, print_alone, shown
+from slurmwrap.model.evidence import Citation
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_to_json
+from slurmwrap.store.prerun_registry import Flights
+from slurmwrap.store.user_state_files import UserState
 
 Run = Callable[..., Result]
 PASSED = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 steps ran", steps=3, seconds=41.0)
@@ -155,6 +156,16 @@ def test_show_tells_verdict_findings_evidence_and_output(slurmwrap: Run, leave: 
         assert text in by_job
     assert "| line 27" not in by_job
     assert json.loads(slurmwrap("prerun", "show", "11", "--json").stdout)["output"][-1] == "line 39"
+
+
+def test_show_tells_what_was_asked_of_slurm_and_what_slurm_refused(tmp_path: Path) -> None:
+    spec = TrialSpec(trial_dir=str(tmp_path), script="", script_name="job.sh", real_job="11", gpus=16)
+    row = Row(directory=tmp_path, spec=spec, at=0.0, state="fail", verdict=FAILED, prerun_job=14)
+    cancelled = {"verb": "scancel", "target": "11", "reason": "its pre-run failed"}
+    later = {"verb": "update_job", "target": "11", "option": "StartTime", "new": "now", "reason": "it passed"}
+    told = story(row, [cancelled, {**later, "error": "Job is over"}], lambda text, *styles: text, 60.0)
+    assert "  scancel 11 (its pre-run failed)\n" in told
+    assert "  update_job 11 StartTime=now (it passed); Slurm refused: Job is over\n" in told
 
 
 def test_a_pre_runs_id_names_itself_before_those_that_attached_to_it(

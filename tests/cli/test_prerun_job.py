@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cli import prerun_job
-from slurmwrap.cli.prerun_job import NobodyWaits, Stopped, Trial
-from slurmwrap.job.request import JobRequest, Script
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.prerun.result import TrialResult
-from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.gsub import prerun_job
+from slurmwrap.gsub.prerun_job import NobodyWaits, Stopped, Trial
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.trial_result import TrialResult
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.sbatch.request import JobRequest, Script
 
 
 @pytest.mark.parametrize("ends", [Stopped(), NobodyWaits("job 81 started"), None])

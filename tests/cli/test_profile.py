@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.profile.store import open_shelf
-from slurmwrap.edges import Published
+from slurmwrap.cli.profile.profile_store import open_shelf
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.profiling.key import profile_key_of, published_key_of
-from slurmwrap.profiling.merge import HALF_LIFE_S
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.submission import Submission
+from slurmwrap.profiling.merge_profiles import HALF_LIFE_S
+from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
+from slurmwrap.protocols import Published
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import FilePublisher
-from slurmwrap.store.userstate import UserState
+from slurmwrap.store.user_state_files import UserState
 
 Run = Callable[..., Result]
 SYNERGY = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"

@@ -11,10 +11,10 @@ from pathlib import Path
 from waiting import allow
 
 from slurmwrap.cli import start
-from slurmwrap.cli.notes import leave_submission
-from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap.gsub.submission_records import leave_submission
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
 
 HERE = Submission(cluster="lab", job_id=81, uid=os.getuid(), user="ada", at=100.0, name="train")

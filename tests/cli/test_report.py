@@ -13,8 +13,8 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.errors import StoreError
-from slurmwrap.report.record import NightReport
-from slurmwrap.store.from_plain import from_plain
+from slurmwrap.report.night_report import NightReport
+from slurmwrap.store.deserialize import from_plain
 
 Run = Callable[..., Result]
 Fill = Callable[[Path, dict[str, Any], float], None]

@@ -21,7 +21,7 @@ from smtp_server import Server
 from typer.testing import Result
 
 from slurmwrap.cli.report import nightly as report_nightly
-from slurmwrap.cli.report.output import format_of
+from slurmwrap.cli.report.report_output import format_of
 from slurmwrap.config import Config, Mail, Report, Site
 from slurmwrap.errors import StoreError, UsageError
 

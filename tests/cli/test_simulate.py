@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.simulate.command import Watch, _cleared
-from slurmwrap.cli.simulate.page import Ran, page
-from slurmwrap.cli.voice import Voice
+from slurmwrap.cli.simulate.simulate_command import Watch, _cleared
+from slurmwrap.cli.simulate.simulate_output import Ran, page
+from slurmwrap.console import Voice
 from slurmwrap.errors import SlurmwrapError, TraceError, UsageError
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.run import MODES, Simulation, simulate
-from slurmwrap.sim.trace.sacct import COMMAND
-from slurmwrap.sim.trace.synergy import generate
+from slurmwrap.sim.run_simulation import MODES, Simulation, simulate
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.trace.sacct_dump import COMMAND
+from slurmwrap.sim.trace.synergy_loads import generate
 
 Run = Callable[..., Result]
 DATA = Path(__file__).parents[1] / "data"

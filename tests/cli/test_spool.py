@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from slurmwrap.diagnosis.collected import SetAside
 from slurmwrap.errors import StoreError
+from slurmwrap.model.spool_entry import SetAside
 from slurmwrap.store.database import Database
 
 Run = Callable[..., Result]

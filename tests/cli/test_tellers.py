@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cli.tellers import MailingPublisher
 from slurmwrap.config import Config, Mail
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.host import mail
-from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.reconcile.notifications import MailingPublisher
 from slurmwrap.store.published import WHY, FilePublisher
 
 DIAGNOSIS = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="gpu.oom_torch")

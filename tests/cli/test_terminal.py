@@ -13,7 +13,7 @@ import pytest
 
 from slurmwrap.cli import terminal
 from slurmwrap.errors import UsageError
-from slurmwrap.report.tell import plain
+from slurmwrap.report.job_report.job_report_text import plain
 
 NOW = 1_795_240_800.0  # 2026-11-21 06:00 UTC
 

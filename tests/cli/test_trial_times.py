@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurmwrap.cli.trial_job import Times, trial_times
-from slurmwrap.cluster.node import Partition, Snapshot
 from slurmwrap.config import Prerun
-from slurmwrap.job.parse import parse_request
+from slurmwrap.gsub.prerun_submission import Times, trial_times
+from slurmwrap.model.node import Partition, Snapshot
+from slurmwrap.sbatch.parse import parse_request
 
 PARTITIONS = (
     Partition(name="gpu", default=True),

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.cli.watch import command
-from slurmwrap.cli.watch.facts import Facts
-from slurmwrap.cli.watch.gpu_lines import fold_gpus, gpu_rows, memory, summary
+from slurmwrap.cli.watch import watch_command
+from slurmwrap.cli.watch.gpu_rows import fold_gpus, gpu_rows, memory, summary
 from slurmwrap.cli.watch.gpu_step import BOOTSTRAP, environment, gpus_by_node, instead, planned, program
 from slurmwrap.cli.watch.gpu_step import command as srun
-from slurmwrap.cli.watch.gpu_use import Gpu, GpuUse, as_plain, heard, silent, with_mean
-from slurmwrap.cli.watch.lines import Look, change_key, lines, one_line
-from slurmwrap.cli.watch.lines import as_plain as facts_as_plain
-from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cli.watch.gpu_utilization import Gpu, GpuUse, as_plain, heard, silent, with_mean
+from slurmwrap.cli.watch.job_status import Facts
+from slurmwrap.cli.watch.watch_screen import Look, change_key, lines, one_line
+from slurmwrap.cli.watch.watch_screen import as_plain as facts_as_plain
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.slurm.jobs import Watched
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.slurm.squeue_parser import Watched
 
 NOW = 1_795_280_000.0
 ASKED = GpuUse(nodes=("n2", "n3"), of_nodes=2)
@@ -271,7 +271,7 @@ def test_another_users_job_is_refused() -> None:
             raise AssertionError
 
     with pytest.raises(SlurmwrapError) as raised, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "may_measure", lambda record: False)
-        command._with_gpus(facts(None), Never())  # type: ignore[arg-type]
+        patch.setattr(watch_command, "may_measure", lambda record: False)
+        watch_command._with_gpus(facts(None), Never())  # type: ignore[arg-type]
     assert str(raised.value) == "job 81 is ada's: only its user, or root, can start a step in it"
     assert raised.value.hint == "slurmwrap watch 81 without --gpus shows the rest"

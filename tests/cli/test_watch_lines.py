@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cli.follow import Seen
 from slurmwrap.cli.terminal import paint
-from slurmwrap.cli.watch.facts import Facts, Steps, Trial
-from slurmwrap.cli.watch.lines import Look, as_plain, change_key, lines, one_line
-from slurmwrap.cli.watch.output import Output, read_output
-from slurmwrap.cli.watch.reasons import meaning
-from slurmwrap.cli.watch.words import sparkline
-from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cli.watch.job_output import Output, read_output
+from slurmwrap.cli.watch.job_status import Facts, Steps, Trial
+from slurmwrap.cli.watch.pending_reasons import meaning
+from slurmwrap.cli.watch.watch_format import sparkline
+from slurmwrap.cli.watch.watch_screen import Look, as_plain, change_key, lines, one_line
 from slurmwrap.errors import UsageError
-from slurmwrap.job.request import Wish
-from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.prerun.verdict import FailedCommand, Outcome, Verdict
-from slurmwrap.slurm.jobs import Watched
+from slurmwrap.gsub.follow_prerun import Seen
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
+from slurmwrap.sbatch.request import Wish
+from slurmwrap.slurm.squeue_parser import Watched
 
 REASONS = Path(__file__).parent.parent / "data" / "slurm" / "reasons.txt"
 NOW = 1_795_280_000.0  # 2026-11-21 16:53:20 UTC

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cli.watch import command as watch
-from slurmwrap.cli.watch.facts import Facts
-from slurmwrap.cluster.job import JobRecord
+from slurmwrap.cli.watch import watch_command as watch
+from slurmwrap.cli.watch.job_status import Facts
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
-from slurmwrap.slurm.jobs import JOB_FIELDS, Watched, parse_watched, watched_format
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.slurm.squeue_parser import JOB_FIELDS, Watched, parse_watched, watched_format
 
 RUNNING = JobRecord(job_id=81, name="train", state="RUNNING", num_nodes=1, start_time=1000, nodes=("n0",))
 ENDED = replace(RUNNING, state="COMPLETED", end_time=1060)

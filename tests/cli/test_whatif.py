@@ -15,14 +15,14 @@ import pytest
 from typer.testing import Result
 from whatif.month import month
 
-from slurmwrap.cli.whatif.text import told
+from slurmwrap.cli.whatif.whatif_text import told
 from slurmwrap.errors import TraceError, UsageError
-from slurmwrap.sim.trace.read import open_load
-from slurmwrap.sim.trace.sacct import COMMAND
-from slurmwrap.sim.whatif.record import Study
-from slurmwrap.sim.whatif.shape import site_of_dump
-from slurmwrap.sim.whatif.study import Asked, study_of
-from slurmwrap.store.from_plain import from_plain
+from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.sacct_dump import COMMAND
+from slurmwrap.sim.whatif.cluster_shape import site_of_dump
+from slurmwrap.sim.whatif.make_study import Asked, study_of
+from slurmwrap.sim.whatif.whatif_study import Study
+from slurmwrap.store.deserialize import from_plain
 
 Run = Callable[..., Result]
 DATA = Path(__file__).parent.parent / "data" / "sacct"

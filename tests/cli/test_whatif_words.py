@@ -9,13 +9,13 @@ from functools import cache
 import pytest
 from whatif.month import month
 
-from slurmwrap.cli.whatif.command import left
-from slurmwrap.cli.whatif.words import believe, brief, headline, pre_run_words, saved_words, signed, span
-from slurmwrap.sim.failures.record import FailureStudy, Interval
-from slurmwrap.sim.trace.read import parse
-from slurmwrap.sim.whatif.record import Fit, Study
-from slurmwrap.sim.whatif.shape import site_of_dump
-from slurmwrap.sim.whatif.study import Asked, study_of
+from slurmwrap.cli.whatif.whatif_command import left
+from slurmwrap.cli.whatif.whatif_sentences import believe, brief, headline, pre_run_words, saved_words, signed, span
+from slurmwrap.sim.failures.study_result import FailureStudy, Interval
+from slurmwrap.sim.trace.read_trace import parse
+from slurmwrap.sim.whatif.cluster_shape import site_of_dump
+from slurmwrap.sim.whatif.make_study import Asked, study_of
+from slurmwrap.sim.whatif.whatif_study import Fit, Study
 
 
 @cache

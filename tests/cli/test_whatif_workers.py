@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from whatif.month import month
 
-from slurmwrap.cli.whatif.workers import studied
-from slurmwrap.sim.trace.read import parse
-from slurmwrap.sim.whatif.shape import site_of_dump
-from slurmwrap.sim.whatif.study import Asked, study_of, submissions_of
+from slurmwrap.cli.whatif.whatif_workers import studied
+from slurmwrap.sim.trace.read_trace import parse
+from slurmwrap.sim.whatif.cluster_shape import site_of_dump
+from slurmwrap.sim.whatif.make_study import Asked, study_of, submissions_of
 
 
 def test_side_by_side_gives_the_same_study_as_one_after_the_other() -> None:

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.host import munge
-from slurmwrap.prerun.finding import Finding, Severity
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.store.database import Database
-from slurmwrap.store.leave import write_plain
-from slurmwrap.store.plain import to_plain
 from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.spool_writer import write_plain
 
 Run = Callable[..., Result]
 Fill = Callable[[Path, dict[str, Any], float], None]

@@ -10,13 +10,13 @@ import pytest
 from configuration_page import PAGE, with_keys
 
 from slurmwrap.config import BOUNDS, CHOICES, RULES, Config, merge
-from slurmwrap.config.check import mistakes, remarks
-from slurmwrap.config.keys import Key, Reader, keys, toml, value_of
-from slurmwrap.config.lines import lines_of, place
-from slurmwrap.config.meanings import SECTIONS
-from slurmwrap.config.origins import Setting, Source, settings, unknown_variables
-from slurmwrap.config.pages import template
-from slurmwrap.config.suggest import sections
+from slurmwrap.config.config_check import mistakes, remarks
+from slurmwrap.config.config_keys import Key, Reader, keys, toml, value_of
+from slurmwrap.config.config_pages import template
+from slurmwrap.config.key_docs import SECTIONS
+from slurmwrap.config.key_lines import lines_of, place
+from slurmwrap.config.key_origins import Setting, Source, settings, unknown_variables
+from slurmwrap.config.suggest_key import sections
 
 
 def every_key() -> set[str]:

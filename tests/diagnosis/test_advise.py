@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.advise import filled, printable, specific
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Evidence, LogTail
+from slurmwrap.diagnosis.advice import filled, printable, specific
+from slurmwrap.diagnosis.classifier import classify
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.model.evidence import Evidence, LogTail
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/home/ann/train.py", line 7, in <module>\n    main()\n'
 

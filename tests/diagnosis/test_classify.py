@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
-from slurmwrap.diagnosis.score import evidence_of
+from slurmwrap.diagnosis.classifier import classifier, classify
+from slurmwrap.diagnosis.evaluate import evidence_of
+from slurmwrap.diagnosis.signatures import default_signatures
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, FAILURES, decisions_of
+from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
 
 DATA = Path(__file__).parents[1] / "data/diagnosis"
 
@@ -48,6 +49,13 @@ def test_a_whole_log_is_given_its_root_cause() -> None:
         if found.category != row["category"] or not (allowed and found.evidence and 0 < found.confidence <= 1):
             wrong[row["id"]] = found
     assert not wrong, pformat(wrong)
+
+
+def test_a_run_that_completed_is_told_without_loading_the_signatures() -> None:
+    default_signatures.cache_clear()
+    ran = Evidence(state="COMPLETED", exit_code=0, logs=(LogTail(name="out", text=PROGRESS),))
+    assert classifier("")(ran).category == "success"
+    assert default_signatures.cache_info().currsize == 0
 
 
 def test_no_evidence_at_all_is_unknown() -> None:

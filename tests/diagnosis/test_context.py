@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.context import CAP
-from slurmwrap.diagnosis.evidence import Citation, Evidence, LogTail
+from slurmwrap.diagnosis.cited_context import CAP
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.model.evidence import Citation, Evidence, LogTail
 
 
 def root(text: str) -> Citation:

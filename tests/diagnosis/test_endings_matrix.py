@@ -8,8 +8,8 @@ from pprint import pformat
 
 import pytest
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Evidence, LogTail
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.model.evidence import Evidence, LogTail
 
 TABLES = json.loads((Path(__file__).parents[1] / "data/diagnosis/endings.json").read_text())
 CAUSES, ENDINGS, TROUBLES = (

@@ -8,9 +8,7 @@ from dataclasses import replace
 import pytest
 from fakes import START, job
 
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.diagnosis.evidence import Attempt, Evidence, KernelLine, LogTail
-from slurmwrap.diagnosis.join import (
+from slurmwrap.diagnosis.build_evidence import (
     join,
     last_word,
     measured,
@@ -20,8 +18,10 @@ from slurmwrap.diagnosis.join import (
     since,
     split_status,
 )
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.job.measurement import Measurement
+from slurmwrap.model.evidence import Attempt, Evidence, KernelLine, LogTail
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.observation import Context, Observation
 
 KEY = Attempt(cluster="lab", job_id=81, submit_time=START - 100)
 XID = "NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus."

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from pprint import pformat
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.score import evidence_of, score
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.evaluate import evidence_of, score
 
 LABELLED = Path(__file__).parents[1] / "data" / "diagnosis" / "labelled.jsonl"
 

@@ -19,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import slurmwrap
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Evidence, KernelLine, LogTail
-from slurmwrap.diagnosis.lines import ROW_CAP, read_log
-from slurmwrap.diagnosis.literals import required_literals
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.log_rows import ROW_CAP, read_log
+from slurmwrap.diagnosis.regex_prefilter import required_literals
 from slurmwrap.diagnosis.signatures import compiled, default_signatures
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.model.evidence import Evidence, KernelLine, LogTail
 
 OURS = str(Path(slurmwrap.__file__).parent)
 SMALL, TIMES = 12 * 1024, 4  # the larger is within what is read of a log

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import LogTail
-from slurmwrap.diagnosis.lines import ROW_CAP, Traceback, read_log, strip_prefix, tracebacks
+from slurmwrap.diagnosis.log_rows import ROW_CAP, Traceback, read_log, strip_prefix, tracebacks
+from slurmwrap.model.evidence import LogTail
 
 FRAME = '  File "/opt/env/lib/python3.11/site-packages/x/y.py", line 3, in f\n    g()\n'
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.diagnosis.literals import harmful_shape, required_literals
+from slurmwrap.diagnosis.regex_prefilter import harmful_shape, required_literals
 
 
 @pytest.mark.parametrize(

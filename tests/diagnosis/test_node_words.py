@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.diagnosis.node_words import gpu_lines, hook_lines
-from slurmwrap.diagnosis.observation import Context, Observation
+from slurmwrap.diagnosis.node_facts import gpu_lines, hook_lines
+from slurmwrap.model.observation import Context, Observation
 
 GPU = {"index": 0, "bus_id": "0000:05:00.0"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Diagnosis, Evidence, LogTail
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 
 DATA = Path(__file__).parents[1] / "data" / "diagnosis"
 RUNS = sorted((DATA / "completed").glob("*.log"))

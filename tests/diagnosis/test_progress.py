@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import LogTail
-from slurmwrap.diagnosis.lines import read_log
-from slurmwrap.diagnosis.progress import Progress, find_progress
+from slurmwrap.diagnosis.log_progress import Progress, find_progress
+from slurmwrap.diagnosis.log_rows import read_log
+from slurmwrap.model.evidence import LogTail
 
 
 def progress(text: str) -> Progress:

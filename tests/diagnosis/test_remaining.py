@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Evidence, LogTail
-from slurmwrap.diagnosis.lines import read_log
-from slurmwrap.diagnosis.remaining import find_remaining
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.log_rows import read_log
+from slurmwrap.diagnosis.remaining_time import find_remaining
+from slurmwrap.model.evidence import Evidence, LogTail
 
 OUTER = "Epochs:  30%|###| 3/10 [1:00:00<2:20:00, 1200s/it]\n"
 

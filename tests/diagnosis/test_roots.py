@@ -6,10 +6,10 @@ from pprint import pformat
 
 import pytest
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.clock import Stamp, comparable, stamp_of
-from slurmwrap.diagnosis.evidence import Diagnosis, Evidence, LogTail
-from slurmwrap.diagnosis.lines import rank_of
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.log_rows import rank_of
+from slurmwrap.diagnosis.log_timestamps import Stamp, comparable, stamp_of
+from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 
 PROGRESS = "".join(f"step {number}/900 loss={3 - number / 1000:.3f}\n" for number in range(1, 6))
 LATER = "".join(f"step {number}/900 loss={3 - number / 1000:.3f}\n" for number in range(6, 12))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurmwrap.diagnosis.evidence import Diagnosis, Evidence, KernelLine, LogTail
-from slurmwrap.diagnosis.score import CategoryScore, Confusion, Score, evidence_of, score
+from slurmwrap.diagnosis.evaluate import CategoryScore, Confusion, Score, evidence_of, score
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail
 
 
 def said(category: str, decision: str = "") -> Diagnosis:

@@ -7,10 +7,10 @@ from pprint import pformat
 
 import pytest
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Citation, Evidence, LogTail
-from slurmwrap.diagnosis.slurm_word import base_state, completed, hidden_failure
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.slurm_state import base_state, completed, hidden_failure
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.model.evidence import Citation, Evidence, LogTail
 
 NODE = "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"
 OOM = "Some of your processes may have been killed by the cgroup out-of-memory handler."

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.diagnosis.evidence import Evidence, LogTail
-from slurmwrap.diagnosis.lines import read_log
-from slurmwrap.diagnosis.steps import Steps, last_progress
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.log_rows import read_log
+from slurmwrap.diagnosis.training_steps import Steps, last_progress
+from slurmwrap.model.evidence import Evidence, LogTail
 
 
 def steps(*texts: str) -> Steps:

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import warm
+from readypython import SLURMWRAP
 from realslurm import command_environment, free_base_port, run_as
 from waiting import allow
 
 from slurmwrap.errors import LabError
-from slurmwrap.lab.layout import Layout, exports
+from slurmwrap.lab.lab_directories import Layout, exports
 from slurmwrap.lab.teardown import down
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +33,7 @@ COPIED = ("etc", "usr", "opt", "root", "var/lib", "var/backups")  # what root ma
 _SLURMWRAP = """\
 #!/bin/bash
 # The lab of this page: where it is, and on which ports. Its reconciler is started when the page waits (settle).
-slurmwrap() {{ {python} -I -S {warm} {server} slurmwrap "$@"; }}
+slurmwrap() {{ {slurmwrap} "$@"; }}
 if [ "$1" = lab ] && [ $# -gt 1 ]; then
     case $2 in
     up)
@@ -99,7 +99,6 @@ class Session:
 
     directory: Path  # others may pass it; what is below goes with it
     user: str
-    server: str  # answers `slurmwrap` (warm.py)
     shells: dict[str, Shell] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,9 +111,7 @@ class Session:
         self.lab.parent.chmod(0o1777)
         _program(
             self.bin / "slurmwrap",
-            _SLURMWRAP.format(
-                python=sys.executable, warm=warm.__file__, server=self.server, lab=self.lab, port=self.port
-            ),
+            _SLURMWRAP.format(slurmwrap=SLURMWRAP, lab=self.lab, port=self.port),
         )
         _program(self.bin / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         (self.bin / "gsub").symlink_to(Path(sys.executable).parent / "gsub")
@@ -173,11 +170,7 @@ class Session:
 
     def _asked(self, words: Sequence[str], environ: dict[str, str]) -> int:
         """What only prepares a page: root's, heard by nobody."""
-        nothing = os.open(os.devnull, os.O_RDWR)
-        try:
-            return warm.ask(self.server, warm.Call("slurmwrap", words, "/", environ), [nothing] * 3)
-        finally:
-            os.close(nothing)
+        return run_as(None, [SLURMWRAP, *words], environ, "/").returncode
 
     def _root(self, *argv: str) -> str:
         return run_as(None, list(argv), {**exports(Layout(self.lab)), "PATH": self._path(None)}).stdout

@@ -83,9 +83,9 @@ def shown() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def reader(lab_users: tuple[str, str], lab_scratch: Path, server: str) -> Iterator[tuple[Session, dict[str, str]]]:
+def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Session, dict[str, str]]]:
     """A reader with a lab, files, a job that failed, an array, a job that a pre-run stopped."""
-    session = Session(lab_scratch / "help", lab_users[0], server)
+    session = Session(lab_scratch / "help", lab_users[0])
     try:
         session.start_lab()
         for name, source in FILES.items():

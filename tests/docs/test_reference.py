@@ -20,7 +20,7 @@ from doc_pages import ROOT
 from docs_commands import each, examples, gsub, slurmwrap
 from docs_tables import FOR_PEOPLE, INSIDE
 
-from slurmwrap.job.options import OWN
+from slurmwrap.sbatch.options import OWN
 
 DUE = "make reference writes it anew"
 NAME = re.compile(r"(?:GSUB|SLURMWRAP)_[A-Z][A-Z_]*")
@@ -76,7 +76,7 @@ def test_every_option_of_gsub_stands_in_its_help() -> None:
 def named_in_code() -> set[str]:
     """Variables of ours that the code names, in its texts and in its shims."""
     found: set[str] = set()
-    fields_of_the_journal = ROOT / "slurmwrap/cli/events.py"
+    fields_of_the_journal = ROOT / "slurmwrap/reconcile/event_log.py"
     for path in {*(ROOT / "slurmwrap").rglob("*.py")} - {fields_of_the_journal}:
         source = path.read_text(encoding="utf-8")
         if not NAME.search(source):

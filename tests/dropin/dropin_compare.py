@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-import warm
 from dropin_cases import Case
-from realslurm import USERS, Lab, command_environment
+from readypython import GSUB
+from realslurm import USERS, Lab
 
 ALICE = USERS[0]
-GSUB, SLURMWRAP = (str(Path(sys.executable).parent / name) for name in ("gsub", "slurmwrap"))
 PLANNED = (GSUB, "--prerun=off", "--no-tune", "--no-place")
 Fields = dict[str, str]
 
@@ -31,52 +25,6 @@ _WITH_IDS = frozenset({"JobId", "ArrayJobId", "HetJobId", "HetJobIdSet", "StdErr
 _KEY = re.compile(r"(?:^|(?<= ))(?P<key>[A-Z][A-Za-z/:]*)=")
 # Fields that are text of the user's, in which a key may stand: they have a line to themselves.
 _TEXT = ("Command", "Comment", "SubmitLine", "WorkDir", "StdErr", "StdIn", "StdOut")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WarmLab(Lab):
-    """A lab whose `run` asks the server for gsub and slurmwrap (warm.py); all else is started as ever."""
-
-    server: str
-
-    @classmethod
-    def of(cls, lab: Lab, server: str) -> WarmLab:
-        return cls(dir=lab.dir, env=lab.env, slurm_user=lab.slurm_user, base_port=lab.base_port, server=server)
-
-    def run(
-        self,
-        argv: Sequence[str | Path],
-        user: str | None = None,
-        cwd: str | Path | None = None,
-        timeout: float = 120.0,
-        env: dict[str, str] | None = None,
-        stdin: str = "",
-    ) -> subprocess.CompletedProcess[str]:
-        """As a lab's."""
-        if argv[0] not in (GSUB, SLURMWRAP):
-            return Lab.run(self, argv, user, cwd, timeout, env, stdin)
-        account = pwd.getpwnam(user) if user else pwd.getpwuid(0)
-        environ = {**command_environment(user), **self.env, **(env or {})}
-        call = warm.Call(
-            Path(argv[0]).name, [str(word) for word in argv[1:]], str(cwd or account.pw_dir), environ,
-            user=account.pw_uid, group=account.pw_gid,
-        )  # fmt: skip
-        with ExitStack() as stack:
-            script, pipe = os.pipe()
-            said = [os.memfd_create(name) for name in ("stdout", "stderr")]
-            for descriptor in (script, *said):
-                stack.callback(os.close, descriptor)
-            os.write(pipe, stdin.encode())
-            os.close(pipe)
-            code = warm.ask(self.server, call, [script, *said])
-            out, err = (_content(descriptor) for descriptor in said)
-        return subprocess.CompletedProcess(list(argv), code, out, err)
-
-
-def _content(descriptor: int) -> str:
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    with os.fdopen(descriptor, errors="replace", closefd=False) as file:
-        return file.read()
 
 
 @dataclass(frozen=True, slots=True)

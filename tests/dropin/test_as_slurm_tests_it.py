@@ -12,7 +12,7 @@ from dropin_compare import ALICE, GSUB
 from realslurm import Lab, command_environment
 from waiting import allow
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 
 def at_a_terminal(lab: Lab, home: Path, *argv: str, **more: str) -> tuple[int, str, str]:

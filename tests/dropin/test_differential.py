@@ -18,10 +18,10 @@ from dropin_compare import ALICE, GSUB, PLANNED, Call, Fields, Pair, differences
 from realslurm import Lab
 from waiting import allow
 
-from slurmwrap.job.command_line import without_quiet
-from slurmwrap.job.options import SBATCH, Release
+from slurmwrap.sbatch.command_line import without_quiet
+from slurmwrap.sbatch.options import SBATCH, Release
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(600))]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(allow(600))]
 
 WAYS: dict[str, Sequence[str]] = {
     "plain": (GSUB,),

@@ -10,7 +10,7 @@ import pytest
 from dropin_compare import ALICE, GSUB, PLANNED
 from realslurm import Lab
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 # One after the other on the same node: each gets the same CPUs and GPUs.
 HEAD = "#SBATCH --gres=gpu:2 -n2\n#SBATCH --mem=200 -w n5   # a comment\n#SBATCH --exclusive -o %x-%j.txt\n"

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dropin_compare import ALICE, GSUB, PLANNED, WarmLab
+from dropin_compare import ALICE, GSUB, PLANNED
 from realslurm import Lab, started
 
-from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.lab_directories import Layout
 
 SHOWS = "#!/bin/sh\n#SBATCH --gres=gpu:2 -N2 --mem=100\n{}env | grep ^SITE_ | sort\n"
 pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(scope="module")
-def site(lab_scratch: Path, server: str) -> Iterator[Lab]:
+def site(lab_scratch: Path) -> Iterator[Lab]:
     """A lab whose site has a plugin: site_plugin.c, beside this file."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (apt-get install gcc libc6-dev)")
@@ -35,7 +35,7 @@ def site(lab_scratch: Path, server: str) -> Iterator[Lab]:
         done = lab.run(["scontrol", "reconfigure"])
         assert done.returncode == 0, done.stderr
         assert "Options provided by plugins:" in lab.run(["sbatch", "--help"]).stdout
-        yield WarmLab.of(lab, server)
+        yield lab
 
 
 def _version(lab: Lab) -> int:

@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from dropin_compare import ALICE, GSUB, PLANNED, SLURMWRAP
+from dropin_compare import ALICE, GSUB, PLANNED
+from readypython import SLURMWRAP
 from realslurm import Lab
 from waiting import wait_for, wait_until
 
 SBATCH = shutil.which("sbatch") or "sbatch"
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 
 def both(lab: Lab, home: Path, *words: str, ours: Sequence[str] = PLANNED, **more: str) -> list[tuple[int, str, str]]:

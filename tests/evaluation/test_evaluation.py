@@ -14,9 +14,9 @@ from evaluation import synergy, tiresias, worlds
 from evaluation.tables import agrees, off, table
 from simulation import naive
 
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.run import Simulation, simulate
-from slurmwrap.sim.trace.synergy import generate
+from slurmwrap.sim.run_simulation import Simulation, simulate
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.trace.synergy_loads import generate
 
 ROOT = Path(__file__).parents[2]
 ALL = [*synergy.commands(10, quick=False), *tiresias.commands(), *worlds.commands()]

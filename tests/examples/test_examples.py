@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.diagnosis.classify import classify
-from slurmwrap.host.command import run
-from slurmwrap.job.request import JobRequest, Script
-from slurmwrap.prerun import inputs, static
-from slurmwrap.prerun.judge import judge
-from slurmwrap.prerun.supervisor import run_trial
-from slurmwrap.prerun.trial import TrialSpec
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.prerun.walk import entry_points
+from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.host.run_command import run
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.prerun.static import job_inputs, static_stage
+from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.prerun.verdict.judge_trial import judge
+from slurmwrap.sbatch.request import JobRequest, Script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.sbatch"))
@@ -65,7 +65,7 @@ def test_the_static_stage_finds_nothing_in_an_example() -> None:
         content = (EXAMPLES / script).read_bytes()
         source = Script(path=script, name="train.sbatch", content=content)
         request = JobRequest(script=source, chdir=str(EXAMPLES.parent))
-        assert static.check(request, run=run, environ=environ, node_local=()) == (), script
+        assert static_stage.check(request, run=run, environ=environ, node_local=()) == (), script
         (entry,) = entry_points(content.decode(), request.chdir, ())
         assert entry.path == str(EXAMPLES / Path(script).parent / "train.py")
 
@@ -109,13 +109,13 @@ def test_corrupt_input_is_blamed_on_the_file(tmp_path: Path) -> None:
     found = tried(tmp_path, "corrupt_input/train.sbatch", str(data), gpus=4, inputs=(str(data),))
     assert (found.outcome, found.category, found.input_path) == (Outcome.FAIL, "incorrect_inputs", str(data))
     assert found.input_fault == "is truncated or corrupt: file is not a zip file"
-    assert found.input_digest == inputs.digest(str(data))
+    assert found.input_digest == job_inputs.digest(str(data))
 
 
 @pytest.mark.slow
 def test_corrupt_input_passes_with_the_good_file_that_its_script_writes(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(EXAMPLES / "corrupt_input/make_data.py"), str(tmp_path)], check=True)
     good, truncated = str(tmp_path / "good.pt"), str(tmp_path / "truncated.pt")
-    assert inputs.inspect(good) is None
-    assert inputs.inspect(truncated) is not None
+    assert job_inputs.inspect(good) is None
+    assert job_inputs.inspect(truncated) is not None
     assert tried(tmp_path, "corrupt_input/train.sbatch", good, gpus=4, inputs=(good,)).outcome is Outcome.PASS

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from waiting import allow, wait_for
 
-from slurmwrap.host.clock import SystemClock
-from slurmwrap.host.command import CommandResult, begin_unfed, run
+from slurmwrap.host.run_command import CommandResult, begin_unfed, run
+from slurmwrap.host.system_clock import SystemClock
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 

@@ -1,4 +1,4 @@
-"""What installation writes, and what it refuses. The hooks at work are in tests/observe and tests/slurm."""
+"""What installation writes, and what it refuses. The hooks at work are in tests/node_hooks and tests/slurm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from hook_site import SLURMCTLD_BLOCKS
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.host.hookfiles import Chained, HookSettings, install
+from slurmwrap.host.hook_files import Chained, HookSettings, install
 
 PYTHON = str(Path(sys.executable).resolve())
 
@@ -42,7 +42,7 @@ def test_the_same_settings_give_the_same_files_byte_for_byte(settings: HookSetti
     first = {path.name: path.read_bytes() for path in settings.directory.iterdir()}
     assert install(settings) == files
     assert {path.name: path.read_bytes() for path in settings.directory.iterdir()} == first
-    assert sorted(first) == ["epilog", "epilog_slurmctld", "hooks.json", "observe.pyz", "prolog"]
+    assert sorted(first) == ["epilog", "epilog_slurmctld", "hooks.json", "node_hooks.pyz", "prolog"]
 
 
 def test_settings_arrive_in_the_shims_whatever_they_contain(settings: HookSettings) -> None:
@@ -82,7 +82,7 @@ def test_the_shims_are_clean_posix_shell(settings: HookSettings) -> None:
 def test_the_zipapp_holds_byte_code_of_the_nodes_python_and_the_sources(settings: HookSettings) -> None:
     with zipfile.ZipFile(install(settings).zipapp) as archive:
         names = set(archive.namelist())
-    assert {"__main__.py", "observe/epilog.py", "observe/epilog.pyc", "pynvml.py"} <= names
+    assert {"__main__.py", "node_hooks/epilog.py", "node_hooks/epilog.pyc", "pynvml.py"} <= names
 
 
 def test_a_python_that_cannot_compile_still_gives_a_zipapp(settings: HookSettings) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.host.inputs import read_inputs_as
-from slurmwrap.prerun.inputs import digest
-from slurmwrap.retry.decision import InputRead
+from slurmwrap.host.read_inputs import read_inputs_as
+from slurmwrap.model.retry_decision import InputRead
+from slurmwrap.prerun.static.job_inputs import digest
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 
@@ -77,8 +77,8 @@ def test_nobody_is_read_for_an_unknown_user() -> None:
 
 AS_SLURM_USER = """
 import json, os, sys, time
-from slurmwrap.host.inputs import read_inputs_as
-from slurmwrap.observe import child, userfile
+from slurmwrap.host.read_inputs import read_inputs_as
+from slurmwrap.node_hooks import child, userfile
 
 def after(send):
     userfile.become("nobody", int(sys.argv[1]), int(sys.argv[2]), send.descriptor)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.host.stepfiles import LATE_S, StepFiles
-from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.host.read_steps import LATE_S, StepFiles
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.run import AttemptRecord
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 LINE = "7 optimizer 10.0 13.0 0 0\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt, LogTail
-from slurmwrap.host.userfile import UserLogs
-from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.host.read_user_file import UserLogs
+from slurmwrap.model.evidence import Attempt, LogTail
+from slurmwrap.model.run import AttemptRecord
 
 USER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")

@@ -15,8 +15,8 @@ import pytest
 from waiting import allow
 
 from slurmwrap.inject import slurmwrap_step
-from slurmwrap.prerun import steps
-from slurmwrap.prerun.result import StepReading
+from slurmwrap.model.trial_result import StepReading
+from slurmwrap.prerun.trial import step_files
 
 INJECT = Path(slurmwrap_step.__file__).parent
 Counted = Callable[..., tuple[str, StepReading]]
@@ -119,12 +119,12 @@ def test_a_shared_directory_names_job_restart_node_and_process(tmp_path: Path, c
     (name,) = (path.name for path in (tmp_path / "steps").iterdir())
     assert re.fullmatch(r"812\.2\.n3\.\d+", name)
     folder = str(tmp_path / "steps")
-    assert steps.read_job_steps(folder, "812", 2).count == 3
+    assert step_files.read_job_steps(folder, "812", 2).count == 3
     slept = f"{THREE}import time; print(time.time()); time.sleep(0.2)"
     said, _ = counted(slept, **{**slurm, "SLURM_JOB_ID": "813"})
     (late,) = (path for path in (tmp_path / "steps").iterdir() if path.name.startswith("813."))
     assert late.stat().st_mtime <= float(said.split()[-1])  # the file's time is that of the last step
-    assert steps.read_job_steps(folder, "812", 1) == steps.read_job_steps(folder, "81", 2) == StepReading()
+    assert step_files.read_job_steps(folder, "812", 1) == step_files.read_job_steps(folder, "81", 2) == StepReading()
 
 
 def test_the_models_size_is_noted_with_the_first_step(counted: Counted) -> None:
@@ -322,7 +322,9 @@ def test_everything_at_once_on_every_python(
         EVERYTHING, python=python, modules=own, flags=("-W", "error::DeprecationWarning:slurmwrap"), **optimizer
     )
     assert (said, reading.source, reading.count) == ("went on\n", "explicit", 1)
-    records = [record for path in (tmp_path / "steps").iterdir() if (record := steps.parse_record(path.read_text()))]
+    records = [
+        record for path in (tmp_path / "steps").iterdir() if (record := step_files.parse_record(path.read_text()))
+    ]
     assert sorted(record.count for record in records) == [1, 4, 11]
 
     launcher = tmp_path / "torchrun"

@@ -196,7 +196,7 @@ def test_a_crash_of_ours_is_not_the_programs(guarded: Guarded) -> None:
 def test_programs_it_starts_find_what_it_wrote(guarded: Guarded, tmp_path: Path) -> None:
     redirect = tmp_path / "shims" / "redirect"
     redirect.parent.mkdir()
-    shutil.copyfile(INJECT.parent / "prerun" / "shims" / "redirect", redirect)
+    shutil.copyfile(INJECT.parent / "prerun" / "trial" / "shims" / "redirect", redirect)
     redirect.chmod(0o700)
     code = """
     import os, subprocess

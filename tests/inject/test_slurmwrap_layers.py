@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.inject.slurmwrap_torch import WEAK_STEPS
-from slurmwrap.prerun.result import StepReading
+from slurmwrap.model.trial_result import StepReading
 
 Counted = Callable[..., tuple[str, StepReading]]
 Parked = Callable[..., tuple[str, StepReading, bool]]

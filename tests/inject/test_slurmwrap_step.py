@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.inject import slurmwrap_step
-from slurmwrap.prerun.result import StepReading
+from slurmwrap.model.trial_result import StepReading
 
 INJECT = Path(slurmwrap_step.__file__).parent
 OLD_OPTIMIZER = "class Optimizer:\n    def __init__(self): pass\n"

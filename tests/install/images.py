@@ -8,11 +8,11 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cli.hooks import flow as hooks_flow
-from slurmwrap.cli.hooks.flow import Ground
-from slurmwrap.install import remove
+from slurmwrap.install import uninstall as remove
+from slurmwrap.install import workflow as hooks_flow
 from slurmwrap.install.manifest import FILE
-from slurmwrap.install.planning import Plan
+from slurmwrap.install.plan_installation import Plan
+from slurmwrap.install.workflow import Ground
 
 SLURM_CONF = """# a site's own
 ClusterName=Lab

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.install.compose import Chain, Composition, compose
-from slurmwrap.install.safely import Tree
-from slurmwrap.install.slurmconf import applied, reverted, settings_of
+from slurmwrap.install.compose_hooks import Chain, Composition, compose
+from slurmwrap.install.safe_files import Tree
+from slurmwrap.install.slurm_conf import applied, reverted, settings_of
 from slurmwrap.install.spank import plugins_there
 
 MAIN = "/etc/slurm/slurm.conf"

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from images import SLURM_CONF, ground_of, install, planned, seen, uninstall
 
-from slurmwrap.cli.hooks.flow import for_controller
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.install import check as checking
+from slurmwrap.install import check_installation as checking
 from slurmwrap.install.controllers import hosts_of, not_one, others
+from slurmwrap.install.copy_to_nodes import bundle
 from slurmwrap.install.manifest import FILE
-from slurmwrap.install.nodes import bundle
-from slurmwrap.install.show import diff, plan_json, plan_text
-from slurmwrap.install.slurmconf import settings_of
+from slurmwrap.install.plan_output import diff, plan_json, plan_text
+from slurmwrap.install.slurm_conf import settings_of
+from slurmwrap.install.workflow import for_controller
 
 TWO = "SlurmctldHost=ctl0(10.0.0.1)\nSlurmctldHost=ctl1.example.org(10.0.0.2)\n"
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from images import MORE, SLURM_CONF, SLURM_UID, ground_of, install, make_image, planned, seen, uninstall
 
-from slurmwrap.cli.hooks import flow as hooks_flow
-from slurmwrap.cli.hooks.told import harmless_lines
 from slurmwrap.errors import SlurmwrapError, UsageError
-from slurmwrap.install import check as checking
-from slurmwrap.install import remove
+from slurmwrap.install import check_installation as checking
+from slurmwrap.install import uninstall as remove
+from slurmwrap.install import workflow as hooks_flow
+from slurmwrap.install.install_output import harmless_lines
 from slurmwrap.install.manifest import FILE
-from slurmwrap.install.planning import SAME, UPGRADE
-from slurmwrap.install.show import diff, plan_json, plan_text
+from slurmwrap.install.plan_installation import SAME, UPGRADE
+from slurmwrap.install.plan_output import diff, plan_json, plan_text
 
 HOOKS = "usr/local/lib/slurmwrap/hooks"
 
@@ -320,7 +320,7 @@ def test_a_spool_with_other_modes_is_not_changed_but_said(image: Path) -> None:
 
 
 def test_without_a_shared_directory_it_says_what_is_missing(image: Path) -> None:
-    from slurmwrap.cli.hooks import flow as hooks_flow
+    from slurmwrap.install import workflow as hooks_flow
 
     with pytest.raises(UsageError, match="need a directory that they share"):
         hooks_flow.make(ground_of(image), {}, "", None, "22.05")
@@ -343,12 +343,12 @@ def test_rhels_python_is_found(tmp_path: Path, image: Path) -> None:
     (libexec / "platform-python").touch()
     _, plan = planned(image, python="/usr/bin/python3")
     assert plan.wanted.python == "/usr/bin/python3"  # asked
-    from slurmwrap.install.safely import Tree
-    from slurmwrap.install.wanted import told_by
+    from slurmwrap.install.install_target import told_by
+    from slurmwrap.install.safe_files import Tree
 
     where, _ = planned(image)
     conf = where.system.tree.real(Path("/etc/slurm/slurm.conf"))
-    from slurmwrap.install.planning import read_conf
+    from slurmwrap.install.plan_installation import read_conf
 
     tree = Tree(root=image, trusted=frozenset({0}))
     assert told_by(read_conf(where.system.tree, conf, None), tree, conf)["python"] == "/usr/libexec/platform-python"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from fakes import FakeClock, FakeSlurm
 
-from slurmwrap.cluster.node import Node
-from slurmwrap.install.nodes import Sent, Shipment, bundle, script, send, summed
-from slurmwrap.observe import unpack
+from slurmwrap.install.copy_to_nodes import Sent, Shipment, bundle, script, send, summed
+from slurmwrap.model.node import Node
+from slurmwrap.node_hooks import unpack
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a node's job is root's")
 PYTHON = "/usr/bin/python3"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.install.slurmconf import Edit, Setting, applied, holds, named, reverted, settings_of
+from slurmwrap.install.slurm_conf import Edit, Setting, applied, holds, named, reverted, settings_of
 
 CONF = (
     "clustername = c # Prolog=/not/this\r\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.install.units import ENABLED, rendered
-from slurmwrap.install.wanted import Wanted
-from slurmwrap.records import replace
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.install.install_target import Wanted
+from slurmwrap.install.systemd_units import ENABLED, rendered
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 WANTED = Wanted(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.install.versions import OTHER, SAME, SILENT, UNSAID, NodeHooks, checksum_of, hooks_of, newest
-from slurmwrap.observe.checksum import FILES
+from slurmwrap.install.hook_versions import OTHER, SAME, SILENT, UNSAID, NodeHooks, checksum_of, hooks_of, newest
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.node_hooks.checksum import FILES
 from slurmwrap.store.database import Database
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from slurmwrap.install.watchdog import HEARTBEAT, LATE_S, REMIND_S, REPORT_S, STATE, Late, beat, look, news, since
+from slurmwrap.install.service_watchdog import (
+    HEARTBEAT,
+    LATE_S,
+    REMIND_S,
+    REPORT_S,
+    STATE,
+    Late,
+    beat,
+    look,
+    news,
+    since,
+)
 
 NOW = 1_800_000_000.0
 HINT = "systemctl status slurmwrap-reconcile; journalctl -u slurmwrap-reconcile; slurmwrap doctor"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pwd
 
-from slurmwrap.lab.accounting import people
+from slurmwrap.lab.lab_accounting import people
 
 
 def account(name: str, uid: int, shell: str = "/bin/bash") -> pwd.struct_passwd:

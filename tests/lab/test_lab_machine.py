@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import LabError, UsageError
-from slurmwrap.lab import cgroups, machine
-from slurmwrap.lab.layout import Layout
-from slurmwrap.lab.processes import MARK, kill_all, owned
+from slurmwrap.lab import lab_cgroups, machine
+from slurmwrap.lab.daemons import MARK, kill_all, owned
+from slurmwrap.lab.lab_directories import Layout
 
 MOUNTS = """\
 tmpfs /sys/fs/cgroup tmpfs rw 0 0
@@ -27,7 +27,7 @@ memory /home/memory ext4 rw,memory 0 0
 
 
 def test_controllers_are_found_alone_and_mounted_together() -> None:
-    assert cgroups.mountpoints(MOUNTS) == {
+    assert lab_cgroups.mountpoints(MOUNTS) == {
         "memory": Path("/sys/fs/cgroup/memory"),
         "devices": Path("/sys/fs/cgroup/devices,freezer"),
         "freezer": Path("/sys/fs/cgroup/devices,freezer"),
@@ -35,7 +35,7 @@ def test_controllers_are_found_alone_and_mounted_together() -> None:
 
 
 def test_machine_with_cgroup_v2_only_has_no_controllers_for_us() -> None:
-    assert cgroups.mountpoints("cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,memory_recursiveprot 0 0\n") == {}
+    assert lab_cgroups.mountpoints("cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,memory_recursiveprot 0 0\n") == {}
 
 
 def test_port_in_use_is_named_with_the_way_out() -> None:

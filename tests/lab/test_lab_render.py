@@ -10,9 +10,9 @@ import pytest
 
 from slurmwrap import config
 from slurmwrap.errors import LabError
-from slurmwrap.lab.layout import Layout
-from slurmwrap.lab.render import HookPaths, Means, enforcement, parse_release, render
-from slurmwrap.lab.spec import LabSpec
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_spec import LabSpec
+from slurmwrap.lab.render_slurm_conf import HookPaths, Means, enforcement, parse_release, render
 
 SPEC = LabSpec(directory=Path("/srv/lab"), nodes=4, gpus=2)
 LAYOUT = Layout(SPEC.directory)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import UsageError
-from slurmwrap.lab.spec import LabSpec, checked, cluster_of, gpu_bus_id, gpu_information, hosts_text
+from slurmwrap.lab.lab_spec import LabSpec, checked, cluster_of, gpu_bus_id, gpu_information, hosts_text
 
 SPEC = LabSpec(directory=Path("/var/lib/slurmwrap-lab"))
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import LabError
-from slurmwrap.lab.layout import Layout
-from slurmwrap.lab.processes import Daemon, alive, started_at
-from slurmwrap.lab.render import Means
-from slurmwrap.lab.spec import LabSpec
-from slurmwrap.lab.state import LabState, locked, read_state, write_state
+from slurmwrap.lab.daemons import Daemon, alive, started_at
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_spec import LabSpec
+from slurmwrap.lab.lab_state import LabState, locked, read_state, write_state
+from slurmwrap.lab.render_slurm_conf import Means
 from slurmwrap.lab.teardown import down
 
 

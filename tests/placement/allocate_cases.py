@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from slurmwrap.placement.claim import Claim, Grant, Server, SpeedPoint
-from slurmwrap.placement.speeds import speed_at
+from slurmwrap.placement.demand import Claim, Grant, Server, SpeedPoint
+from slurmwrap.placement.throughput import speed_at
 
 GB = 1024
 

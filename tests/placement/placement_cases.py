@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurmwrap.cluster.node import Node, NodeHealth, Snapshot
-from slurmwrap.cluster.topology import Switch, Topology
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
+from slurmwrap.model.node import Node, NodeHealth, Snapshot
+from slurmwrap.model.topology import Switch, Topology
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
 
 SHAPE = ResourceShape(
     nodes=2,

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.claim import Claim, Grant, Server
-from slurmwrap.placement.rungs import share_of
-from slurmwrap.placement.speeds import speed_at
+from slurmwrap.placement.allocation_options import share_of
+from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.throughput import speed_at
 
 Situation = tuple[tuple[Claim, ...], tuple[Server, ...]]
 POLICIES = ("graded", "tune", "proportional")
-FEW, MANY = settings(max_examples=20), settings(max_examples=50)  # a queue of a dozen jobs each
+FEW, MANY = settings(max_examples=12), settings(max_examples=30)  # a queue of a dozen jobs each
 
 
 def able(claim: Claim, servers: Sequence[Server]) -> list[Server]:

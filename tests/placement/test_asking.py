@@ -10,15 +10,15 @@ import pytest
 from placement_cases import cluster, node
 from test_need import asked
 
-from slurmwrap.cluster.node import Node, Partition, Snapshot
-from slurmwrap.cluster.topology import Domain, Topology
 from slurmwrap.config import Config, Placement
-from slurmwrap.placement.outlook import Outlook
-from slurmwrap.placement.place import plan
-from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.slurm.network import parse_topology
-from slurmwrap.slurm.parse import parse_nodes, parse_partitions
+from slurmwrap.model.node import Node, Partition, Snapshot
+from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.topology import Domain, Topology
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.slurm.scontrol_parser import parse_nodes, parse_partitions
+from slurmwrap.slurm.topology_parser import parse_topology
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 SKEWED, EVEN = (ResourceProfile(key="k", skew=skew) for skew in (0.72, 0.05))

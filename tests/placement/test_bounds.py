@@ -8,9 +8,9 @@ import pytest
 from placement_cases import SHAPE, node
 
 from slurmwrap.config import Config
-from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape
-from slurmwrap.placement.bounds import asked_cpus_per_gpu, asked_mem_mib_per_gpu, bounds, tasks_per_node
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.tuning_bounds import asked_cpus_per_gpu, asked_mem_mib_per_gpu, bounds, tasks_per_node
+from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
 
 
 def cpus(asked: int, need: float | None, *, runs: int = 0, bound: bool = False, gpus: int = 4) -> float | None:

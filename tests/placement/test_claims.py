@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from placement_cases import IDLE, ONE_GPU, node, request
 
 from slurmwrap.config import Config, Placement, Tuning
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape
-from slurmwrap.placement.bounds import least_node
-from slurmwrap.placement.claim import Claim
-from slurmwrap.placement.claims import as_asked_at_most, claim_of, within_share
-from slurmwrap.placement.place import plan
-from slurmwrap.placement.speeds import speed_at
-from slurmwrap.profiling.profile import IMPORTED, ResourceProfile, SpeedPoint
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile, SpeedPoint
+from slurmwrap.placement.demand import Claim
+from slurmwrap.placement.job_demand import as_asked_at_most, claim_of, within_share
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.tuning_bounds import least_node
+from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
 
 HUNGRY = ((1, 1.0), (2, 2.0), (4, 3.6), (8, 6.0), (16, 9.0))
 CONTENT = ((1, 1.0), (2, 1.9), (4, 2.0), (16, 2.0))

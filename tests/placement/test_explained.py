@@ -14,13 +14,13 @@ import pytest
 from test_asking import EVEN, SKEWED, blocks
 from test_need import asked
 
-from slurmwrap.cluster.node import Node, Snapshot
 from slurmwrap.config import Config
-from slurmwrap.job.render import render
-from slurmwrap.job.show import explain
-from slurmwrap.placement.outlook import Outlook
-from slurmwrap.placement.place import plan
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.node import Node, Snapshot
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.sbatch.explain import explain
+from slurmwrap.sbatch.rewrite import render
 
 GOLDEN = Path(__file__).parents[1] / "data" / "placement"
 FOUR = "-N4 --gres=gpu:1 -c1 --mem=1G"

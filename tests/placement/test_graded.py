@@ -11,7 +11,7 @@ import pytest
 from allocate_cases import HUNGRY, claim, points, server, servers
 
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.claim import Claim, Grant, Settings
+from slurmwrap.placement.demand import Claim, Grant, Settings
 
 Asks = dict[str, tuple[float, int]]
 

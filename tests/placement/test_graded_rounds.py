@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.claim import ROUNDS, Claim, Grant, Server, Settings
-from slurmwrap.placement.rungs import share_of
-from slurmwrap.placement.speeds import speed_at
+from slurmwrap.placement.allocation_options import share_of
+from slurmwrap.placement.demand import ROUNDS, Claim, Grant, Server, Settings
+from slurmwrap.placement.throughput import speed_at
 
 FEW, MANY = settings(max_examples=12), settings(max_examples=25)
 Situation = tuple[tuple[Claim, ...], tuple[Server, ...]]

@@ -9,13 +9,13 @@ import pytest
 from placement_cases import cluster, node
 from test_need import asked
 
-from slurmwrap.cluster.node import Node, NodeLoad, Partition, Reservation, Snapshot
-from slurmwrap.cluster.topology import Switch, Topology
 from slurmwrap.config import Config
-from slurmwrap.placement.outlook import Outlook
-from slurmwrap.placement.place import plan
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.node import Node, NodeLoad, Partition, Reservation, Snapshot
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.topology import Switch, Topology
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.planning_facts import Outlook
 
 
 def placed(options: str, snapshot: Snapshot, profile: ResourceProfile | None = None, **outlook: Any) -> PlacementPlan:

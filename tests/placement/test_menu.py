@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from allocate_cases import claim, points, server
 
-from slurmwrap.placement.claim import Claim
-from slurmwrap.placement.menu import Menu, menu_of
-from slurmwrap.placement.rungs import Prices, Rung, share_of
+from slurmwrap.placement.allocation_options import Prices, Rung, share_of
+from slurmwrap.placement.demand import Claim
+from slurmwrap.placement.lease_options import Menu, menu_of
 
 PRICES = Prices(cpu=1.0, mib=1e-6)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.job.parse import parse_request
-from slurmwrap.job.request import JobRequest
-from slurmwrap.placement.need import Need, need_of
+from slurmwrap.placement.resource_units import Need, need_of
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.request import JobRequest
 
 
 def asked(options: str) -> JobRequest:

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement_cases import IDLE, ONE_GPU, SHAPE, cluster, node, request, suspect
 
-from slurmwrap.cluster.hostlist import expand
-from slurmwrap.cluster.node import Partition, Snapshot
-from slurmwrap.cluster.topology import Topology
 from slurmwrap.config import Config, Placement, Tuning
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, ResourceShape, Wish
-from slurmwrap.placement.place import plan
-from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.hostlist import expand
+from slurmwrap.model.node import Partition, Snapshot
+from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.topology import Topology
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, ResourceShape, Wish
 
 CAP = Config(placement=Placement(exclude_cap=0.25))
 

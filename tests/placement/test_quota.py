@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from placement_cases import IDLE, SHAPE, request
 
-from slurmwrap.cluster.limits import NO_LIMITS, Association, Limits, Qos, Quotas, strictest
-from slurmwrap.cluster.node import Partition
 from slurmwrap.config import Config
-from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape, Wish
-from slurmwrap.placement.bounds import Bounds
-from slurmwrap.placement.place import plan
+from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas, strictest
+from slurmwrap.model.node import Partition
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.quota import keep, limits_of
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.placement.tuning_bounds import Bounds
+from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape, Wish
 
 # 2 nodes of 4 GPUs each, -c8 and 64,000 MiB per node: 2 CPUs and 16,000 MiB per GPU, 16 CPUs and 128,000 MiB in all
 WANTS = Bounds(cpus_per_gpu=4.0, mem_mib_per_gpu=24_000, cpu_reason="c", mem_reason="m")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
-from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.placement.relax import KEYS, Asked, Urgent, blocked_by_us, due_level, loosens, relax
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.placement.relaxation import KEYS, Asked, Urgent, blocked_by_us, due_level, loosens, relax
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
 
 T0 = 1_790_000_000
 SHAPE = ResourceShape(

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from placement_cases import SHAPE, request
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, Wish
-from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import back_to_asked, retune, together, undo
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, Wish
 
 ASKED = request()
 WAITING = JobRecord(job_id=7, state="PENDING", num_nodes=2, cpus=16, mem_mib_per_node=64000)

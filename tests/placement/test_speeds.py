@@ -9,9 +9,9 @@ from allocate_cases import points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.placement.speeds import filled, levelled, speed_at, speeds_of
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.throughput import filled, levelled, speed_at, speeds_of
 
 
 def curve(*rates: tuple[int, float]) -> tuple[CurvePoint, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from allocate_cases import claim, points, server, servers
 
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.claim import Grant
+from slurmwrap.placement.demand import Grant
 
 
 def given(grants: tuple[Grant, ...]) -> list[tuple[float, int, tuple[str, ...]]]:

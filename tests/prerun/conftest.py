@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.prerun.result import TrialResult
-from slurmwrap.prerun.supervisor import run_trial
-from slurmwrap.prerun.trial import TrialSpec
+from slurmwrap.model.trial_result import TrialResult
+from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 # As much of torch.optim.optimizer as the step hook meets.
 FAKE_TORCH = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from fakes import START, FakeClock, FakeSlurm, job
 
-from slurmwrap.cli.prerun_job import AGAIN_S, WATCH_S, NobodyWaits, Watch
-from slurmwrap.job.parse import parse_request
-from slurmwrap.job.request import JobRequest
-from slurmwrap.prerun.environment import passed_on
-from slurmwrap.prerun.trial import exported_file
+from slurmwrap.gsub.prerun_job import AGAIN_S, WATCH_S, NobodyWaits, Watch
+from slurmwrap.prerun.trial.trial_environment import passed_on
+from slurmwrap.prerun.trial.trial_spec import exported_file
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.request import JobRequest
 
 
 def watch(*states: str, number: str | None = "7") -> tuple[Watch, FakeSlurm, FakeClock]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from waiting import allow, wait_until
 
-from slurmwrap.shipped import shipped
-from slurmwrap.store import inflight
+from slurmwrap.resources import shipped
+from slurmwrap.store import prerun_registry
 
 WRAPPER = shipped("templates") / "prerun" / "wrapper.sh"
 
@@ -64,9 +64,9 @@ def test_without_a_waiting_job_nothing_is_asked_of_slurm(scontrol: Path) -> None
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """An interpreter that can import slurmwrap, and then does what its test says."""
+    """An interpreter that does what its test says."""
     program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\n[ "$2" = -c ] || . {tmp_path}/does\n')
+    program.write_text(f"#!/bin/sh\n. {tmp_path}/does\n")
     program.chmod(0o755)
     return program
 
@@ -75,7 +75,8 @@ def python(tmp_path: Path) -> Path:
     ("does", "code", "asked"),
     [
         ("exit 0", 0, ""),
-        ("exit 1", 1, ""),  # it let go itself
+        ("exit 4", 4, ""),  # it let go itself
+        ("exit 1", 4, "update\nJobId=81\nStartTime=now\n"),  # as where slurmwrap cannot be imported
         ("exit 70", 4, "update\nJobId=81\nStartTime=now\n"),
         ("kill -KILL $$", 4, "update\nJobId=81\nStartTime=now\n"),
     ],
@@ -127,7 +128,7 @@ def test_jobs_that_attached_are_let_go_too_and_the_door_is_shut(scontrol: Path, 
     host = tmp_path / "trial"
     (host / "waiting").mkdir(parents=True)
     for job, at in ((90, "now"), (91, "2099-01-01T00:00:00")):
-        assert inflight.attach(host, inflight.Guest(job_id=job, release_at=at, trial_dir="/t"))
+        assert prerun_registry.attach(host, prerun_registry.Guest(job_id=job, release_at=at, trial_dir="/t"))
     (host / "waiting" / ".92").write_text("half written")
     _, _, asked = wrap(scontrol, SLURMWRAP_PYTHON="/bin/false", SLURMWRAP_TRIAL_DIR=str(host), SLURMWRAP_REAL_JOB="81")
     assert asked.splitlines() == [
@@ -135,4 +136,4 @@ def test_jobs_that_attached_are_let_go_too_and_the_door_is_shut(scontrol: Path, 
         "update JobId=90 StartTime=now",
         "update JobId=91 StartTime=2099-01-01T00:00:00",
     ]
-    assert not inflight.attach(host, inflight.Guest(job_id=93, release_at="now", trial_dir="/t"))
+    assert not prerun_registry.attach(host, prerun_registry.Guest(job_id=93, release_at="now", trial_dir="/t"))

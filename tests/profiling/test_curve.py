@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from slurmwrap.job.curve import curve_of, gap, next_cpus
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.profiling.curve import fit, predict
+from slurmwrap.model.cpu_curve import curve_of, gap, next_cpus
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.profiling.cpu_interpolation import fit, predict
 
 # Speed by CPUs relative to 3 of them, hand-rounded, V100: msr-fiddle/synergy 1bb2bed6 simulator/models/*_1.py (MIT).
 CPUS = (1, 2, 3, 4, 5, 6, 9, 12, 24)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.job.options import REQUIRED
-from slurmwrap.job.request import JobRequest, Origin, Own, ResourceShape, Script, Setting
-from slurmwrap.profiling.key import derive_key, derive_variant, fingerprint
+from slurmwrap.profiling.profile_key import derive_key, derive_variant, fingerprint
+from slurmwrap.sbatch.options import REQUIRED
+from slurmwrap.sbatch.request import JobRequest, Origin, Own, ResourceShape, Script, Setting
 
 ASKED = JobRequest(
     script=Script(path="run.sbatch", name="run.sbatch", content=b"#!/bin/sh\nsrun python train.py\n"),

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import pytest
 
-from slurmwrap.profiling.memory import MemoryModel, cache_mib, lru_hits, needed_mib, speed_at, storage_needed
+from slurmwrap.profiling.memory_model import MemoryModel, cache_mib, lru_hits, needed_mib, speed_at, storage_needed
 
 # 100 GiB of data at 500 MiB/s, from storage that gives 250: it needs a cache for half of the data, or more.
 HUNGRY = MemoryModel(

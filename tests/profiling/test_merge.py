@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.job.measurement import CurvePoint, Measurement
-from slurmwrap.profiling.merge import HALF_LIFE_S, as_of, merge
-from slurmwrap.profiling.profile import IMPORTED, ResourceProfile
+from slurmwrap.model.measurement import CurvePoint, Measurement
+from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile
+from slurmwrap.profiling.merge_profiles import HALF_LIFE_S, as_of, merge
 
 
 def measured(used: float | None = None, had: int | None = 8, **values: Any) -> Measurement:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.job.measurement import CurvePoint, Measurement
-from slurmwrap.profiling.merge import as_of, merge
-from slurmwrap.profiling.plausible import plausible
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain
+from slurmwrap.model.measurement import CurvePoint, Measurement
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.profiling.merge_profiles import as_of, merge
+from slurmwrap.profiling.plausible_measurement import plausible
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.serialize import to_plain
 
 SOUND = Measurement(
     seconds=31.0,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.profiling.show import Point, bars, cpu_points
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.profiling.profile_bars import Point, bars, cpu_points
 
 CURVE = ResourceProfile(
     key="k",

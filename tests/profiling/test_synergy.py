@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.job.measurement import CurvePoint, Measurement
-from slurmwrap.profiling.merge import merge
-from slurmwrap.profiling.plausible import sound_surface
-from slurmwrap.profiling.profile import ResourceProfile, SpeedPoint
-from slurmwrap.profiling.synergy import parse_profiles
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain
+from slurmwrap.model.measurement import CurvePoint, Measurement
+from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
+from slurmwrap.profiling.merge_profiles import merge
+from slurmwrap.profiling.plausible_measurement import sound_surface
+from slurmwrap.profiling.synergy_matrices import parse_profiles
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.serialize import to_plain
 
 SHIPPED = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.from_plain import from_plain
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.run import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.store.deserialize import from_plain
 
 DATA = Path(__file__).parent.parent / "data" / "report"
 KINDS: dict[str, type[Any]] = {

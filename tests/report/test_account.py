@@ -1,14 +1,14 @@
-"""The ledger as people read it: what counts, what does not and why, and that it agrees with retry/ledger.py."""
+"""The ledger as people read it: what counts, what does not and why, and that it agrees with policy/retry_budget.py."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from slurmwrap.config import Retry
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.report.account import Account, Budget, account_of
-from slurmwrap.retry.attempt import AttemptRecord, LedgerReset
-from slurmwrap.retry.ledger import ledger_of
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.run import AttemptRecord, LedgerReset
+from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.report.job_report.budget_table import Account, Budget, account_of
 
 NODE = Citation(source="kernel:n1", line=0, text="NVRM: Xid 79")
 

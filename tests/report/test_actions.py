@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.report.actions import scontrol_line, to_do
-from slurmwrap.report.record import ToDo
-from slurmwrap.retry.attempt import ActionRecord
+from slurmwrap.model.run import ActionRecord
+from slurmwrap.report.action_counts import scontrol_line, to_do
+from slurmwrap.report.night_report import ToDo
 
 DRAIN = ActionRecord(
     action_id=1,

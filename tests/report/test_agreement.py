@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from fakes import START, job
 
-from slurmwrap.cluster.action import Verb
-from slurmwrap.diagnosis.evidence import Diagnosis
+from slurmwrap.model.action import Verb
+from slurmwrap.model.evidence import Diagnosis
+from slurmwrap.model.run import ActionRecord, AttemptRecord, StrikeRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.report.agreement import agreement
-from slurmwrap.report.record import Agreement
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, StrikeRecord
-from slurmwrap.retry.record import record_of
-from slurmwrap.retry.submission import Submission
+from slurmwrap.report.night_report import Agreement
 
 DAY = 86400
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from night_figures import figures_of, night_of
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.report.beside import Pair, pairs
-from slurmwrap.report.figures import Paced
-from slurmwrap.report.record import Saving
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.report.locality_pairs import Pair, pairs
+from slurmwrap.report.night_report import Saving
+from slurmwrap.report.report_inputs import Paced
 
 UNTIL = 1_700_604_800
 SINCE = UNTIL - 86_400

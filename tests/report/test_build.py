@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from night_figures import night_of
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.prerun.verdict import Outcome, Verdict
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.run import AttemptRecord, Incident, PrerunRecord, StrikeRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.formulas import NEEDED
-from slurmwrap.report.record import (
+from slurmwrap.report.night_report import (
     Estimate,
     Headline,
     IncidentRow,
@@ -24,10 +26,8 @@ from slurmwrap.report.record import (
     RuleRow,
     SuspectNodes,
 )
-from slurmwrap.retry.attempt import AttemptRecord, Incident, PrerunRecord, StrikeRecord
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.serialize import to_plain
 
 EMPTY = {"attempts": (), "preruns": (), "submissions": (), "actions": (), "strikes": (), "blocked": ()}
 

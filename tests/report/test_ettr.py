@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.job.measurement import Measurement
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.run import AttemptRecord
 from slurmwrap.report.ettr import counted
-from slurmwrap.report.record import Counted
-from slurmwrap.retry.attempt import AttemptRecord
+from slurmwrap.report.night_report import Counted
 
 
 def run(

@@ -7,10 +7,10 @@ from dataclasses import replace
 import nights
 import pytest
 
+from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.report.headline import page_of, verdict
-from slurmwrap.report.page import Figure, Row, Verdict
-from slurmwrap.report.record import Blocked, Headline, IncidentRow, NightReport, Saving
-from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.report.night_report import Blocked, Headline, IncidentRow, NightReport, Saving
+from slurmwrap.report.report_page import Figure, Row, Verdict
 
 _OPEN = IncidentRow(
     incident_id="i", category="storage_unavailable", scope="/scratch", began=nights.UNTIL - 60, over_at=None, jobs=3,

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from slurmwrap.report.figures import Drawn, Figures
-from slurmwrap.report.holdout import holdout
-from slurmwrap.report.interval import Interval, around, of_mean, of_median, put_together, scaled
-from slurmwrap.report.uneven import SIGMAS, TABLE, reach
+from slurmwrap.report.confidence_interval import Interval, around, of_mean, of_median, put_together, scaled
+from slurmwrap.report.holdout_figures import holdout
+from slurmwrap.report.report_inputs import Drawn, Figures
+from slurmwrap.report.skewed_interval import SIGMAS, TABLE, reach
 
 GPUS = [1] * 40 + [2] * 10 + [4] * 10 + [8] * 25 + [16] * 8 + [32] * 4 + [64] * 2 + [128]  # asked for, as in Philly
 ASKED = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]  # by Synergy's mix for Philly, and large ones on top

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from slurmwrap.config import Nodes
-from slurmwrap.report.lemons import lemons, to_drain
-from slurmwrap.report.record import ToDo
-from slurmwrap.retry.attempt import StrikeRecord
-from slurmwrap.retry.history import Exposure, NodeHistory
+from slurmwrap.model.run import StrikeRecord
+from slurmwrap.policy.node_history import Exposure, NodeHistory
+from slurmwrap.report.lemon_nodes import lemons, to_drain
+from slurmwrap.report.night_report import ToDo
 
 NOW = 1_795_240_800.0
 RAN = tuple(Exposure(node=f"n{n}", runs=100, hours=600.0) for n in range(40))

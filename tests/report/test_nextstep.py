@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.report.nextstep import Next, more_memory, next_step
-from slurmwrap.report.story import Story
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.report.job_report.next_step import Next, more_memory, next_step
+from slurmwrap.report.job_report.timeline import Story
 
 ASKED = Submission(
     cluster="lab", job_id=81, uid=1, user="ada", at=1.0, script_path="train.sbatch", work_dir="/home/ada"

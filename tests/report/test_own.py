@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.job.request import CpuUnit, MemUnit, ResourceShape
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.report.own import advised_time_s, own_report, used_words
-from slurmwrap.report.record import Blocked, Estimate, Headline, NightReport, Preruns, SuspectNodes, ToDo
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.report.night_report import Blocked, Estimate, Headline, NightReport, Preruns, SuspectNodes, ToDo
+from slurmwrap.report.user_report import advised_time_s, own_report, used_words
+from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
 
 SINCE, UNTIL = 1_000_000.0, 1_086_400.0
 NIGHT = NightReport(

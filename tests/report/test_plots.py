@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import nights
 import pytest
 
-from slurmwrap.report.plots import draw
+from slurmwrap.report.report_plots import draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 

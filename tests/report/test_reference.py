@@ -12,14 +12,14 @@ import night_reference as reference
 import pytest
 from night_figures import night_of
 
-from slurmwrap.cli.known import Place
-from slurmwrap.cli.report.data import night
+from slurmwrap.cli.record_access import Place
+from slurmwrap.cli.report.report_data import night
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.report.figures import BIN_EDGES_S
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.report.report_inputs import BIN_EDGES_S
 from slurmwrap.store.database import Database
 
 SINCE, UNTIL = 1_700_100_000, 1_700_200_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.cluster.hostlist import expand
-from slurmwrap.report.rows import alike, fold_jobs, fold_names, label, ranges, without_empty
+from slurmwrap.model.hostlist import expand
+from slurmwrap.report.fold_rows import alike, fold_jobs, fold_names, label, ranges, without_empty
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from statistics import fmean
 
 import pytest
 
-from slurmwrap.job.measurement import CurvePoint
+from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.report import savings
-from slurmwrap.report.figures import Again, Caught, Drawn, Figures, Passed, Tuned
+from slurmwrap.report.false_decisions import missed, retries, wrong
 from slurmwrap.report.formulas import BY_ID, FORMULAS
-from slurmwrap.report.holdout import holdout
-from slurmwrap.report.record import Retries, Wrong
-from slurmwrap.report.uneven import reach
-from slurmwrap.report.wrong import missed, retries, wrong
+from slurmwrap.report.holdout_figures import holdout
+from slurmwrap.report.night_report import Retries, Wrong
+from slurmwrap.report.report_inputs import Again, Caught, Drawn, Figures, Passed, Tuned
+from slurmwrap.report.skewed_interval import reach
 
 CURVE = tuple(CurvePoint(cpus=cpus, steps_per_s=speed) for cpus, speed in ((2, 10.0), (4, 16.0), (8, 20.0)))
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.report.nextstep import Next, next_step
-from slurmwrap.report.story import Story, last_failure, story_of
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, PrerunRecord
-from slurmwrap.retry.policy import REQUEUED_ALREADY
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.run import ActionRecord, AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.policy.decide import REQUEUED_ALREADY
+from slurmwrap.report.job_report.next_step import Next, next_step
+from slurmwrap.report.job_report.timeline import Story, last_failure, story_of
 
 ASKED = Submission(
     cluster="lab",

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.cli.terminal import paint
-from slurmwrap.diagnosis.evidence import Citation
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.prerun.finding import Finding, Severity
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.report.story import Story, story_of
-from slurmwrap.report.tell import MAX_LINES, tell
-from slurmwrap.report.words import width
+from slurmwrap.model.evidence import Citation
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.report.job_report.job_report_text import MAX_LINES, tell
+from slurmwrap.report.job_report.timeline import Story, story_of
+from slurmwrap.report.text_format import width
 
 CHANGES = (
     {"option": "mem", "old": "64G", "new": "20G", "where": "train.sbatch:4", "reason": "Measured 15.9 GiB, 20 % more."},

@@ -13,11 +13,11 @@ import nights
 import pytest
 
 from slurmwrap.cli.terminal import paint
+from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.report.headline import page_of
-from slurmwrap.report.record import Blocked, Counted, Estimate, NightReport
-from slurmwrap.report.text import render
-from slurmwrap.report.words import visible, width
-from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.report.night_report import Blocked, Counted, Estimate, NightReport
+from slurmwrap.report.report_text import render
+from slurmwrap.report.text_format import visible, width
 
 
 def page(report: NightReport, zone: Any = UTC) -> str:

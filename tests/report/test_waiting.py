@@ -7,15 +7,15 @@ from datetime import UTC
 
 from night_figures import night_of
 
-from slurmwrap.diagnosis.evidence import Attempt
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.run import ActionRecord, AttemptRecord, QueueDelay
+from slurmwrap.model.submission import Submission
 from slurmwrap.report.headline import page_of
-from slurmwrap.report.record import Queueing, WaitedLongest
-from slurmwrap.report.story import story_of
-from slurmwrap.report.tell import tell
-from slurmwrap.report.text import render
-from slurmwrap.report.waiting import queueing, waited_line
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, QueueDelay
-from slurmwrap.retry.submission import Submission
+from slurmwrap.report.job_report.job_report_text import tell
+from slurmwrap.report.job_report.timeline import story_of
+from slurmwrap.report.night_report import Queueing, WaitedLongest
+from slurmwrap.report.queue_wait import queueing, waited_line
+from slurmwrap.report.report_text import render
 
 KEY = Attempt(cluster="lab", job_id=81, submit_time=100)
 DELAY = QueueDelay(
@@ -48,8 +48,8 @@ def test_why_shows_it_with_its_run_and_for_a_job_that_waits_still() -> None:
 
 
 def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None:
-    from slurmwrap.diagnosis.evidence import Diagnosis
-    from slurmwrap.report.nextstep import next_step
+    from slurmwrap.model.evidence import Diagnosis
+    from slurmwrap.report.job_report.next_step import next_step
 
     bug = Diagnosis(category="traceback_from_crash", domain="U", decision="stop", confidence=1, signature="s")
     run = AttemptRecord(

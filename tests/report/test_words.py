@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.report import words
+from slurmwrap.report import text_format
 
 
 def test_duration() -> None:
@@ -21,7 +21,7 @@ def test_duration() -> None:
         172_799: "2 d",
         187_200: "2 d 4 h",
     }
-    assert {given: words.duration(given) for given in wanted} == wanted
+    assert {given: text_format.duration(given) for given in wanted} == wanted
 
 
 def test_visible() -> None:
@@ -33,7 +33,7 @@ def test_visible() -> None:
         "bad \udcff byte, \ud800 half": "bad \\xff byte, \\ud800 half",
         "\x9b31m": "\\x9b31m",
     }
-    assert {given: words.visible(given) for given in wanted} == wanted
+    assert {given: text_format.visible(given) for given in wanted} == wanted
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_visible() -> None:
     [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("研究所", 6, "研究所"), ("研究所x", 6, "研究…"), ("a\nb", 3, "a\\…")],
 )
 def test_fit(text: str, columns: int, shown: str) -> None:
-    assert words.fit(text, columns) == shown
+    assert text_format.fit(text, columns) == shown
 
 
 def test_a_table_is_aligned_and_cut_only_where_it_may_be() -> None:
     rows = [["研究", "1,000", "a" * 60], ["b", "2", "c"]]
-    assert words.table(["name", ">count", "~why"], rows, columns=40) == (
+    assert text_format.table(["name", ">count", "~why"], rows, columns=40) == (
         "  name  count  why\n"
         "  研究  1,000  aaaaaaaaaaaaaaaaaaaaaaaa…\n"
         "  b         2  c"
@@ -54,18 +54,23 @@ def test_a_table_is_aligned_and_cut_only_where_it_may_be() -> None:
 
 
 def test_wrapping_keeps_whole_words_and_indents_what_follows() -> None:
-    assert words.wrapped("one two three", indent="- ", hanging="  ", columns=9) == "- one two\n  three"
-    assert words.wrapped("x" * 30, indent="  ", hanging="  ", columns=9) == "  " + "x" * 30
-    assert words.wrapped("", indent="  ") == ""
+    assert text_format.wrapped("one two three", indent="- ", hanging="  ", columns=9) == "- one two\n  three"
+    assert text_format.wrapped("x" * 30, indent="  ", hanging="  ", columns=9) == "  " + "x" * 30
+    assert text_format.wrapped("", indent="  ") == ""
 
 
 @settings(max_examples=60)
 @given(st.text(), st.integers(min_value=1, max_value=40))
 def test_nothing_that_is_fitted_or_wrapped_is_wider_or_dangerous(text: str, columns: int) -> None:
-    fitted = words.fit(text, columns)
-    assert words.width(fitted) <= columns
-    assert all(c.isprintable() or c == "\n" for c in fitted + words.wrapped(text, columns=columns))
+    fitted = text_format.fit(text, columns)
+    assert text_format.width(fitted) <= columns
+    assert all(c.isprintable() or c == "\n" for c in fitted + text_format.wrapped(text, columns=columns))
 
 
 def test_count() -> None:
-    assert [words.count(number, "job") for number in (0, 1, 2, 12_345)] == ["no jobs", "1 job", "2 jobs", "12,345 jobs"]
+    assert [text_format.count(number, "job") for number in (0, 1, 2, 12_345)] == [
+        "no jobs",
+        "1 job",
+        "2 jobs",
+        "12,345 jobs",
+    ]

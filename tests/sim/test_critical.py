@@ -3,7 +3,7 @@
 import numpy as np
 
 from slurmwrap.sim.critical import critical_first
-from slurmwrap.sim.queue.policy import Active
+from slurmwrap.sim.queue.queue_policy import Active
 
 
 def active(left_s: list[float], gpus: list[int] | None = None) -> Active:

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.claim import Claim, Grant, Server
-from slurmwrap.profiling.synergy import parse_profiles
-from slurmwrap.sim import rounds
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.profiling.synergy_matrices import parse_profiles
+from slurmwrap.sim.engines import rounds_engine
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.mechanism.registry import MECHANISMS, habits_of, mechanism_of
-from slurmwrap.sim.queue.registry import POLICIES, policy_of
-from slurmwrap.sim.run import IN_SLURM, Simulation, simulate
-from slurmwrap.sim.skews import PLACEMENTS
+from slurmwrap.sim.mechanism.mechanism_registry import MECHANISMS, habits_of, mechanism_of
+from slurmwrap.sim.model_skew import PLACEMENTS
+from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
+from slurmwrap.sim.run_simulation import IN_SLURM, Simulation, simulate
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 _CSV = (Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv").read_text()
 PROFILES = {one.key: one for one in parse_profiles(_CSV.splitlines(), at=0.0)}
@@ -107,7 +107,7 @@ def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
 @given(drawn=draws())
 def test_no_grants_of_a_mechanism_in_rounds_overfill_a_server(mechanism: str, consolidate: bool, drawn: Drawn) -> None:
     asked = mechanism_of(mechanism, leases=True, consolidate=consolidate, largest_first=drawn.policy == "las")
-    outcome = rounds.play(
+    outcome = rounds_engine.play(
         drawn.jobs, drawn.servers, policy_of(drawn.policy, drawn.jobs), _checked(asked, pooled=mechanism == "opt"),
         profiles=PROFILES, round_s=drawn.round_s, habits=habits_of(mechanism, drawn.policy),
     )  # fmt: skip

@@ -10,14 +10,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.cluster.node import Node, Partition, Snapshot
-from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.sim import placing
-from slurmwrap.sim.backfill import World, play
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.placing import Picture, planned, request_of, topology_of
+from slurmwrap.model.node import Node, Partition, Snapshot
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
+from slurmwrap.sim import placement_bridge
+from slurmwrap.sim.engines import World, play
+from slurmwrap.sim.placement_bridge import Picture, planned, request_of, topology_of
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)
 FREE = np.array([8, 8]), np.array([24.0, 24.0]), np.array([81920.0, 81920.0])
@@ -27,8 +27,8 @@ WORLD = World(resolution_s=0.0, group_s=0.0)
 
 
 def test_the_simulator_places_by_the_very_function_that_gsub_and_the_pre_run_call() -> None:
-    prepare, conclude = (import_module(f"slurmwrap.submit.{name}") for name in ("prepare", "conclude"))
-    assert placing.plan is prepare.plan is conclude.plan
+    prepare, conclude = (import_module(f"slurmwrap.gsub.{name}") for name in ("prepare", "apply_verdict"))
+    assert placement_bridge.plan is prepare.plan is conclude.plan
 
 
 def test_a_job_that_names_no_nodes_asks_by_gpu() -> None:

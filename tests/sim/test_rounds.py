@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import TraceError
-from slurmwrap.placement.claim import Claim, Grant, Server
+from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
+from slurmwrap.placement.demand import Claim, Grant, Server
 from slurmwrap.placement.proportional import proportional
-from slurmwrap.profiling.profile import ResourceProfile, SpeedPoint
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.engines.rounds_engine import play
 from slurmwrap.sim.mechanism.mechanism import Habits
 from slurmwrap.sim.outcome import Outcome
-from slurmwrap.sim.queue.registry import policy_of
-from slurmwrap.sim.rounds import play
-from slurmwrap.sim.trace.read import open_load
+from slurmwrap.sim.queue.policy_registry import policy_of
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import open_load
 
 TWO_GPUS = servers_of(1, gpus=2, cpus=6, mem_gb=125)
 TWO_SERVERS = servers_of(2, gpus=4, cpus=12, mem_gb=250)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.sim.clock import Clock, clock_of
+from slurmwrap.sim.engines.lease_clock import Clock, clock_of
 
 ROUNDS = Clock(first_s=300.0, round_s=300.0)
 EVENTS = Clock(first_s=0.0, round_s=0.0)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from slurmwrap.placement.proportional import proportional
 from slurmwrap.sim.arrays import Ints
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.engines.rounds_engine import play
 from slurmwrap.sim.outcome import Outcome
-from slurmwrap.sim.queue.policy import Active, Policy
-from slurmwrap.sim.queue.registry import POLICIES, policy_of
-from slurmwrap.sim.rounds import play
+from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
+from slurmwrap.sim.queue.queue_policy import Active, Policy
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 SERVERS = servers_of(2, gpus=4, cpus=16, mem_gb=256)
 GPUS = 8

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.placement.proportional import proportional
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.measure import Summary, summarise
-from slurmwrap.sim.queue.registry import policy_of
-from slurmwrap.sim.rounds import play
-from slurmwrap.sim.trace.read import open_load
-from slurmwrap.sim.trace.synergy import generate
+from slurmwrap.sim.engines.rounds_engine import play
+from slurmwrap.sim.outcome_measures import Summary, summarise
+from slurmwrap.sim.queue.policy_registry import policy_of
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.synergy_loads import generate
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.measure import Summary
 from slurmwrap.sim.outcome import Outcome
-from slurmwrap.sim.run import Simulation, simulate
+from slurmwrap.sim.outcome_measures import Summary
+from slurmwrap.sim.run_simulation import Simulation, simulate
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 
 def job(number: int, submit_s: float, work_s: float, gpus: int = 1) -> SimJob:

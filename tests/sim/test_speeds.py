@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.job.measurement import CurvePoint
-from slurmwrap.placement.claim import Claim, SpeedPoint
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.speeds import claim_of, points_of, shape, share_work_s
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.demand import Claim, SpeedPoint
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_throughput import claim_of, points_of, shape, share_work_s
 
 SERVER = servers_of(1, gpus=8, cpus=24, mem_gb=500)[0]
 SPEEDS = (

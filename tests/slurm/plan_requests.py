@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from waiting import allow
 
-from slurmwrap.cluster.hostlist import expand
-from slurmwrap.cluster.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.config import Config, Placement
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.job.parse import parse_request
-from slurmwrap.job.render import render
-from slurmwrap.job.request import JobRequest
-from slurmwrap.placement.outlook import Outlook
-from slurmwrap.placement.place import plan
-from slurmwrap.placement.plan import PlacementPlan
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.hostlist import expand
+from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.rewrite import render
 
 SCRIPT = "#!/bin/sh\ntrue\n"
 _STARTS = re.compile(r"using (\d+) processors on nodes (\S+) in partition (\S+)")

@@ -1,7 +1,8 @@
-"""`python -m slurmwrap.cli.NAME` without its start: a process that has loaded slurmwrap forks for each command.
+"""`gsub`, `slurmwrap` and `python -m slurmwrap.cli.NAME` without their start: a process that has loaded them forks.
 
 Loading is most of what a command of `slurmwrap` costs. A fork is a process as any other: its own account, environment,
-directory, standard streams and exit code. What needs a Python of its own is started as ever (`can_fork`).
+directory, standard streams and exit code. What needs a Python of its own is started as ever (`can_fork`), and so is
+what a test starts by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import importlib
 import json
 import os
 import pwd
+import runpy
 import select
 import signal
 import socket
@@ -26,16 +28,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-MODULES = ("slurmwrap.cli.slurmwrap", "slurmwrap.cli.gsub", "slurmwrap.cli.lab")
+MODULES = ("slurmwrap.cli.slurmwrap", "slurmwrap.gsub.gsub_main", "slurmwrap.cli.lab")
+GSUB, SLURMWRAP = (str(Path(sys.executable).parent / name) for name in ("gsub", "slurmwrap"))
 _OWN_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "SLURMWRAP_STAGES", "COLUMNS", "TERMINAL_WIDTH", "NO_COLOR")
 _AS_EVER = {"PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Whose the process is. `becomes`: it may become other users, as slurmwrap.lab.processes.as_service_of says."""
+    """Whose the process is. `becomes`: it may become other users, as slurmwrap.lab.daemons.as_service_of says."""
 
     uid: int
     gid: int
@@ -44,9 +47,11 @@ class Account:
 
 def can_fork(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether this is a command that was loaded, and nothing in its environment concerns Python's or libc's start."""
-    if len(argv) < 3 or argv[0] != sys.executable or argv[1] != "-m" or argv[2] not in MODULES:
+    module = argv[0] == sys.executable and len(argv) > 2 and argv[1] == "-m" and argv[2] in MODULES
+    if not module and argv[0] not in (GSUB, SLURMWRAP):
         return False
-    if argv[2:4] == ["slurmwrap.cli.lab", "up"]:  # it starts daemons, whose environment would be ours
+    starts_daemons = argv[1:3] == ["lab", "up"] or argv[2:4] == ["slurmwrap.cli.lab", "up"]
+    if starts_daemons:  # their environment would be ours
         return False
     return {name: value for name, value in environ.items() if name.startswith(_OWN_START)} == _AS_EVER
 
@@ -94,7 +99,7 @@ def run(
     theirs = [pipes[0][0], *(pipe[1] for pipe in pipes[1:])]
     try:
         whose = account and asdict(account)
-        _server.start({"argv": list(argv[2:]), "environ": dict(environ), "cwd": cwd, "account": whose}, theirs)
+        _server.start({"argv": list(argv), "environ": dict(environ), "cwd": cwd, "account": whose}, theirs)
     finally:
         for descriptor in theirs:
             os.close(descriptor)
@@ -180,18 +185,26 @@ def _tell(descriptor: int, text: str) -> None:
         os.write(descriptor, text.encode())
 
 
-def _become(request: Mapping[str, Any]) -> Any:
-    """Its directory, account, environment and words; returns the module to run."""
+def _become(request: Mapping[str, Any]) -> None:
+    """Its directory, account, environment and words."""
     os.chdir(request["cwd"])
     if request["account"]:
         _change_to(Account(**request["account"]))
     os.environ.clear()
     os.environ.update(request["environ"])
-    name, *words = request["argv"]
-    module = sys.modules[name]
-    sys.argv = [str(module.__file__), *words]
+    sys.argv = request["argv"]
     sys.path[0] = request["cwd"]
-    return module
+
+
+def _run() -> NoReturn:
+    """The program that sys.argv names."""
+    if sys.argv[0] != sys.executable:
+        sys.path[0] = str(Path(sys.argv[0]).parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit(0)
+    module = sys.modules[sys.argv[2]]
+    sys.argv = [str(module.__file__), *sys.argv[3:]]
+    sys.exit(module.main() if hasattr(module, "main") else module.app())
 
 
 def _change_to(account: Account) -> None:
@@ -218,13 +231,17 @@ def _change_to(account: Account) -> None:
 
 
 def _load() -> None:
-    """All that a command needs before it looks at its words, its tree of commands included."""
+    """All that a command needs before it looks at its words, every command of the tree included."""
     import typer.main
+
+    from slurmwrap.diagnosis.signatures import default_signatures
 
     for name in MODULES:
         importlib.import_module(name)
     typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(sys.modules[MODULES[0]].app)
+    commands = typer.main.get_command(sys.modules[MODULES[0]].app).commands
+    list(commands.values())  # each is imported when it is read
+    default_signatures()
     gc.collect()
     gc.freeze()  # what is loaded is then no work for any fork
 
@@ -232,5 +249,5 @@ def _load() -> None:
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     _load()
-    asked = _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
-    sys.exit(asked.main() if hasattr(asked, "main") else asked.app())
+    _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    _run()

@@ -22,12 +22,12 @@ from waiting import allow, wait_for
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
-from slurmwrap.lab.layout import Layout, exports
-from slurmwrap.lab.processes import as_service_of
-from slurmwrap.lab.spec import cluster_of
-from slurmwrap.lab.status import append_kernel_line
+from slurmwrap.lab.daemons import as_service_of
+from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_spec import cluster_of
+from slurmwrap.lab.lab_status import append_kernel_line
 from slurmwrap.lab.teardown import down
-from slurmwrap.slurm.kept import folder_of
+from slurmwrap.slurm.response_cache import folder_of
 
 # Two ordinary accounts, made by the fixture lab_users; of one pytest process each, since what gsub knows is in a home.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -66,11 +66,11 @@ class Lab:
 
     def slurmwrap(
         self, *arguments: str, user: str | None = None, timeout: float = 120.0, env: dict[str, str] | None = None,
-        stdin: str = "",
+        stdin: str = "", cwd: str | Path | None = None,
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """`slurmwrap ARGUMENTS...` out of this checkout."""
         words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *arguments]
-        return self.run(words, user, timeout=timeout, env=env, stdin=stdin)
+        return self.run(words, user, cwd, timeout, env, stdin)
 
     def reconcile_once(self, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
         """The site's reconciler, once, as SlurmUser. An exit code other than 0 fails the test."""
@@ -133,6 +133,20 @@ class Lab:
         """What sinfo shows in another state."""
         rows = [line.split() for line in self.run(["sinfo", "-h", "-o", columns]).stdout.splitlines()]
         return sorted({name for name, now in rows if now != state})
+
+    @contextlib.contextmanager
+    def without_hooks(self) -> Iterator[None]:
+        """Within, the hooks that slurm.conf names end at once. slurmd reads them anew for each job."""
+        hooks = [Layout(self.dir).hooks / name for name in ("prolog", "epilog", "epilog_slurmctld")]
+        for path in hooks:  # there is one at any moment: without its Prolog a node is drained
+            Path(f"{path}.kept").hardlink_to(path)
+            Path(f"{path}.idle").symlink_to("/bin/true")
+            Path(f"{path}.idle").replace(path)
+        try:
+            yield
+        finally:
+            for path in hooks:
+                Path(f"{path}.kept").replace(path)
 
     def kernel(self, node: str, line: str) -> None:
         """What the node's kernel says next."""
@@ -224,15 +238,20 @@ def living(text: str, user: str | None = None) -> list[str]:
     return found
 
 
+_claims = contextlib.ExitStack()  # left open: the kernel gives up what this process claimed when it ends
+
+
 def free_base_port(count: int = 40) -> int:
-    """A port with `count` free ones from there on, away from the default and from the ephemeral range."""
-    with claimed_base_port(count) as base:
-        return base
+    """A port with `count` free ones from there on, away from the default and from the ephemeral range.
+
+    No other session is given one of them while this process lives: its lab may start much later.
+    """
+    return _claims.enter_context(claimed_base_port(count))
 
 
 @contextlib.contextmanager
 def claimed_base_port(count: int = 40) -> Iterator[int]:
-    """The same, and no other session takes it meanwhile: until its daemons listen a lab's ports look free.
+    """The same until the end of the block: until its daemons listen a lab's ports look free.
 
     The claim is an abstract socket: sessions in chroots share neither /run nor /tmp, but the network.
     """

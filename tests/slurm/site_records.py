@@ -15,16 +15,16 @@ from pathlib import Path
 from realslurm import Lab
 from waiting import wait_for
 
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.plain import to_plain
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.submission import Submission
+from slurmwrap.store.serialize import to_plain
 
 _SEAL = """
 import json, sys
 from pathlib import Path
-from slurmwrap.diagnosis.observation import Observation
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.leave import write_sealed
+from slurmwrap.model.observation import Observation
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.spool_writer import write_sealed
 for note in json.load(sys.stdin):
     write_sealed(Path(sys.argv[1]), from_plain(Observation, note), socket=sys.argv[2])
 """

@@ -14,13 +14,13 @@ from plan_requests import faults, trials
 from realslurm import USERS, Lab, need_accounting, run_as, started
 from waiting import allow, wait_for
 
-from slurmwrap.cli.profile.files import exported
-from slurmwrap.cluster.limits import Quotas
-from slurmwrap.cluster.node import Snapshot
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.cli.profile.profile_files import exported
+from slurmwrap.model.limits import Quotas
+from slurmwrap.model.node import Snapshot
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.slurm.assoc_mgr_parser import parse_limits
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.limits import parse_limits
-from slurmwrap.slurm.questions import assoc_mgr_request
+from slurmwrap.slurm.scontrol_requests import assoc_mgr_request
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(allow(900))]
 ALICE, BOB = USERS

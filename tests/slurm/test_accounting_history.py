@@ -14,8 +14,8 @@ import pytest
 from realslurm import USERS, Lab, need_accounting, started
 from waiting import wait_for
 
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError
+from slurmwrap.model.job_record import JobRecord
 from slurmwrap.slurm.accounting import Sacct
 from slurmwrap.slurm.commands import SlurmCommands
 

@@ -12,7 +12,7 @@ import pytest
 from realslurm import USERS, Lab
 from test_hooks import observed
 
-from slurmwrap.observe import cgroup
+from slurmwrap.node_hooks import cgroup
 
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]

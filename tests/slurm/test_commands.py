@@ -8,13 +8,13 @@ import pytest
 from realslurm import USERS, Lab
 from waiting import wait_for
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.edges import Slurm
-from slurmwrap.slurm.actions import argv_of
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.protocols import Slurm
+from slurmwrap.slurm.action_commands import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE, BOB = USERS
 SLEEP = "#!/bin/sh\nsleep 86400\n"
 

@@ -13,9 +13,9 @@ from realslurm import USERS, Lab
 from shells import Fish, TypedShell, completion_script
 from waiting import allow
 
-from slurmwrap.cli.completion.words import NOT_OFFERED, OWN_WORDS
+from slurmwrap.cli.completion.option_menus import NOT_OFFERED, OWN_WORDS
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 ALICE = USERS[0]
 NODES = [f"n{number}" for number in range(8)]

@@ -17,19 +17,19 @@ import pytest
 from realslurm import USERS, Lab
 from waiting import wait_for
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.node import Node
-from slurmwrap.edges import SbatchCall, SbatchResult, Slurm
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.host.command import run
+from slurmwrap.host.run_command import run
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import Node
+from slurmwrap.protocols import SbatchCall, SbatchResult, Slurm
 from slurmwrap.slurm.adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.parse import as_release
-from slurmwrap.slurm.pyslurm.edge import SlurmByPySlurm
-from slurmwrap.slurm.pyslurm.gate import installed
+from slurmwrap.slurm.pyslurm.compatibility import installed
+from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
+from slurmwrap.slurm.scontrol_parser import as_release
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE, BOB = USERS
 SLEEP = "#!/bin/sh\nsleep 86400\n"
 _OF_ONE_JOB = re.compile(  # what differs between two jobs that were asked for alike
@@ -505,7 +505,7 @@ def test_in_the_owners_name_it_is_his_own_doing(lab: Lab, slurm: Slurm, held: st
 @pytest.mark.parametrize("adapter", ["commands", "pyslurm"])
 def test_the_reconciler_judges_and_acts_by_it(lab: Lab, adapter: str) -> None:
     """In user mode: alice's own jobs, asked for in her own name."""
-    gsub = [sys.executable, "-m", "slurmwrap.cli.gsub", "--prerun=off", "--mem=100", "--gres=gpu:1", "--retry"]
+    gsub = [sys.executable, "-m", "slurmwrap.gsub.gsub_main", "--prerun=off", "--mem=100", "--gres=gpu:1", "--retry"]
     script = "#!/bin/sh\necho 'torch.distributed.DistBackendError: NCCL error: remote process exited' >&2\nexit 1\n"
     job_id = lab.run(gsub, ALICE, stdin=script).stdout.split()[-1]
     lab.wait_job(job_id, ("FAILED",))

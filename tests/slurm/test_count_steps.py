@@ -13,8 +13,8 @@ from realslurm import USERS, Lab
 from site_records import site
 from waiting import wait_for, wait_until
 
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.ledger import ledger_of
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.store.database import Database
 
 pytestmark = pytest.mark.lab
@@ -68,11 +68,12 @@ def test_a_counted_job_that_resumes_after_a_requeue_shows_its_progress(lab: Lab)
     ledger = ledger_of(both, both[-1])
     assert (ledger.failures, ledger.entries) == (1, ())  # it came further, so what it failed of before is forgiven
 
+    here = (lab.cluster, int(job_id))  # the user has jobs on the labs of other tests too
     mine = lab.slurmwrap("reconcile", "--user", user=ALICE)
     assert mine.returncode == 0, mine.stderr
     with Database.open(home / ".local/state/slurmwrap/user.db", readonly=True) as database:
-        assert steps(database.attempts(job_id=int(job_id)))[-1] == 9
-        (submission,) = [one for one in database.submissions() if one.job_id == int(job_id)]
+        assert steps(database.attempts(job_id=int(job_id), cluster=lab.cluster))[-1] == 9
+        (submission,) = [one for one in database.submissions() if (one.cluster, one.job_id) == here]
     assert Path(submission.step_dir).stat().st_mode & 0o777 == 0o700
     named = [path.name for path in Path(submission.step_dir).iterdir()]
     assert sorted(re.sub(r"\.[^.]+\.\d+$", "", name) for name in named) == [f"{job_id}.0", f"{job_id}.1"]

@@ -7,11 +7,11 @@ import os
 import pytest
 from realslurm import USERS, Lab
 
-from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.errors import SlurmError
+from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.slurm.commands import SlurmCommands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE, _ = USERS
 FAILS = "#!/bin/bash\nexit 1\n"
 

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import slurmwrap
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 
-from slurmwrap.install.watchdog import HEARTBEAT
-from slurmwrap.lab.layout import Layout
-from slurmwrap.slurm.pyslurm.gate import installed
+from slurmwrap.install.service_watchdog import HEARTBEAT
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.slurm.pyslurm.compatibility import installed
 
 pytestmark = pytest.mark.lab
 ALICE, _ = USERS
@@ -66,7 +65,7 @@ def said(found: dict[str, Any]) -> tuple[str, str, list[str]]:
 
 
 def doctor(lab: Lab, user: str | None = ALICE, *only: str, **environ: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    done = slurmwrap(lab, "doctor", "--json", *(f"--only={name}" for name in only), user=user, env=environ)
+    done = lab.slurmwrap("doctor", "--json", *(f"--only={name}" for name in only), user=user, env=environ)
     assert done.stderr == ""
     return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["checks"]}
 
@@ -150,7 +149,7 @@ def test_a_hook_that_slurm_conf_does_not_name_any_more_is_missed(own_lab: Lab) -
 
 
 def test_hooks_whose_files_are_gone_are_missed(own_lab: Lab) -> None:
-    zipapp = own_lab.dir / "hooks" / "observe.pyz"
+    zipapp = own_lab.dir / "hooks" / "node_hooks.pyz"
     aside = zipapp.rename(zipapp.with_suffix(".aside"))
     try:
         state, text, _ = said(site_of(own_lab, "hooks")["hooks"])

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from realslurm import USERS, Lab, started
 from site_records import consent_to_retries, site_rows
 from waiting import allow, wait_for, wait_until
 
-from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.lab_directories import Layout
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE, BOB = USERS
@@ -173,9 +174,12 @@ def _strike(world: World) -> None:
                 "cancelled": ("scancel {}", ALICE),
                 "cancelled_by_term": ("scancel -s TERM -b {}", ALICE),
                 "requeued_by_owner": ("scontrol requeue {}", ALICE),
-                "time_limit": ("scontrol update JobId={} EndTime=now", None),
+                # slurmctld refuses a time that is over when it reads it
+                "time_limit": ("scontrol update JobId={} EndTime=now+5seconds", None),
             }[name]
-            done = lab.run(word.format(jobs[name]).split(), user)
+            ask = partial(lab.run, word.format(jobs[name]).split(), user)
+            late = name == "time_limit"  # that one is asked again, the others are taken at once
+            done = wait_for(ask, lambda done: done.returncode == 0, timeout=60) if late else ask()
             assert done.returncode == 0, done.stderr
 
 

@@ -13,8 +13,8 @@ from realslurm import USERS, Lab, started
 from site_records import site_rows
 from waiting import wait_for
 
-from slurmwrap.host import hookfiles
-from slurmwrap.lab.layout import Layout
+from slurmwrap.host import hook_files
+from slurmwrap.lab.lab_directories import Layout
 from slurmwrap.lab.machine import program
 
 pytestmark = pytest.mark.lab
@@ -26,8 +26,8 @@ def gated(lab_scratch: Path) -> Iterator[Lab]:
     """Two nodes whose Prolog has the gate, and whose site lets it act."""
     with started(lab_scratch / "gated", "--nodes", "2") as lab:
         layout = Layout(lab.dir)
-        hookfiles.install(
-            hookfiles.HookSettings(
+        hook_files.install(
+            hook_files.HookSettings(
                 directory=layout.hooks,
                 python=str(Path(sys.executable).resolve()),
                 spool=layout.spool,

@@ -15,8 +15,8 @@ from realslurm import USERS, Lab
 from waiting import allow, wait_until
 
 ALICE, BOB = USERS
-GSUB = (sys.executable, "-m", "slurmwrap.cli.gsub")
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(300))]
+GSUB = (sys.executable, "-m", "slurmwrap.gsub.gsub_main")
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(allow(300))]
 
 GOOD = """\
 #!/bin/bash

@@ -19,7 +19,7 @@ from waiting import allow, wait_until
 
 __all__ = ["home"]
 ALICE = USERS[0]
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(300))]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(allow(300))]
 
 JOB = """\
 #!/bin/bash

@@ -14,11 +14,11 @@ import pytest
 from realslurm import USERS, Lab
 from waiting import wait_for
 
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.lab.layout import Layout
-from slurmwrap.lab.spec import gpu_bus_id
-from slurmwrap.observe.state import usage_path
-from slurmwrap.store.spool import PlainSpool, SealedSpool
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_spec import gpu_bus_id
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.node_hooks.state import usage_path
+from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]

@@ -17,13 +17,13 @@ from images import seen
 from realslurm import USERS, Lab, command_environment, started
 from waiting import wait_for, wait_until
 
-from slurmwrap.install.compose import MANY_SINCE
-from slurmwrap.install.versions import SAME, checksum_of, hooks_of, newest
-from slurmwrap.lab import machine, processes
-from slurmwrap.lab.layout import Layout
-from slurmwrap.lab.render import parse_release
-from slurmwrap.shipped import shipped
-from slurmwrap.store.spool import SealedSpool
+from slurmwrap.install.compose_hooks import MANY_SINCE
+from slurmwrap.install.hook_versions import SAME, checksum_of, hooks_of, newest
+from slurmwrap.lab import daemons, machine
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.render_slurm_conf import parse_release
+from slurmwrap.resources import shipped
+from slurmwrap.store.spool_reader import SealedSpool
 
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]
@@ -102,9 +102,9 @@ def restart_controller(lab: Lab) -> None:
     layout = Layout(lab.dir)
     (pid,) = [one["pid"] for one in json.loads(layout.state_file.read_text())["daemons"] if one["name"] == "slurmctld"]
     os.kill(pid, signal.SIGTERM)
-    wait_for(lambda: processes.started_at(pid), lambda started: not started, 60)
+    wait_for(lambda: daemons.started_at(pid), lambda started: not started, 60)
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
-    _, process = processes.start("slurmctld", argv, layout, user=lab.slurm_user)
+    _, process = daemons.start("slurmctld", argv, layout, user=lab.slurm_user)
     process.returncode = 0  # it lives on without us
     wait_for(lambda: lab.run(["scontrol", "ping"]).stdout, lambda said: "is UP" in said, 60)
     lab.run(["scontrol", "reconfigure"])
@@ -167,6 +167,7 @@ def same_on(site: Site) -> dict[str, str]:
     return {node: states[node] for node in told if node == "n0"}
 
 
+@pytest.mark.slow  # tests/install/test_image.py kills it at every change
 def test_killed_on_its_way_jobs_run_on_and_it_goes_on_or_back(site: Site) -> None:
     before, conf = site.digest(), Layout(site.lab.dir).slurm_conf
     original = conf.read_bytes()
@@ -270,7 +271,7 @@ def filtered(site: Site) -> Iterator[Site]:
     plugin.unlink()
 
 
-GSUB = f"{sys.executable} -m slurmwrap.cli.gsub --prerun=off"
+GSUB = f"{sys.executable} -m slurmwrap.gsub.gsub_main --prerun=off"
 
 
 HINTED = {

@@ -12,6 +12,7 @@ from realslurm import USERS, Lab
 
 ALICE = USERS[0]
 pytestmark = [
+    pytest.mark.usefixtures("lab_without_hooks"),
     pytest.mark.lab,
     pytest.mark.skipif(shutil.which("script") is None, reason="no script(1) to make a terminal"),
 ]

@@ -1,4 +1,4 @@
-"""What `slurmwrap.job` reads out of command lines and scripts, against the sbatch that is installed.
+"""What `slurmwrap.sbatch` reads out of command lines and scripts, against the sbatch that is installed.
 
 `sbatch -v --test-only` prints the options it read, before anything is scheduled.
 """
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.job.getopt import BadOption, names_for, scan
-from slurmwrap.job.options import BASE, SBATCH
-from slurmwrap.job.parse import parse_request
+from slurmwrap.sbatch.getopt import BadOption, names_for, scan
+from slurmwrap.sbatch.options import BASE, SBATCH
+from slurmwrap.sbatch.parse import parse_request
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 # Options whose values sbatch prints as they were given.
 VERBATIM = ("account", "comment", "constraint", "exclude", "job-name", "licenses", "partition", "qos", "wckey")

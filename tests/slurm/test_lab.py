@@ -16,8 +16,8 @@ import pytest
 from realslurm import USERS, Lab, exists, free_base_port, lab_command, living, run_as, started
 from waiting import wait_until
 
-from slurmwrap.lab import cgroups
-from slurmwrap.lab.layout import Layout
+from slurmwrap.lab import lab_cgroups
+from slurmwrap.lab.lab_directories import Layout
 
 pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
@@ -53,7 +53,7 @@ def traces_of(directory: Path) -> dict[str, list[str]]:
         "mounts": [
             m for m in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines() if str(directory) in m
         ],
-        "cgroups": [str(group) for group in cgroups.lab_groups(layout.cgroup_name).values() if group.exists()],
+        "cgroups": [str(group) for group in lab_cgroups.lab_groups(layout.cgroup_name).values() if group.exists()],
         "files": [str(directory)] if directory.exists() else [],
     }
 

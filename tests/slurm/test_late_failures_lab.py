@@ -44,7 +44,7 @@ def work(lab: Lab) -> Path:
 
 def gsub(lab: Lab, work: Path, *words: str) -> tuple[str, str]:
     """(stdout, stderr)."""
-    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", *words], ALICE, work)
+    done = lab.run([sys.executable, "-m", "slurmwrap.gsub.gsub_main", *words], ALICE, work)
     return done.stdout.strip(), done.stderr
 
 

@@ -14,12 +14,12 @@ from realslurm import USERS, Lab
 from site_records import judged, site, site_rows
 from waiting import allow, wait_until
 
-from slurmwrap.lab.spec import gpu_bus_id
+from slurmwrap.lab.lab_spec import gpu_bus_id
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(300))]
 ALICE, BOB = USERS
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
-GSUB = (sys.executable, "-m", "slurmwrap.cli.gsub")
+GSUB = (sys.executable, "-m", "slurmwrap.gsub.gsub_main")
 OPTIONS = ("--gres=gpu:1", "--cpus-per-task=2", "--mem=300", "--time=10")
 # The first run dies as CUDA programs do, and in srun; the second, which adds to the same output, ends well.
 FAULT = """

@@ -24,9 +24,9 @@ from interrupting import calls_of, interrupting
 from realslurm import MORE_USERS, USERS, Lab, command_environment, living, make_user, started
 from waiting import SLOWNESS, allow, wait_for, wait_until
 
-from slurmwrap.lab import machine, processes
-from slurmwrap.lab.layout import Layout
-from slurmwrap.store.userstate import UserState
+from slurmwrap.lab import daemons, machine
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.store.user_state_files import UserState
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE = USERS[0]
@@ -110,10 +110,10 @@ def restart_controller(lab: Lab) -> None:
     layout = Layout(lab.dir)
     pid = int((lab.dir / "slurmctld" / "slurmctld.pid").read_text())
     os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: processes.started_at(pid) == 0, "slurmctld ends")
+    wait_until(lambda: daemons.started_at(pid) == 0, "slurmctld ends")
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
     user = None if lab.slurm_user == "root" else lab.slurm_user
-    _, process = processes.start("slurmctld", argv, layout, user=user)
+    _, process = daemons.start("slurmctld", argv, layout, user=user)
     process.returncode = 0  # it lives on, and ends with its lab
 
 

@@ -11,7 +11,7 @@ import pytest
 from realslurm import USERS, Lab
 
 ALICE = USERS[0]
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 SCRIPT = "#!/bin/bash\n#SBATCH --hold -N2 --gres=gpu:8 --ntasks-per-node=1 -c8 --mem=64000\nsrun hostname\n"
 IN_A_ROW = 8

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from realslurm import USERS, Lab
 
 ALICE = USERS[0]
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -16,7 +16,12 @@ from trainings import Answer, mutants, open_ground
 
 ALICE = USERS[0]
 MUTANTS = mutants()
-pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.usefixtures("lab_without_hooks"),
+    pytest.mark.torch,
+    pytest.mark.timeout(1800),
+]
 
 
 def _params() -> list[object]:

@@ -1,8 +1,8 @@
 """What a new user submits on the first day: by gsub a job ends as by sbatch, or earlier and with the reason.
 
 The jobs are data (tests/data/new_user/jobs.toml). All that were selected are submitted first; then each test looks at
-how one of them ended. `make test` submits by gsub, `make test-all` by sbatch as well. The grace is hours long here: a
-job that waits for it does not start.
+how one of them ended. `make test` submits most of them by gsub, `make test-all` each by gsub and by sbatch. The grace
+is hours long here: a job that waits for it does not start.
 """
 
 from __future__ import annotations
@@ -26,9 +26,21 @@ from trainings import PATIENT_GSUB, Ground, open_ground
 from waiting import allow, wait_for
 
 ALICE = USERS[0]
-GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
+GSUB = [sys.executable, "-m", "slurmwrap.gsub.gsub_main"]
 KINDS = read_kinds()
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(600))]
+# Others of these tests do the same on the lab: by gsub these are slow tests too.
+_TRIED_ELSEWHERE = {
+    "evaluation": "test_no_training_lab",
+    "generation": "test_no_training_lab",
+    "server": "test_no_training_lab",
+    "redirect_fails": "test_no_training_lab",
+    "background": "test_no_training_lab",
+    "three_jobs": "test_dependencies",
+    "resume_chain": "test_dependencies",
+    "interactive": "test_interactive_lab",
+    "mpi_type": "test_prerun_shims",
+}
 _FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _GRACE = {"SLURMWRAP_PRERUN_GRACE_S": "9000"}
 
@@ -206,8 +218,9 @@ def _output(seen: Seen) -> str:
 
 
 def _jobs(tool: str, names: tuple[str, ...] = tuple(KINDS)) -> list[object]:
-    marks = {name: [pytest.mark.torch] if KINDS[name].torch else [] for name in names}
-    return [pytest.param((name, tool), id=name, marks=marks[name]) for name in names]
+    torch = {name: [pytest.mark.torch] if KINDS[name].torch else [] for name in names}
+    slow = {name: [pytest.mark.slow] if name in _TRIED_ELSEWHERE else [] for name in names}
+    return [pytest.param((name, tool), id=name, marks=[*torch[name], *slow[name]]) for name in names]
 
 
 @pytest.mark.parametrize("job", _jobs("gsub"))

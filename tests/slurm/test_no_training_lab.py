@@ -14,7 +14,7 @@ from realslurm import USERS, Lab
 from waiting import wait_for
 
 ALICE = USERS[0]
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(300)]
 HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:2 -c 1 --mem=500 --time=5\necho started\n"
 SERVER = "from http.server import HTTPServer, SimpleHTTPRequestHandler as H\nHTTPServer(('', 0), H).serve_forever()\n"
 EVALUATION = "import time\nfor i in range(100_000):\n    print('evaluated', i, flush=True)\n    time.sleep(0.1)\n"

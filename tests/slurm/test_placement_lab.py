@@ -19,17 +19,17 @@ import pytest
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 
-from slurmwrap.cluster.hostlist import expand
-from slurmwrap.cluster.node import NodeHealth, NodeLoad
-from slurmwrap.edges import Published
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.hostlist import expand
+from slurmwrap.model.node import NodeHealth, NodeLoad
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.protocols import Published
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.store.plain import to_plain
+from slurmwrap.store.serialize import to_plain
 
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]
 GOLDEN = Path(__file__).parents[1] / "data" / "placement"
-GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
+GSUB = [sys.executable, "-m", "slurmwrap.gsub.gsub_main"]
 KEYS = f"place-{os.getpid()}"  # sessions side by side share a home
 SKEWED = ResourceProfile(key=f"{KEYS}-skewed", skew=0.72, runs=3, cpus_per_gpu=2.0, mem_mib_per_gpu=20_000)
 EVEN = ResourceProfile(key=f"{KEYS}-even", skew=0.05, runs=3, cpus_per_gpu=2.0, mem_mib_per_gpu=20_000)
@@ -235,6 +235,6 @@ def test_preferred_racks_are_soft_and_the_job_lies_in_one_where_that_is_free(fla
 
 
 def test_of_a_range_slurm_takes_the_fewest_nodes_that_hold_its_gpus(flat: Lab) -> None:
-    """Why placement/servers.py asks for nothing there."""
+    """Why placement/node_options.py asks for nothing there."""
     for gpus in ("--gpus=8", "--gpus-per-task=1"):
         assert len(place_of(flat, "-N1-4", "-n8", gpus, "--mem-per-gpu=4G")) == 1

@@ -18,8 +18,8 @@ from plan_requests import faults, trials
 from realslurm import USERS, Lab, started
 from waiting import allow, wait_for
 
-from slurmwrap.cluster.node import Snapshot
-from slurmwrap.cluster.topology import Domain, Topology
+from slurmwrap.model.node import Snapshot
+from slurmwrap.model.topology import Domain, Topology
 from slurmwrap.slurm.commands import SlurmCommands
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(900))]
@@ -99,6 +99,7 @@ def test_requests_that_sbatch_takes_are_taken_with_our_plan_too(limits: Lab, sna
     check(limits, by_features(snapshot), range(1000, 1030), 10)
 
 
+@pytest.mark.slow
 def test_they_are_taken_too_where_a_core_has_two_threads(lab_scratch: Path) -> None:
     """Of a core Slurm gives all CPUs to one job, each with its --mem-per-cpu: more than was asked for."""
     with started(lab_scratch / "threads", "--nodes", "10", "--threads", "2", "--no-hooks") as lab:

@@ -21,14 +21,13 @@ from typing import Any
 
 import psutil
 import pytest
-from asked import slurmwrap
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 
-from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.lab_directories import Layout
 
 ALICE = USERS[0]
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 JOB = """\
 #!/bin/bash
@@ -67,7 +66,7 @@ def state(home: Path) -> str:
 
 def ask(lab: Lab, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`slurmwrap ...` as alice, with what this test's gsub remembers."""
-    done = slurmwrap(lab, *words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": state(home)})
+    done = lab.slurmwrap(*words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": state(home)})
     assert done.returncode == 0, done.stderr
     return done
 
@@ -223,20 +222,27 @@ def test_of_an_array_that_has_begun_nothing_is_cancelled(lab: Lab, home: Path) -
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
 
 
-HET = """\
+# A pre-run of a script with this line does not end before GO is there.
+UNTIL_GO = '[ -z "$SLURMWRAP_PRERUN" ] || until [ -e GO ]; do sleep 0.1; done\n'
+PATIENT = {"SLURMWRAP_PRERUN_NO_TRAINING_S": "3600"}
+HET = f"""\
 #!/bin/bash
 #SBATCH --nodes=1 --gres=gpu:2 --cpus-per-task=1 --mem=500 --time=5
 #SBATCH hetjob
 #SBATCH --nodes=1 --cpus-per-task=1 --mem=300 --time=5
-echo "components ${SLURM_HET_SIZE:-none}"
+{UNTIL_GO}echo "components ${{SLURM_HET_SIZE:-none}}"
 """
 
 
 def test_of_a_heterogeneous_job_the_first_component_is_tried_and_all_wait_for_it(lab: Lab, home: Path) -> None:
-    job, trial = numbers(gsub(lab, home, write(home, "het.sh", HET)))
+    go = lab.dir / f"go-{time.monotonic_ns()}"
+    script = HET.replace("GO", str(go))
+    job, trial = numbers(gsub(lab, home, write(home, "het.sh", script), env=PATIENT))
     components = ("-N1", "--gres=gpu:2", "--mem=500", ":", "-N1", "--mem=300")
-    second, _ = numbers(gsub(lab, home, *components, write(home, "het2.sh", HET.replace("#SBATCH hetjob", "#"))))
+    whole = write(home, "het2.sh", script.replace("#SBATCH hetjob", "#"))
+    second, _ = numbers(gsub(lab, home, *components, whole, env=PATIENT))
     assert {*lab.states(job), *lab.states(second)} == {"PENDING"}
+    go.touch()
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
     lab.wait_job(second, {"COMPLETED"}, timeout=90)
     assert [(home / f"slurm-{one}.out").read_text() for one in (job, second)] == ["components 2\n"] * 2
@@ -246,19 +252,14 @@ def test_of_a_heterogeneous_job_the_first_component_is_tried_and_all_wait_for_it
 
 # --- one pre-run in flight -------------------------------------------------------------------------------------------
 
-# Its pre-runs do not end before GO is there.
-SWEEP = (
-    JOB
-    + '[ -z "$SLURMWRAP_PRERUN" ] || until [ -e GO ]; do sleep 0.1; done\n'
-    + 'python3 -c "import sys; sys.argv[1] == \'bad\' and 1 / 0" "$1"\n'
-)
+SWEEP = JOB + UNTIL_GO + 'python3 -c "import sys; sys.argv[1] == \'bad\' and 1 / 0" "$1"\n'
 
 
 def submit_sweep(lab: Lab, home: Path, *values: str, sweep_s: int = 120) -> list[tuple[int, int]]:
     """Jobs of these arguments, all of them submitted before a pre-run of theirs ends."""
     go = lab.dir / f"go-{time.monotonic_ns()}"
     script = write(home, "sweep.sh", SWEEP.replace("GO", str(go)))
-    environ = {"SLURMWRAP_PRERUN_SWEEP_S": str(sweep_s), "SLURMWRAP_PRERUN_NO_TRAINING_S": "3600"}
+    environ = {"SLURMWRAP_PRERUN_SWEEP_S": str(sweep_s), **PATIENT}
     with ThreadPoolExecutor(4) as pool:
         told = list(pool.map(lambda value: numbers(gsub(lab, home, script, value, env=environ)), values))
     go.touch()

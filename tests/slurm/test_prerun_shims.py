@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from realslurm import USERS, Lab, run_as
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE = USERS[0]
 WORK = """\
 import os, slurmwrap_step
@@ -28,7 +28,7 @@ def pre_run(lab: Lab, script: str, *options: str) -> tuple[subprocess.CompletedP
     run_as(ALICE, ["tee", work / "work.py"], stdin=WORK)
     run_as(ALICE, ["tee", work / "job.sh"], stdin=HEAD + script)
     words = ("--prerun=only", "--json", *options, "job.sh")
-    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", *words], ALICE, work)
+    done = lab.run([sys.executable, "-m", "slurmwrap.gsub.gsub_main", *words], ALICE, work)
     return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
 
 
@@ -98,7 +98,7 @@ def test_functions_that_the_user_exports_are_there_in_a_pre_run(lab: Lab) -> Non
     home = run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip()
     script = HEAD.replace("/bin/sh", "/bin/bash") + "module load cuda\nsrun bash -c 'module load more'\n"
     run_as(ALICE, ["tee", f"{home}/job.sh"], stdin=script)
-    gsub = f"exec {sys.executable} -m slurmwrap.cli.gsub --prerun=only --json {home}/job.sh"
+    gsub = f"exec {sys.executable} -m slurmwrap.gsub.gsub_main --prerun=only --json {home}/job.sh"
     exported = f"module() {{ echo loaded $2; }}; export -f module; {gsub}"
     done = lab.run(["bash", "-c", exported], ALICE, Path(home))
     assert json.loads(done.stdout)["failed_commands"] == [], done.stderr
@@ -107,6 +107,6 @@ def test_functions_that_the_user_exports_are_there_in_a_pre_run(lab: Lab) -> Non
 def test_an_mpi_type_that_srun_does_not_have_is_named_with_those_it_has(lab: Lab) -> None:
     home = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip())
     run_as(ALICE, ["tee", home / "mpi.sh"], stdin=HEAD + "srun --mpi=pmix_v99 ./solver\n")
-    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", "--dry-run", "mpi.sh"], ALICE, home)
+    done = lab.run([sys.executable, "-m", "slurmwrap.gsub.gsub_main", "--dry-run", "mpi.sh"], ALICE, home)
     assert "mpi.sh:3: srun --mpi=pmix_v99: the srun of this machine has" in done.stderr
     assert "pmi2" in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from realslurm import USERS, Lab, run_as
 
-from slurmwrap.lab.layout import Layout
+from slurmwrap.lab.lab_directories import Layout
 from slurmwrap.store.database import Database
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
@@ -69,7 +69,9 @@ def test_one_pre_run_counts_once_for_its_user_and_for_the_site_and_its_script_is
     run_as(ALICE, ["mkdir", "-p", work])
     run_as(ALICE, ["tee", work / "short.py"], stdin=SHORT)
     run_as(ALICE, ["tee", work / "short.sh"], stdin=f"#!/bin/bash\n#SBATCH -N1 -G2 -t5\n{sys.executable} short.py\n")
-    sent = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", "--prerun=auto", "short.sh"], ALICE, work, timeout=150)
+    sent = lab.run(
+        [sys.executable, "-m", "slurmwrap.gsub.gsub_main", "--prerun=auto", "short.sh"], ALICE, work, timeout=150
+    )
     job = sent.stdout.split()[-1]
     assert lab.wait_job(job, ("COMPLETED", "FAILED", "CANCELLED"), 150) == "COMPLETED"
     told = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "profile", "list", "short", "--json"]

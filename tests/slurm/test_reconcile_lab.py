@@ -15,8 +15,8 @@ from site_records import consent_to_retries, judged, runs, site, site_rows, subm
 from waiting import allow, wait_for
 
 from slurmwrap.host.lock import held
-from slurmwrap.lab.spec import gpu_bus_id
-from slurmwrap.prerun.inputs import digest
+from slurmwrap.lab.lab_spec import gpu_bus_id
+from slurmwrap.prerun.static.job_inputs import digest
 
 pytestmark = pytest.mark.lab
 ALICE, BOB = USERS

@@ -9,7 +9,7 @@ import pytest
 from realslurm import USERS, Lab
 
 ALICE = USERS[0]
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(300)]
 
 SCRIPT = """\
 #!/bin/bash

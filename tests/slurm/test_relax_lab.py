@@ -16,10 +16,10 @@ from realslurm import USERS, Lab, need_accounting, started
 from site_records import report_submissions, site_rows
 from waiting import wait_for
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.job.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
-from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.model.submission import Submission
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
 from slurmwrap.slurm.commands import SlurmCommands
 
 pytestmark = pytest.mark.lab
@@ -172,11 +172,8 @@ def test_of_an_array_what_runs_is_not_touched(lab: Lab, free: Path) -> None:
 def test_in_user_mode_slurms_own_time_out_lets_a_job_leave_its_switch(lab: Lab, free: Path) -> None:
     block(lab, "n[0-2,4-6]", 6)
     job = submit(lab, free, "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--mem=1000", "--switches=1@00:00:03")
-    nodes = wait_for(
-        lambda: lab.run(["squeue", "-h", "-t", "all", "-o", "%N", "-j", job]).stdout.strip(), bool, timeout=60
-    )
-    assert nodes == "n[3,7]"
-    lab.wait_job(job)
+    lab.wait_job(job)  # of a job that is COMPLETING, squeue names the nodes that are not through with it
+    assert lab.run(["squeue", "-h", "-t", "all", "-o", "%N", "-j", job]).stdout.strip() == "n[3,7]"
     assert done(lab, job) == []
 
 

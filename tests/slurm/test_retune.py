@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from realslurm import USERS, Lab
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.job import JobRecord
 from slurmwrap.errors import SlurmError
-from slurmwrap.job.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Script, Wish
-from slurmwrap.placement.plan import PlacementPlan
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import retune, undo
-from slurmwrap.slurm.actions import argv_of
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Script, Wish
+from slurmwrap.slurm.action_commands import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE = USERS[0]
 
 PROBE = """\

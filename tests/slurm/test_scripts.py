@@ -25,7 +25,12 @@ from trainings import (
 
 ALICE = USERS[0]
 TRAININGS = good_trainings()
-pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.usefixtures("lab_without_hooks"),
+    pytest.mark.torch,
+    pytest.mark.timeout(1800),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ ALICE = USERS[0]
 TELL = """
 import os, sys
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.racks import SiteRacks
+from slurmwrap.slurm.site_topology import SiteRacks
 snapshot = SlurmCommands(os.environ, network=SiteRacks(sys.argv[1], sys.argv[2], print)).snapshot()
 topology = snapshot.topology
 print(topology.source, [(rack.name, rack.nodes) for rack in topology.racks], topology.remarks)
@@ -90,7 +90,7 @@ def explained(lab: Lab, file: Path) -> str:
     gsub = [
         sys.executable,
         "-m",
-        "slurmwrap.cli.gsub",
+        "slurmwrap.gsub.gsub_main",
         "--prerun=off",
         "--explain",
         "--hold",

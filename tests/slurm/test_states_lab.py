@@ -9,10 +9,9 @@ import sys
 import time
 
 import pytest
-from asked import slurmwrap
 from realslurm import USERS, Lab
 
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
 
 pytestmark = pytest.mark.lab
@@ -23,7 +22,9 @@ BROKEN_LINK = "echo 'RuntimeError: NCCL communicator was aborted on rank 1.'; ex
 
 
 def gsub(lab: Lab, *words: str) -> str:
-    done = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", "--prerun=off", "-G1", "--mem=100", *words], ALICE)
+    done = lab.run(
+        [sys.executable, "-m", "slurmwrap.gsub.gsub_main", "--prerun=off", "-G1", "--mem=100", *words], ALICE
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()[-1]
 
@@ -59,7 +60,7 @@ def test_of_clusters_that_share_a_home_an_id_is_the_one_here(lab: Lab) -> None:
     for path in (state, *state.rglob("*")):
         shutil.chown(path, ALICE)
     here, there = (
-        slurmwrap(lab, "why", one, "--json", user=ALICE, env={"XDG_STATE_HOME": str(state)}) for one in (job, "999999")
+        lab.slurmwrap("why", one, "--json", user=ALICE, env={"XDG_STATE_HOME": str(state)}) for one in (job, "999999")
     )
     assert here.stderr == "slurmwrap: nothing was recorded of it here: this is Slurm's own word\n"
     assert [run["exit_code"] for run in json.loads(here.stdout)["attempts"]] == [7]

@@ -15,7 +15,7 @@ import pytest
 from realslurm import USERS, Lab
 
 ALICE = USERS[0]
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 # The standard library's names as old backports and careless scripts have them, and our own.
 HOSTILE = "dataclasses enum fcntl json os pathlib pwd random re select selectors signal slurmwrap types typing"

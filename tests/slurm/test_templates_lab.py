@@ -11,9 +11,9 @@ import pytest
 from realslurm import Lab
 from waiting import wait_for
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
-GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
+GSUB = [sys.executable, "-m", "slurmwrap.gsub.gsub_main"]
 ARGUMENTS = ["--lr", "3e-4", "a b", "it's $HOME", "é\nz"]
 # One program for all: it joins in the way that the environment tells, and says who met.
 WORLD = """\

@@ -13,7 +13,7 @@ from realslurm import USERS, Lab
 pytestmark = pytest.mark.lab
 
 ALICE = USERS[0]
-GSUB = [sys.executable, "-m", "slurmwrap.cli.gsub"]
+GSUB = [sys.executable, "-m", "slurmwrap.gsub.gsub_main"]
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --gres=gpu:1

@@ -21,7 +21,7 @@ from realslurm import Lab, command_environment, living
 from test_watch_lab import INTERRUPTIBLE, OURS_ALONE, WATCH, Terminal, nobody_of
 from waiting import allow, wait_for
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 SOURCE = Path(__file__).parents[1] / "data/nvml/by_node.c"
 SLEEP = "#!/bin/bash\nsleep {}\n"

@@ -19,7 +19,7 @@ import pytest
 from realslurm import MORE_USERS, Lab, command_environment, make_user
 from waiting import allow, wait_for
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 WATCH = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "watch"]
 # Tests that a shell started in the background ignore Ctrl-C, and so would all that they start.
@@ -137,6 +137,7 @@ def test_ctrl_c_ends_the_view_and_not_the_job(lab: Lab, user: str) -> None:
     try:
         terminal.until("Ctrl-C ends the view")
         os.write(terminal.master, b"\x03")
+        terminal.until("^C")  # a terminal throws away what was written before it echoes this
         terminal.process.send_signal(signal.SIGINT)  # the pty is not its controlling terminal
         assert terminal.ended() == 130
         assert f"slurmwrap: watching ends; job {running} goes on" in terminal.text
@@ -193,7 +194,7 @@ def test_what_slurm_knows_of_the_pre_run_and_what_the_job_wrote_last_are_shown(
     script = open_dir / "train.sh"
     script.write_text(f"#!/bin/bash\necho epoch 1\nuntil [ -e {open_dir}/gate ]; do sleep 0.1; done\n")
     options = ["-G2", "-N1", "-t5", "--prerun=auto", f"-o{open_dir}/out"]
-    sent = lab.run([sys.executable, "-m", "slurmwrap.cli.gsub", *options, str(script)], user=user, cwd=open_dir)
+    sent = lab.run([sys.executable, "-m", "slurmwrap.gsub.gsub_main", *options, str(script)], user=user, cwd=open_dir)
     job = sent.stdout.split()[-1]
     told = wait_for(
         lambda: json.loads(lab.run([*WATCH, job, "--once", "--json"], user=user).stdout),

@@ -32,8 +32,8 @@ DATA = Path(__file__).parents[1] / "scripts"
 PATIENT_GSUB = (
     sys.executable,
     "-c",
-    "import runpy; from slurmwrap.prerun import static; static.BUDGET_S = 120.0; "
-    "runpy.run_module('slurmwrap.cli.gsub', run_name='__main__', alter_sys=True)",
+    "import runpy; from slurmwrap.prerun.static import static_stage; static_stage.BUDGET_S = 120.0; "
+    "runpy.run_module('slurmwrap.gsub.gsub_main', run_name='__main__', alter_sys=True)",
 )
 _HOMES = Path("/home")
 _PREFIX = "slurmwrap-test-"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.job import JobRecord
+from slurmwrap.model.job_record import JobRecord
 from slurmwrap.slurm.accounting import parse_runs
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"

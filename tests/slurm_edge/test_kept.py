@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.cluster.limits import Limits, Qos, Quotas
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.host.background import in_background
+from slurmwrap.host.background_call import in_background
+from slurmwrap.model.limits import Limits, Qos, Quotas
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.kept import KeptAnswers
+from slurmwrap.slurm.response_cache import KeptAnswers
 
 ROOT = os.geteuid() == 0
 

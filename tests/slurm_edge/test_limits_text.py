@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.limits import NO_LIMITS, Association, Limits, Qos, Quotas
-from slurmwrap.cluster.node import Node
-from slurmwrap.slurm.limits import enforced, parse_limits
-from slurmwrap.slurm.parse import parse_nodes
-from slurmwrap.slurm.questions import assoc_mgr_request
+from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas
+from slurmwrap.model.node import Node
+from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
+from slurmwrap.slurm.scontrol_parser import parse_nodes
+from slurmwrap.slurm.scontrol_requests import assoc_mgr_request
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm" / "22.05"
 ALICE, BOB = ("alice", 1003), ("bob", 1004)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.topology import Block, Domain, Switch, Topology
-from slurmwrap.slurm.network import default_topology, parse_topology
+from slurmwrap.model.topology import Block, Domain, Switch, Topology
+from slurmwrap.slurm.topology_parser import default_topology, parse_topology
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.job.options import OPTIONAL, REQUIRED, Option
+from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, Option
 from slurmwrap.slurm.plugin_options import PluginOptions, directive_words, names_in, written_apart
 
 # As src/common/spank.c lays it out: an option too long for its column has a line of its own behind an empty one.

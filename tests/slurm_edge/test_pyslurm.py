@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.cluster.node import Node, Snapshot
 from slurmwrap.errors import SlurmUnreachable
-from slurmwrap.job.parse import parse_request
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.node import Node, Snapshot
+from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.slurm.adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.parse import as_release
-from slurmwrap.slurm.pyslurm import gate, link
-from slurmwrap.slurm.pyslurm.changes import Request, Unable, change_of, submission_of
-from slurmwrap.slurm.pyslurm.edge import SlurmByPySlurm
-from slurmwrap.slurm.pyslurm.link import Link, Silent, Unfit
+from slurmwrap.slurm.pyslurm import compatibility, worker_client
+from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
+from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, submission_of
+from slurmwrap.slurm.pyslurm.worker_client import Link, Silent, Unfit
+from slurmwrap.slurm.scontrol_parser import as_release
 
 
 def update(key: str, value: str, target: str = "7") -> SlurmAction:
@@ -169,27 +169,27 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_one_that_fits_may_be_tried(place: dict[str, str]) -> None:
-    assert gate.misfit(place, proven_only=True) == ""
+    assert compatibility.misfit(place, proven_only=True) == ""
 
 
 def test_another_release_is_never_imported(place: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "sinfo").write_text("#!/bin/sh\necho slurm 24.11.5\n")
-    assert gate.misfit(place, proven_only=False) == "PySlurm 22.5.3 is not for Slurm 24.11.5"
+    assert compatibility.misfit(place, proven_only=False) == "PySlurm 22.5.3 is not for Slurm 24.11.5"
     (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
-    assert gate.misfit(place, proven_only=False) == "Slurm's commands do not tell their release"
+    assert compatibility.misfit(place, proven_only=False) == "Slurm's commands do not tell their release"
 
 
 def test_without_a_slurm_conf_it_is_never_imported(place: dict[str, str]) -> None:
     Path(place["SLURM_CONF"]).unlink()
-    assert gate.misfit(place, proven_only=True).startswith("there is no slurm.conf that can be read")
+    assert compatibility.misfit(place, proven_only=True).startswith("there is no slurm.conf that can be read")
 
 
 def test_a_release_that_nobody_tried_is_used_where_it_is_asked_for(
     place: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "PROVEN", frozenset())
-    assert gate.misfit(place, proven_only=False) == ""
-    assert gate.misfit(place, proven_only=True).startswith("not tried with Slurm 22.05.8")
+    monkeypatch.setattr(compatibility, "PROVEN", frozenset())
+    assert compatibility.misfit(place, proven_only=False) == ""
+    assert compatibility.misfit(place, proven_only=True).startswith("not tried with Slurm 22.05.8")
 
 
 def test_what_cannot_be_had_gives_way_to_the_commands(place: dict[str, str]) -> None:
@@ -210,7 +210,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Lin
     """A Link to a process that behaves badly."""
     path = tmp_path / "worker.py"
     path.write_text("import json, os, sys, time\n" + textwrap.dedent(program))
-    monkeypatch.setattr(link, "_WORKER", path)
+    monkeypatch.setattr(worker_client, "_WORKER", path)
     return Link({"PATH": os.environ["PATH"]}, allow(30))
 
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.cluster.limits import Association, Limits, Qos
-from slurmwrap.cluster.node import Node, Partition
-from slurmwrap.cluster.topology import Switch, Topology
-from slurmwrap.job.options import SBATCH, Release
-from slurmwrap.lab.render import parse_release
-from slurmwrap.observe import epilog_slurmctld
-from slurmwrap.observe import job as hook_job
-from slurmwrap.sim.trace.read import open_load
-from slurmwrap.slurm.jobs import parse_jobs
-from slurmwrap.slurm.limits import parse_limits
-from slurmwrap.slurm.network import parse_topology
-from slurmwrap.slurm.parse import parse_config, parse_nodes, parse_partitions, release_of
+from slurmwrap.lab.render_slurm_conf import parse_release
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.limits import Association, Limits, Qos
+from slurmwrap.model.node import Node, Partition
+from slurmwrap.model.topology import Switch, Topology
+from slurmwrap.node_hooks import epilog_slurmctld
+from slurmwrap.node_hooks import job as hook_job
+from slurmwrap.sbatch.options import SBATCH, Release
+from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.slurm.assoc_mgr_parser import parse_limits
+from slurmwrap.slurm.scontrol_parser import parse_config, parse_nodes, parse_partitions, release_of
+from slurmwrap.slurm.squeue_parser import parse_jobs
+from slurmwrap.slurm.topology_parser import parse_topology
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 RELEASES = sorted(path.parent.parent.name for path in DATA.glob("*/lab/version.txt"))

@@ -9,13 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.cluster.node import Partition, Reservation
-from slurmwrap.slurm.parse import (
-    max_switch_wait_s,
-    parse_nodes,
-    parse_partitions,
-    parse_reservations,
-)
+from slurmwrap.model.node import Partition, Reservation
+from slurmwrap.slurm.scontrol_parser import max_switch_wait_s, parse_nodes, parse_partitions, parse_reservations
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 HOUR = 3600

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.node import Node, Partition
-from slurmwrap.slurm.parse import parse_config, parse_nodes, parse_partitions
+from slurmwrap.model.node import Node, Partition
+from slurmwrap.slurm.scontrol_parser import parse_config, parse_nodes, parse_partitions
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 RELEASES = ["22.05", "24.11", "26.05"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurmwrap.cluster.node import Node
-from slurmwrap.cluster.topology import Domain, Switch, Topology
-from slurmwrap.slurm.racks import SiteRacks
+from slurmwrap.model.node import Node
+from slurmwrap.model.topology import Domain, Switch, Topology
+from slurmwrap.slurm.site_topology import SiteRacks
 
 NODES = (Node(name="n0", state="IDLE", features=("rack7",)), Node(name="n1", state="IDLE", features=("rack8",)))
 TREE = Topology(switches=(Switch(name="ib0", level=0, nodes=("n0", "n1")),), source="tree")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.edges import SbatchCall
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.slurm.actions import argv_of
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.protocols import SbatchCall
+from slurmwrap.slurm.action_commands import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
 PATIENT_S = allow(30)  # for a program that answers

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.node import Partition, Reservation
-from slurmwrap.cluster.topology import Block, Domain, Switch, Topology
 from slurmwrap.errors import SlurmUnreachable
+from slurmwrap.model.node import Partition, Reservation
+from slurmwrap.model.topology import Block, Domain, Switch, Topology
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.racks import SiteRacks
+from slurmwrap.slurm.site_topology import SiteRacks
 
 NODES = "NodeName=n0 ActiveFeatures=rack1 State=IDLE"
 TREE = "SwitchName=ib0 Level=0 Nodes=n0"

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.cluster.job import JobRecord
-from slurmwrap.slurm.jobs import (
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.slurm.scontrol_parser import parse_duration
+from slurmwrap.slurm.squeue_parser import (
     JOB_FIELDS,
     exclude_format,
     job_format,
@@ -18,7 +19,6 @@ from slurmwrap.slurm.jobs import (
     parse_time,
     resolve_output,
 )
-from slurmwrap.slurm.parse import parse_duration
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 SEP = "\x1f0123456789abcdef\x1f"

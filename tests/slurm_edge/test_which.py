@@ -1,4 +1,4 @@
-"""slurm/which.py: Slurm's own sbatch is found where gsub stands in its place, and no loop is possible."""
+"""slurm/find_sbatch.py: Slurm's own sbatch is found where gsub stands in its place, and no loop is possible."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.slurm.which import slurms_own, started_with
+from slurmwrap.slurm.find_sbatch import slurms_own, started_with
 
 
 def _program(folder: Path, text: bytes) -> str:
@@ -28,7 +28,7 @@ def _environ(*folders: Path, **more: str) -> dict[str, str]:
 
 def test_a_script_that_leads_to_gsub_is_passed_over(tmp_path: Path) -> None:
     _program(tmp_path / "a", b'#!/bin/sh\nexec gsub "$@"\n')
-    _program(tmp_path / "b", f"#!{sys.executable}\nfrom slurmwrap.cli.gsub import main\n".encode())
+    _program(tmp_path / "b", f"#!{sys.executable}\nfrom slurmwrap.gsub.gsub_main import main\n".encode())
     own = _program(tmp_path / "c", b"\x7fELF gsub")
     environ = _environ(tmp_path / "none", tmp_path / "a", tmp_path / "b", tmp_path / "c")
     assert slurms_own(environ) == own
@@ -54,7 +54,7 @@ def test_a_wrapper_that_comes_back_by_way_of_a_shell_is_known_too(tmp_path: Path
     wrapper = _program(tmp_path / "site", b'#!/bin/sh\n/opt/other "$@"\n')
     own = _program(tmp_path / "bin", b"\x7fELF")
     environ = _environ(tmp_path / "site", tmp_path / "bin")
-    look = "import os; from slurmwrap.slurm.which import slurms_own; print(slurms_own(os.environ))"
+    look = "import os; from slurmwrap.slurm.find_sbatch import slurms_own; print(slurms_own(os.environ))"
     inner, outer = '"$0" -c "$1"; true', '/bin/sh -c "$2" "$0" "$1"; true'  # not the last command: no shell execs it
     call = ["/bin/sh", "-c", outer, sys.executable, look, inner]
     for named in ({}, {"GSUB_SBATCH": wrapper}):
@@ -64,7 +64,7 @@ def test_a_wrapper_that_comes_back_by_way_of_a_shell_is_known_too(tmp_path: Path
 
 
 def test_a_name_that_leads_back_to_gsub_is_passed_over(tmp_path: Path) -> None:
-    link = _program(tmp_path / "a", f"#!{sys.executable}\nfrom slurmwrap.cli.gsub import main\n".encode())
+    link = _program(tmp_path / "a", f"#!{sys.executable}\nfrom slurmwrap.gsub.gsub_main import main\n".encode())
     own = _program(tmp_path / "b", b"\x7fELF")
     assert slurms_own(_environ(tmp_path / "a", tmp_path / "b", GSUB_SBATCH=link)) == own
 

@@ -1,4 +1,4 @@
-"""store/aside.py: files replaced at once."""
+"""store/atomic_write.py: files replaced at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.store.aside import put, replace
+from slurmwrap.store.atomic_write import put, replace
 
 
 def test_a_file_is_written_aside_and_keeps_no_leftover(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.store.beside import BesideOutput
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.store.why_file import BesideOutput
 
 DIAGNOSIS = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="gpu.oom_torch")
 BESIDE = BesideOutput(lambda record, actions: f"job {record.address} with {len(actions)} actions \udcff\n")

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.diagnosis.evidence import Attempt
 from slurmwrap.errors import StoreError
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.decision import Ruled
-from slurmwrap.store import care
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.store import db_maintenance
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION
 
@@ -41,12 +41,12 @@ def jobs(path: Path) -> list[int]:
 def test_a_copy_holds_everything_is_one_private_file_and_is_told_of(path: Path, tmp_path: Path) -> None:
     heard: list[float] = []
     copy = tmp_path / "copy.db"
-    assert care.backup(path, copy, tell=heard.append) == copy.stat().st_size
+    assert db_maintenance.backup(path, copy, tell=heard.append) == copy.stat().st_size
     assert jobs(copy) == list(range(300))
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert heard[-1] == 1.0
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith((".", "copy"))) == ["copy.db"]
-    assert care.check(copy).faults == ()
+    assert db_maintenance.check(copy).faults == ()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root may not do")
@@ -57,10 +57,10 @@ def test_root_copies_nothing_to_where_another_user_could_replace_it(path: Path, 
         os.chown(folder, uid, uid)
         folder.chmod(mode)
         with pytest.raises(StoreError, match="root writes no copy into"):
-            care.backup(path, folder / "copy.db")
+            db_maintenance.backup(path, folder / "copy.db")
         assert list(folder.iterdir()) == []
     shared.chmod(0o1777)
-    care.backup(path, shared / "copy.db")
+    db_maintenance.backup(path, shared / "copy.db")
     assert [one.name for one in shared.iterdir()] == ["copy.db"]
 
 
@@ -88,7 +88,7 @@ def test_a_copy_is_of_one_moment_while_others_write(path: Path, tmp_path: Path) 
     wait_until(begun.is_set, "the other writes")
     try:
         for number in range(5):
-            care.backup(path, tmp_path / f"copy-{number}.db")
+            db_maintenance.backup(path, tmp_path / f"copy-{number}.db")
     finally:
         over.set()
         writer.join()
@@ -103,20 +103,20 @@ def test_a_file_that_is_there_is_not_replaced_unless_asked(path: Path, tmp_path:
     copy = tmp_path / "copy.db"
     copy.write_text("mine")
     with pytest.raises(StoreError, match="is there already") as caught:
-        care.backup(path, copy)
+        db_maintenance.backup(path, copy)
     assert "--force" in caught.value.hint
     assert copy.read_text() == "mine"
-    care.backup(path, copy, force=True)
+    db_maintenance.backup(path, copy, force=True)
     assert jobs(copy) == list(range(300))
 
 
 def test_nothing_is_left_where_a_copy_cannot_be_made(path: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be used: No such file"):
-        care.backup(path, tmp_path / "missing" / "copy.db")
+        db_maintenance.backup(path, tmp_path / "missing" / "copy.db")
     broken = tmp_path / "broken.db"
     broken.write_bytes(path.read_bytes()[:30_000] + b"\xa5" * 60_000)
     with pytest.raises(StoreError, match=r"damaged|not sound"):
-        care.backup(broken, tmp_path / "copy.db")
+        db_maintenance.backup(broken, tmp_path / "copy.db")
     assert sorted(p.name for p in tmp_path.iterdir() if "copy" in p.name) == []
 
 
@@ -126,7 +126,7 @@ def test_a_damaged_page_is_a_fault_that_is_told_and_nothing_is_read_further(path
     half = len(content) // size // 2 * size
     broken.write_bytes(content[:half] + b"\xa5" * size + content[half + size :])
     broken.chmod(0o600)
-    found = care.check(broken)
+    found = db_maintenance.check(broken)
     assert found.faults and all(fault.startswith("damaged: ") for fault in found.faults)
     assert (found.tables, found.pruned, found.first_run) == ((), (), None)
 
@@ -135,13 +135,13 @@ def test_only_the_newest_copies_of_this_database_are_kept(tmp_path: Path) -> Non
     names = ["site-20261119-030000.db", "site-20261120-030000.db", "site-20261121-030000.db"]
     for name in (*names, "site.db", "user-20261119-030000.db", "notes.txt"):
         (tmp_path / name).touch()
-    assert care.rotate(tmp_path, "site", 2) == (tmp_path / names[0],)
+    assert db_maintenance.rotate(tmp_path, "site", 2) == (tmp_path / names[0],)
     left = {"site-20261120-030000.db", "site-20261121-030000.db", "site.db", "user-20261119-030000.db", "notes.txt"}
     assert {p.name for p in tmp_path.iterdir()} == left
 
 
 def test_a_sound_file_is_described(path: Path) -> None:
-    found = care.check(path)
+    found = db_maintenance.check(path)
     assert (found.version, found.newest_version, found.journal_mode) == (VERSION, VERSION, "wal")
     assert (found.first_run, found.last_run, found.faults, found.notes, found.pruned) == (20.0, 20.0, (), (), ())
     sizes = {table.name: table.rows for table in found.tables}
@@ -160,7 +160,7 @@ def test_what_is_wrong_is_said(path: Path) -> None:
         connection.execute("PRAGMA user_version = 5")
         connection.commit()
     path.chmod(0o644)
-    assert care.check(path).faults == (
+    assert db_maintenance.check(path).faults == (
         "1 rows of actions point to a run that is not there",
         f"its schema is 5, this slurmwrap's {VERSION}: run 'slurmwrap db migrate'",
         f"others may open it (mode 0644), and it holds users' log lines: chmod 600 {path}",
@@ -174,7 +174,7 @@ def test_an_index_that_does_not_fit_its_table_is_found(path: Path) -> None:
             "UPDATE sqlite_master SET sql = replace(sql, 'end_time', 'start_time') WHERE name = 'attempts_by_end'"
         )
         connection.commit()
-    faults = care.check(path).faults
+    faults = db_maintenance.check(path).faults
     assert faults
     assert all("attempts_by_end" in fault for fault in faults)
-    assert care.check(path, thorough=False).faults == ()
+    assert db_maintenance.check(path, thorough=False).faults == ()

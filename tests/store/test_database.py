@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.action import SlurmAction, Verb
-from slurmwrap.diagnosis.collected import SetAside
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.edges import Store
 from slurmwrap.errors import StoreError
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.prerun.finding import Finding, Severity
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay, StrikeRecord
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.decision import RetryDecision, Ruled, Strike
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.retry_decision import RetryDecision, Ruled, Strike
+from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.model.spool_entry import SetAside
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.protocols import Store
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
 from slurmwrap.store.schema import ATTEMPTS, TABLES, to_row
@@ -716,7 +716,7 @@ def test_two_that_make_the_file_at_once_end_up_in_the_same(path: Path) -> None:
     code = """
 import sys
 from slurmwrap.store.database import Database
-from slurmwrap.profiling.profile import ResourceProfile
+from slurmwrap.model.resource_profile import ResourceProfile
 sys.stdin.readline()
 with Database.open(sys.argv[1]) as database:
     database.save_profile(ResourceProfile(key=sys.argv[2]))

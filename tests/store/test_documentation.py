@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.store.database import Database
-from slurmwrap.store.describe import described, markdown
 from slurmwrap.store.schema import TABLES
+from slurmwrap.store.schema_docs import described, markdown
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "database.md").read_text(encoding="utf-8")
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
@@ -23,7 +23,7 @@ def empty(tmp_path: Path) -> Path:
 
 
 def test_the_tables_are_as_the_schema_has_them() -> None:
-    """To mend it: replace what is between the marks by slurmwrap.store.describe.markdown()."""
+    """To mend it: replace what is between the marks by slurmwrap.store.schema_docs.markdown()."""
     made = re.search(r"<!-- begin: made of the schema [^\n]*-->\n\n(.*)\n<!-- end -->", PAGE, re.DOTALL)
     assert made is not None
     assert made[1] == markdown()

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from synthetic_year import fill
 
-from slurmwrap.cli.found import sums_of
-from slurmwrap.diagnosis.evidence import Attempt
-from slurmwrap.report.jobs import JobRow, row_of
-from slurmwrap.report.story import never_ran, stopped_jobs
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.record import submitted_id
-from slurmwrap.retry.submission import Submission
-from slurmwrap.retry.wanted import Wanted, matches
-from slurmwrap.store import find
+from slurmwrap.cli.run_queries import sums_of
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.run_filter import Wanted, matches
+from slurmwrap.policy.run_from_slurm import submitted_id
+from slurmwrap.report.job_report.timeline import never_ran, stopped_jobs
+from slurmwrap.report.job_rows import JobRow, row_of
+from slurmwrap.store import queries
 from slurmwrap.store.database import Database
-from slurmwrap.store.standing import standings
+from slurmwrap.store.job_summary import standings
 
 UNTIL = 1_795_000_000.0
 DAY = 86400.0
@@ -66,9 +66,9 @@ CASES = {
 def test_sql_and_the_predicate_agree(path: Path, real: list[AttemptRecord], wanted: Wanted) -> None:
     expected = {run.attempt: run for run in real if matches(wanted, run)}
     with Database.open(path, readonly=True) as database:
-        found = find.runs(database, wanted, limit=None)
-        sums = find.sums(database, wanted)
-        jobs = find.jobs(database, wanted, limit=None)
+        found = queries.runs(database, wanted, limit=None)
+        sums = queries.sums(database, wanted)
+        jobs = queries.jobs(database, wanted, limit=None)
     assert len(found) == len(expected)
     assert {run.attempt: run for run in found} == expected
     told = sums_of(found)
@@ -80,7 +80,7 @@ def test_sql_and_the_predicate_agree(path: Path, real: list[AttemptRecord], want
 
 def test_the_cases_find_something_and_not_everything(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
-        counts = {name: len(find.runs(database, wanted, limit=None)) for name, wanted in CASES.items()}
+        counts = {name: len(queries.runs(database, wanted, limit=None)) for name, wanted in CASES.items()}
     assert counts["none"] == 0
     assert all(
         0 < count < counts["all"] for name, count in counts.items() if name not in ("all", "none", "a partition")
@@ -89,9 +89,9 @@ def test_the_cases_find_something_and_not_everything(path: Path) -> None:
 
 def test_the_newest_come_first_by_their_end_or_their_beginning(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
-        every = find.runs(database, Wanted(), limit=None)
-        some = find.runs(database, Wanted(), limit=10)
-        jobs = find.jobs(database, Wanted(), limit=5)
+        every = queries.runs(database, Wanted(), limit=None)
+        some = queries.runs(database, Wanted(), limit=10)
+        jobs = queries.jobs(database, Wanted(), limit=5)
     moments = [run.end_time or run.start_time or run.attempt.submit_time for run in every]
     assert moments == sorted(moments, reverse=True)
     assert any(run.end_time is None for run in every)
@@ -101,30 +101,30 @@ def test_the_newest_come_first_by_their_end_or_their_beginning(path: Path) -> No
 
 def test_one_job_is_found_by_its_key(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
-        run = find.runs(database, Wanted(failed=True), limit=1)[0]
-        assert run in find.attempts_of_id(database, run.attempt.job_id)
-        assert find.attempts_of_id(database, 10**12) == ()
-        assert find.clusters(database) == (run.attempt.cluster,)
-        assert find.uids_of(database, run.user) == (run.uid,)
+        run = queries.runs(database, Wanted(failed=True), limit=1)[0]
+        assert run in queries.attempts_of_id(database, run.attempt.job_id)
+        assert queries.attempts_of_id(database, 10**12) == ()
+        assert queries.clusters(database) == (run.attempt.cluster,)
+        assert queries.uids_of(database, run.user) == (run.uid,)
 
 
 def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> None:
     """At a site they have millions of rows."""
     with Database.open(path, readonly=True) as database:
-        run = find.runs(database, Wanted(failed=True), limit=1)[0]
+        run = queries.runs(database, Wanted(failed=True), limit=1)[0]
         asked: list[str] = []
-        connection = database._tables.conn
+        connection = database.connection
         connection.set_trace_callback(asked.append)
         database.attempts_of(run.address)
         database.attempts_of(f"{run.attempt.job_id}_3")
-        find.attempts_of_id(database, run.attempt.job_id)
+        queries.attempts_of_id(database, run.attempt.job_id)
         database.submissions_of(run.attempt.job_id)
         database.preruns_of(run.attempt.job_id)
         database.actions(run.attempt)
         database.delays(job_id=run.attempt.job_id)
         database.resets(run.attempt.job_id)
-        find.runs(database, Wanted(since=UNTIL - DAY), limit=10)
-        find.jobs(database, Wanted(since=UNTIL - DAY, failed=True), limit=10)
+        queries.runs(database, Wanted(since=UNTIL - DAY), limit=10)
+        queries.jobs(database, Wanted(since=UNTIL - DAY, failed=True), limit=10)
         connection.set_trace_callback(None)
         plans = [row[3] for sql in asked for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
     assert len(plans) > 20
@@ -135,7 +135,7 @@ def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> 
 @pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
 def test_a_row_of_many_jobs_at_once_is_that_of_each_alone(path: Path, wanted: Wanted) -> None:
     with Database.open(path, readonly=True) as database:
-        keys = find.jobs(database, wanted, limit=None)
+        keys = queries.jobs(database, wanted, limit=None)
         rows = [row_of(one.runs, one.to_do, one.submission) for one in standings(database, keys)]
         alone = [by_its_key(database, key) for key in keys]
     assert rows == alone
@@ -154,8 +154,8 @@ def test_what_waits_is_what_has_no_run(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "site.db"
     copy.write_bytes(path.read_bytes())
     with Database.open(copy) as database:
-        assert find.waiting(database, since=0.0, until=None, users=(), limit=None) == ()
-        ended = find.runs(database, Wanted(failed=True), limit=1)[0]
+        assert queries.waiting(database, since=0.0, until=None, users=(), limit=None) == ()
+        ended = queries.runs(database, Wanted(failed=True), limit=1)[0]
         cluster = ended.attempt.cluster
         for job_id, user, at in ((900_001, "ada", UNTIL - 9), (900_002, "bob", UNTIL - DAY), (900_003, "ada", UNTIL)):
             database.save_submission(Submission(cluster=cluster, job_id=job_id, uid=1, user=user, at=at, name="x"))
@@ -174,7 +174,7 @@ def test_what_waits_is_what_has_no_run(path: Path, tmp_path: Path) -> None:
             since: float = UNTIL - DAY, until: float | None = None, user: str = "", limit: int = 9
         ) -> list[int]:
             users = (user,) if user else ()
-            found = find.waiting(database, since=since, until=until, users=users, limit=limit)
+            found = queries.waiting(database, since=since, until=until, users=users, limit=limit)
             return [one.job_id for one in found]
 
         assert waiting() == [elsewhere.job_id, 900_001, 900_002]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import allow, wait_until
 
-from slurmwrap.store import inflight
-from slurmwrap.store.inflight import Flight, Flights, Guest
+from slurmwrap.store import prerun_registry
+from slurmwrap.store.prerun_registry import Flight, Flights, Guest
 
 
 def trial(state: Path, name: str) -> str:
@@ -29,7 +29,7 @@ def guest(job_id: int) -> Guest:
 def test_the_first_claims_a_group_and_the_second_finds_it(tmp_path: Path) -> None:
     flights, first, second = Flights(tmp_path), trial(tmp_path, "a"), trial(tmp_path, "b")
     assert [flights.claim("g", first), flights.claim("g", second)] == [True, False]
-    inflight.submitted(first, 77)
+    prerun_registry.submitted(first, 77)
     found = flights.of("g")
     assert found == Flight(directory=Path(first), job_id=77, since=Path(first).stat().st_mtime)
     flights.drop("g", second)
@@ -41,18 +41,18 @@ def test_the_first_claims_a_group_and_the_second_finds_it(tmp_path: Path) -> Non
 def test_guests_are_heard_until_the_door_is_shut(tmp_path: Path) -> None:
     flights, host = Flights(tmp_path), Path(trial(tmp_path, "a"))
     flights.claim("g", str(host))
-    assert [inflight.attach(host, guest(9)), inflight.attach(host, guest(10))] == [True, True]
-    assert inflight.guests(host) == (guest(9), guest(10))
-    assert inflight.close(host) == (guest(9), guest(10))
-    assert inflight.attach(host, guest(11)) is False
-    inflight.take(host, guest(9))
-    assert inflight.close(host) == (guest(10),)
+    assert [prerun_registry.attach(host, guest(9)), prerun_registry.attach(host, guest(10))] == [True, True]
+    assert prerun_registry.guests(host) == (guest(9), guest(10))
+    assert prerun_registry.close(host) == (guest(9), guest(10))
+    assert prerun_registry.attach(host, guest(11)) is False
+    prerun_registry.take(host, guest(9))
+    assert prerun_registry.close(host) == (guest(10),)
 
 
 def test_a_pre_run_that_speaks_for_one_job_alone_takes_no_guests(tmp_path: Path) -> None:
     host = Path(trial(tmp_path, "a"))
-    assert inflight.attach(host, guest(9)) is False
-    assert inflight.close(host) == ()
+    assert prerun_registry.attach(host, guest(9)) is False
+    assert prerun_registry.close(host) == ()
 
 
 def test_a_pointer_to_a_directory_that_is_gone_is_a_dead_pre_run(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_pointer_to_a_directory_that_is_gone_is_a_dead_pre_run(tmp_path: Path)
 ATTACHER = """\
 import sys
 from pathlib import Path
-from slurmwrap.store import inflight
+from slurmwrap.store import prerun_registry as inflight
 host, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 sys.stdin.readline()
 for job in range(first, first + count):
@@ -93,8 +93,8 @@ def test_no_guest_is_lost_when_the_door_shuts_while_many_processes_attach(tmp_pa
         assert one.stdin
         one.stdin.write("\n")
         one.stdin.flush()
-    wait_until(lambda: len(inflight.guests(host)) >= 30, "30 guests attach", pause=0.001)
-    heard = {one.job_id for one in inflight.close(host)}
+    wait_until(lambda: len(prerun_registry.guests(host)) >= 30, "30 guests attach", pause=0.001)
+    heard = {one.job_id for one in prerun_registry.close(host)}
     believed = {int(word) for one in attachers for word in one.communicate()[0].split()}
     assert heard == believed
     assert len(heard) >= 30
@@ -105,24 +105,24 @@ def test_one_who_was_killed_at_the_door_is_waited_for_no_longer_than_that(
 ) -> None:
     host = Path(trial(tmp_path, "a"))
     Flights(tmp_path).claim("g", str(host))
-    inflight.attach(host, inflight.Guest(job_id=7, release_at="now", trial_dir="/t"))
-    (host / inflight.WAITING / ".8").write_text("now\n/t\n")  # its rename never comes
-    monkeypatch.setattr(inflight, "DOOR_S", 0.05)
-    assert [one.job_id for one in inflight.close(host)] == [7]
+    prerun_registry.attach(host, prerun_registry.Guest(job_id=7, release_at="now", trial_dir="/t"))
+    (host / prerun_registry.WAITING / ".8").write_text("now\n/t\n")  # its rename never comes
+    monkeypatch.setattr(prerun_registry, "DOOR_S", 0.05)
+    assert [one.job_id for one in prerun_registry.close(host)] == [7]
 
 
 def test_who_is_at_the_door_when_it_shuts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflight, "DOOR_S", allow(60))
+    monkeypatch.setattr(prerun_registry, "DOOR_S", allow(60))
     host = Path(trial(tmp_path, "a"))
     Flights(tmp_path).claim("g", str(host))
-    inflight.attach(host, inflight.Guest(job_id=7, release_at="now", trial_dir="/t"))
-    entering = (host / inflight.WAITING / ".9").open("w")
+    prerun_registry.attach(host, prerun_registry.Guest(job_id=7, release_at="now", trial_dir="/t"))
+    entering = (host / prerun_registry.WAITING / ".9").open("w")
     entering.write("now\n/t\n")
     entering.close()
-    handle = os.open(host / inflight.WAITING, os.O_RDONLY)  # as the kernel holds it in the middle of a rename
+    handle = os.open(host / prerun_registry.WAITING, os.O_RDONLY)  # as the kernel holds it in the middle of a rename
     enters = threading.Timer(0.1, lambda: os.rename(".9", "9", src_dir_fd=handle, dst_dir_fd=handle))
     enters.start()
-    heard = [one.job_id for one in inflight.close(host)]
+    heard = [one.job_id for one in prerun_registry.close(host)]
     enters.join()
     os.close(handle)
     assert heard == [7, 9]
@@ -131,7 +131,7 @@ def test_who_is_at_the_door_when_it_shuts_is_waited_for(tmp_path: Path, monkeypa
 CLAIMER = """\
 import sys
 from pathlib import Path
-from slurmwrap.store.inflight import Flights
+from slurmwrap.store.prerun_registry import Flights
 sys.stdin.readline()
 print(Flights(Path(sys.argv[1])).claim("g", sys.argv[2]))
 """

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
 from slurmwrap.errors import StoreError
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.history import Exposure
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.policy.node_history import Exposure
 from slurmwrap.store import schema
-from slurmwrap.store.care import check
 from slurmwrap.store.database import Database
+from slurmwrap.store.db_maintenance import check
 from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
 
 RECORD = AttemptRecord(

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from fakes import START
 
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.decision import Strike
-from slurmwrap.retry.history import CLEARED, Exposure, GpuFault, NodeFailure, Removal, Repair
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.retry_decision import Strike
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.policy.node_history import CLEARED, Exposure, GpuFault, NodeFailure, Removal, Repair
 from slurmwrap.store.database import Database
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=7"

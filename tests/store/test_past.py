@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.diagnosis.observation import Context, Observation
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.submission import Submission
-from slurmwrap.store.leave import write_plain
-from slurmwrap.store.past import told_ends
-from slurmwrap.store.plain import to_plain
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.submission import Submission
 from slurmwrap.store.published import FilePublisher
-from slurmwrap.store.userstate import UserState
+from slurmwrap.store.sealed_diagnoses import told_ends
+from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.spool_writer import write_plain
+from slurmwrap.store.user_state_files import UserState
 
 UID = 1001
 

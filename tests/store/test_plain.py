@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.job.request import Change
-from slurmwrap.placement.plan import Level, PlacementPlan
-from slurmwrap.prerun.finding import Finding, Severity
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.sbatch.request import Change
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.serialize import to_plain
 
 
 class Colour(Enum):
@@ -197,7 +197,6 @@ def test_any_json_gives_a_record_or_a_value_error(plain: dict[str, Any]) -> None
 
 
 def test_reading_records_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, slurmwrap.store.plain; print([m for m in ('sqlite_utils','typer','jinja2') if m in sys.modules])"
-    )
+    code = "import sys, slurmwrap.store.serialize; print([m for m in ('sqlite_utils', 'typer', 'jinja2')"
+    code += " if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

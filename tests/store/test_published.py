@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cluster.node import NodeHealth
-from slurmwrap.diagnosis.evidence import Attempt, Diagnosis
-from slurmwrap.edges import Published, Publisher
 from slurmwrap.errors import StoreError
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import ActionRecord, AttemptRecord
-from slurmwrap.retry.blocked import BlockedInput
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.node import NodeHealth
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.protocols import Published, Publisher
 from slurmwrap.store.published import KEEP_S, FilePublisher, read_published, read_why, told
 
 PUBLISHED = Published(

@@ -1,4 +1,4 @@
-"""store/reports.py: the half of the database that users report."""
+"""store/user_report_tables.py: the half of the database that users report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from fakes import job
 from test_reconcile import submission
 
-from slurmwrap.retry.record import record_of
+from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.store.database import Database
 
 

@@ -14,20 +14,20 @@ import pytest
 from synthetic_year import fill
 from waiting import allow, wait_until
 
-from slurmwrap.cluster.action import SlurmAction, Verb
 from slurmwrap.config import Nodes, Retention
-from slurmwrap.diagnosis.collected import SetAside
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.job.measurement import Measurement
-from slurmwrap.retry.attempt import AttemptRecord, QueueDelay
-from slurmwrap.retry.decision import Ruled
-from slurmwrap.retry.lemon import scores
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.run import AttemptRecord, QueueDelay
+from slurmwrap.model.spool_entry import SetAside
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.node_score import scores
 from slurmwrap.store import retention
-from slurmwrap.store.care import check
 from slurmwrap.store.database import Database
+from slurmwrap.store.db_maintenance import check
 
 DAY = 86_400.0
 NOW = 1_795_000_000.0

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from slurmwrap.diagnosis.collected import Collected, SetAside
-from slurmwrap.diagnosis.observation import Context, Observation
 from slurmwrap.errors import StoreError
 from slurmwrap.host import munge
-from slurmwrap.store import spool as spool_module
-from slurmwrap.store.leave import new_nonce, serialize, write_plain, write_sealed
-from slurmwrap.store.spool import PlainSpool, SealedSpool
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.store import spool_reader as spool_module
+from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
+from slurmwrap.store.spool_writer import new_nonce, serialize, write_plain, write_sealed
 
 USER = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="seals as two users")

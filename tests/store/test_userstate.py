@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.evidence import Attempt, Citation, Diagnosis
 from slurmwrap.errors import StoreError
-from slurmwrap.prerun.verdict import Outcome, Verdict
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.retry.attempt import AttemptRecord, PrerunRecord
-from slurmwrap.retry.blocked import BlockedInput
-from slurmwrap.retry.past_failure import PastFailure
-from slurmwrap.retry.submission import Submission
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.past_failure import PastFailure
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.store.database import Database
-from slurmwrap.store.plain import to_plain
-from slurmwrap.store.userstate import UserState
+from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.user_state_files import UserState
 
 PASS = PrerunRecord(
     cluster="lab",
@@ -177,7 +177,7 @@ def test_reading_loads_no_sqlite_utils(state: UserState) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from slurmwrap.store.userstate import UserState
+from slurmwrap.store.user_state_files import UserState
 from slurmwrap.store.published import read_published
 before = "sqlite3" in sys.modules
 UserState(Path({str(state.directory)!r})).passed("f1")

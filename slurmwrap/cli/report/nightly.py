@@ -16,15 +16,15 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
 from html.parser import HTMLParser
 from pathlib import Path
 
 from slurmwrap.config import Config
 from slurmwrap.errors import UsageError
-from slurmwrap.report.record import NightReport
-from slurmwrap.store.aside import put
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.report.night_report import NightReport
+from slurmwrap.store.atomic_write import put
 
 MARK, COVERED = "last", "covered"
 NIGHT_S, LONGEST_S = 86_400.0, 2 * 86_400.0
@@ -94,7 +94,7 @@ def _day(moment: float, zone: tzinfo | None) -> date:
 
 def nightly(report: NightReport, config: Config, zone: tzinfo | None, now: float) -> Path:
     """Writes, prunes, mails, leaves the mark; returns the page. StoreError or UsageError names what did not work."""
-    from slurmwrap.cli.report import output
+    from slurmwrap.cli.report import report_output
     from slurmwrap.report.headline import page_of
 
     page = page_of(report, zone)
@@ -102,17 +102,17 @@ def nightly(report: NightReport, config: Config, zone: tzinfo | None, now: float
     try:
         _made(folder, config)
         for kind in ("json", "text", "html"):
-            put(folder / f"{page.day}{output.ENDINGS[kind]}", output.rendered(report, kind, zone), FILES)
+            put(folder / f"{page.day}{report_output.ENDINGS[kind]}", report_output.rendered(report, kind, zone), FILES)
         put(folder / "latest.html", max(_pages(folder)).read_bytes(), FILES)
         prune(folder, page.day, config.report.keep_d)
         put(folder / "index.html", _index(folder, page.whose), FILES)
-        to = output.addresses(config.report.to)
+        to = report_output.addresses(config.report.to)
         if to:
-            output.send(report, page, to, config)
+            report_output.send(report, page, to, config)
         put(folder / COVERED, f"{report.since!r} {report.until!r}\n", 0o644)
         put(folder / MARK, f"{now:.0f}\n", 0o644)
     except OSError as error:
-        raise output.failed("the night report could not be written:", error) from error
+        raise report_output.failed("the night report could not be written:", error) from error
     return folder / f"{page.day}.html"
 
 
@@ -140,7 +140,7 @@ def prune(folder: Path, today: str, keep_d: int) -> None:
 
 
 def _index(folder: Path, whose: str) -> str:
-    from slurmwrap.report.html import index
+    from slurmwrap.report.report_html import index
 
     return index(sorted(_nights(folder), key=lambda night: night.day, reverse=True), whose)
 

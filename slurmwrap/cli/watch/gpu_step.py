@@ -20,10 +20,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import slurmwrap.observe
-from slurmwrap.cluster.hostlist import names_in
-from slurmwrap.host.child import Child
-from slurmwrap.slurm.parse import parse_gres_used
+import slurmwrap.node_hooks
+from slurmwrap.host.spawn import Child
+from slurmwrap.model.hostlist import names_in
+from slurmwrap.slurm.scontrol_parser import parse_gres_used
 
 CREATED_S = 25  # until Slurm gives up to make the step
 NAME = "slurmwrap-watch"
@@ -32,7 +32,7 @@ _CAP = 1 << 16  # bytes that are kept of an unfinished line, and of stderr
 _KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH")
 _OWN = ("HOME", "USER", "LOGNAME", "TMPDIR")
 _PYTHONS = ("/usr/bin/python3", "/usr/libexec/platform-python", "python3")
-_PROGRAM = Path(slurmwrap.observe.__file__).with_name("gpu_use.py")
+_PROGRAM = Path(slurmwrap.node_hooks.__file__).with_name("gpu_use.py")
 _REFUSED = "Invalid generic resource"  # ESLURM_INVALID_GRES
 _NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
 

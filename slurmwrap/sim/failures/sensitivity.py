@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from slurmwrap.config import Config
-from slurmwrap.placement.claim import Server
-from slurmwrap.sim.failures.record import Interval
-from slurmwrap.sim.failures.settings import FailureSettings
-from slurmwrap.sim.failures.study import MOST_JOBS, study
-from slurmwrap.sim.job import SimJob
+from slurmwrap.placement.demand import Server
+from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.failure_study import MOST_JOBS, study
+from slurmwrap.sim.failures.study_result import Interval
+from slurmwrap.sim.sim_job import SimJob
 
 Progress = Callable[[int, int], None]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slurmwrap.placement.claim import Claim, Grant, Server
+from slurmwrap.placement.demand import Claim, Grant, Server
 
 # (jobs, highest priority first; servers as they are now) -> one grant per job, in the same order. A grant without
 # `servers` did not fit (the authors' mechanisms and opt name a server once per GPU, production's once per node);

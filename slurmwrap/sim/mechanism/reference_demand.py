@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from slurmwrap.placement.claim import Claim, Server, SpeedPoint
-from slurmwrap.placement.speeds import speed_at
+from slurmwrap.placement.demand import Claim, Server, SpeedPoint
+from slurmwrap.placement.throughput import speed_at
 from slurmwrap.sim.mechanism.reference_seats import Amount, share_of
 
 

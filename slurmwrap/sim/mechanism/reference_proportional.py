@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmwrap.placement.claim import Claim, Grant, Server
-from slurmwrap.placement.room import rooms_of
+from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.free_capacity import rooms_of
 from slurmwrap.sim.mechanism.reference_seats import granted, seat, share_of
 
 

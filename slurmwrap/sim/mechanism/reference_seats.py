@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurmwrap.placement.claim import Claim, Grant, Server
-from slurmwrap.placement.room import ROUNDING, Room
+from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.free_capacity import ROUNDING, Room
 
 Seats = tuple[tuple[Room, int], ...]  # servers with how many of the job's GPUs; (): no place
 

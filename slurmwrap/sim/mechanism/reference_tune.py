@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmwrap.placement.claim import Claim, Grant, Server
-from slurmwrap.placement.room import ROUNDING, Room, rooms_of
+from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.free_capacity import ROUNDING, Room, rooms_of
 from slurmwrap.sim.mechanism.reference_demand import best_of
 from slurmwrap.sim.mechanism.reference_seats import Amount, Seats, emptiest_last, granted, seat, share_of, take
 

@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.queue.policy import Active
+from slurmwrap.sim.queue.queue_policy import Active
 
 THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: upper limits of the first queue and of the second, as in the authors' code
 _SOON = 1e-6  # GPU-seconds: so near to a threshold is over it

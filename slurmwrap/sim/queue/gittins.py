@@ -11,7 +11,7 @@ import numpy as np
 
 from slurmwrap.sim.arrays import Floats, Ints
 from slurmwrap.sim.queue.attained import Queues
-from slurmwrap.sim.queue.policy import Active
+from slurmwrap.sim.queue.queue_policy import Active
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from slurmwrap.sim.arrays import Floats, Ints
-from slurmwrap.sim.queue.policy import Active
+from slurmwrap.sim.queue.queue_policy import Active
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Runs PySlurm in a process of its own: requests and answers are JSON, one line each, until standard input ends.
 
-Started as a file by link.py, with what PySlurm needs alone on its path; nothing of slurmwrap is imported. An answer is
-{"ok": ...}; {"refused": Slurm's words, "errno": N} where Slurm said no; {"unfit": why} where PySlurm never asked it.
-"said": what libslurm printed meanwhile.
+Started as a file by worker_client.py, with what PySlurm needs alone on its path; nothing of slurmwrap is imported. An
+answer is {"ok": ...}; {"refused": Slurm's words, "errno": N} where Slurm said no; {"unfit": why} where PySlurm never
+asked it. "said": what libslurm printed meanwhile.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurmwrap.lab.bringup import up
-from slurmwrap.lab.layout import Layout, exports
-from slurmwrap.lab.spec import LabSpec
+from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_spec import LabSpec
 from slurmwrap.lab.teardown import down
-from slurmwrap.slurm.jobs import exclude_format, job_format
+from slurmwrap.slurm.squeue_parser import exclude_format, job_format
 
 ROOT = Path("/var/tmp/capture")
 HOOKS = ROOT / "captured"  # an environment per hook run

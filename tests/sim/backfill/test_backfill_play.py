@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.claim import Server
-from slurmwrap.sim.backfill import World, play
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.placement.demand import Server
+from slurmwrap.sim.engines import World, play
 from slurmwrap.sim.outcome import Outcome
-from slurmwrap.sim.queue.registry import policy_of
+from slurmwrap.sim.queue.policy_registry import policy_of
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
 TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)

@@ -8,14 +8,14 @@ from functools import partial
 
 import pytest
 
+from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.claim import Claim, Grant, Server, Settings, SpeedPoint
-from slurmwrap.profiling.profile import ResourceProfile
-from slurmwrap.sim.backfill import World, play
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.placement.demand import Claim, Grant, Server, Settings, SpeedPoint
+from slurmwrap.sim.engines import World, play
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
 SHARE = 10 * 1024  # MiB of a GPU

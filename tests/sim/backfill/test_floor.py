@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmwrap.sim.backfill.ask import Ask, ask_of
-from slurmwrap.sim.backfill.floor import Floor, Seats, floor_of
-from slurmwrap.sim.cluster import servers_of
+from slurmwrap.sim.engines.free_resources import Floor, Seats, floor_of
+from slurmwrap.sim.engines.sim_request import Ask, ask_of
+from slurmwrap.sim.sim_cluster import servers_of
 
 
 def floor(*free: tuple[int, int], per_leaf: int | None = None) -> Floor:

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.sim.backfill.ask import ask_of
-from slurmwrap.sim.backfill.line import line_of
-from slurmwrap.sim.backfill.waiting import Waiting
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.queue.policy import Active
-from slurmwrap.sim.queue.registry import POLICIES, policy_of
+from slurmwrap.sim.engines.pending_queue import line_of
+from slurmwrap.sim.engines.pending_sim_job import Waiting
+from slurmwrap.sim.engines.sim_request import ask_of
+from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
+from slurmwrap.sim.queue.queue_policy import Active
+from slurmwrap.sim.sim_job import SimJob
 
 
 def waits(job: SimJob) -> Waiting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmwrap.sim.failures.chance import Purpose, uniform, uniforms
+from slurmwrap.sim.failures.named_random import Purpose, uniform, uniforms
 
 
 def test_the_same_name_gives_the_same_number_and_another_one_another() -> None:

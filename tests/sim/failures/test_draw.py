@@ -10,10 +10,10 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from slurmwrap.sim.failures.draw import FailingJob, again_s, draw, inject, kill_chances, shown_alone
-from slurmwrap.sim.failures.rates import FAILING_JOBS, JOBS, PHILLY, demand_class
-from slurmwrap.sim.failures.settings import FailureSettings
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures.draw_failures import FailingJob, again_s, draw, inject, kill_chances, shown_alone
+from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.published_rates import FAILING_JOBS, JOBS, PHILLY, demand_class
+from slurmwrap.sim.sim_job import SimJob
 
 DEFAULT = FailureSettings()
 Trace = Callable[..., list[SimJob]]

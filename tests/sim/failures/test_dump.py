@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.sim.cluster import servers_of
 from slurmwrap.sim.failures import FailureSettings, study_of_dump
-from slurmwrap.sim.failures.draw import FailingJob
-from slurmwrap.sim.failures.dump import draw_dump
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures.draw_failures import FailingJob
+from slurmwrap.sim.failures.dump_failures import draw_dump
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
 DEFAULT = FailureSettings()

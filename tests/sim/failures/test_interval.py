@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmwrap.sim.failures.interval import foreseen, interval, paired, ratio, resampled
-from slurmwrap.sim.failures.record import Interval
+from slurmwrap.sim.failures.student_t import foreseen, interval, paired, ratio, resampled
+from slurmwrap.sim.failures.study_result import Interval
 
 
 def test_students_interval_of_a_textbook_sample() -> None:

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.config import Config
-from slurmwrap.placement import avoid as production_avoid
-from slurmwrap.prerun import reasons
-from slurmwrap.retry import ledger, policy, strikes
-from slurmwrap.retry.attempt import AttemptRecord
-from slurmwrap.retry.strikes import Fleet, strikes_of
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.failures import draw, judging, watch
-from slurmwrap.sim.failures.judging import FailedRun, acting, diagnosis_of, judge, record_of
-from slurmwrap.sim.failures.watch import nodes_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.placement import excluded_nodes as production_avoid
+from slurmwrap.policy import decide, retry_budget, strikes
+from slurmwrap.policy.strikes import Fleet, strikes_of
+from slurmwrap.prerun.verdict import single_gpu_messages
+from slurmwrap.sim.failures import draw_failures, sim_judge, sim_node_history
+from slurmwrap.sim.failures.sim_judge import FailedRun, acting, diagnosis_of, judge, record_of
+from slurmwrap.sim.failures.sim_node_history import nodes_of
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 ACT = acting(Config())
 FLEET = Fleet(nodes=nodes_of(servers_of(20, gpus=8, cpus=24, mem_gb=500)))
@@ -37,12 +37,12 @@ def again_and_again(run: FailedRun, times: int) -> list[tuple[str, bool]]:
 
 
 def test_the_functions_are_productions_own() -> None:
-    assert judging.decide is policy.decide
-    assert judging.ledger_of is ledger.ledger_of
-    assert watch.strikes_of is strikes.strikes_of
-    assert watch.health is strikes.health
-    assert watch.avoid is production_avoid.avoid
-    assert draw.ELSEWHERE is reasons.ELSEWHERE
+    assert sim_judge.decide is decide.decide
+    assert sim_judge.ledger_of is retry_budget.ledger_of
+    assert sim_node_history.strikes_of is strikes.strikes_of
+    assert sim_node_history.health is strikes.health
+    assert sim_node_history.avoid is production_avoid.avoid
+    assert draw_failures.ELSEWHERE is single_gpu_messages.ELSEWHERE
 
 
 def test_a_transient_failure_is_retried_until_its_budget_is_spent() -> None:

@@ -7,10 +7,10 @@ from statistics import fmean
 
 import pytest
 
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.failures.nodes import Hardware, draw_nodes, fails_after, hardware_of, nodes_wanted, struck
-from slurmwrap.sim.failures.settings import FailureSettings
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.node_failures import Hardware, draw_nodes, fails_after, hardware_of, nodes_wanted, struck
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 DEFAULT = FailureSettings()
 SERVERS = servers_of(1000, gpus=8, cpus=24, mem_gb=500)

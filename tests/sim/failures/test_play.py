@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.config import Config
-from slurmwrap.sim.failures.account import Account
-from slurmwrap.sim.failures.arms import Arm, arms_of
-from slurmwrap.sim.failures.draw import FailingJob
-from slurmwrap.sim.failures.nodes import Hardware
-from slurmwrap.sim.failures.play import play
-from slurmwrap.sim.failures.telling import mistaken_for
-from slurmwrap.sim.failures.world import World
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures.draw_failures import FailingJob
+from slurmwrap.sim.failures.gpu_time_account import Account
+from slurmwrap.sim.failures.node_failures import Hardware
+from slurmwrap.sim.failures.observed_failure import mistaken_for
+from slurmwrap.sim.failures.play_failures import play
+from slurmwrap.sim.failures.study_arms import Arm, arms_of
+from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.sim_job import SimJob
 
 Trace = Callable[..., list[SimJob]]
 Made = Callable[..., World]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.diagnosis.taxonomy import FAILURES
-from slurmwrap.sim.failures.rates import (
+from slurmwrap.sim.failures.published_rates import (
     CLASSIFIED,
     FAILING_JOBS,
     PHILLY,

@@ -10,10 +10,10 @@ import pytest
 
 from slurmwrap.config import Config
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.cluster import servers_of
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, study
-from slurmwrap.sim.failures.study import middle
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures.failure_study import middle
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 Trace = Callable[..., list[SimJob]]
 SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)

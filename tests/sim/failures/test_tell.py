@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 import pytest
 
 from slurmwrap.config import Config
-from slurmwrap.sim.cluster import servers_of
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, Interval, study, study_of_dump
-from slurmwrap.sim.failures.assumed import assumptions
+from slurmwrap.sim.failures.assumptions import assumptions
 from slurmwrap.sim.failures.sensitivity import sensitivity, variants
-from slurmwrap.sim.failures.tell import bars, markdown, sensitivity_markdown, table
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures.study_output import bars, markdown, sensitivity_markdown, table
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
 JOBS = [SimJob(number=at, job="", submit_s=600.0 * at, work_s=3600.0, gpus=(1, 8)[at % 2]) for at in range(300)]

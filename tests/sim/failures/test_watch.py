@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurmwrap.config import Config
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.failures.judging import FailedRun, acting, diagnosis_of, record_of
-from slurmwrap.sim.failures.watch import Watch, nodes_of
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures.sim_judge import FailedRun, acting, diagnosis_of, record_of
+from slurmwrap.sim.failures.sim_node_history import Watch, nodes_of
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
 
 DAY_S = 86_400.0
 NODES = nodes_of(servers_of(20, gpus=8, cpus=24, mem_gb=500))

@@ -8,8 +8,8 @@ from allocate_cases import points, servers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.claim import Claim, Server
-from slurmwrap.sim.mechanism.opt import opt, options_of
+from slurmwrap.placement.demand import Claim, Server
+from slurmwrap.sim.mechanism.optimal import opt, options_of
 from slurmwrap.sim.mechanism.reference_tune import reference_tune
 
 SPEEDS = (

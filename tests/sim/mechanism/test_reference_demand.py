@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from allocate_cases import points, server
 
-from slurmwrap.placement.claim import Claim
+from slurmwrap.placement.demand import Claim
 from slurmwrap.sim.mechanism.reference_demand import best_of
 from slurmwrap.sim.mechanism.reference_seats import Amount
 

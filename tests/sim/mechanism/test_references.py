@@ -9,7 +9,7 @@ from hypothesis import given as given_any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.claim import Claim, Grant
+from slurmwrap.placement.demand import Claim, Grant
 from slurmwrap.sim.mechanism.reference_greedy import reference_greedy
 from slurmwrap.sim.mechanism.reference_proportional import reference_proportional
 from slurmwrap.sim.mechanism.reference_tune import reference_tune

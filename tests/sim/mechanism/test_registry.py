@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 import slurmwrap
-from slurmwrap.placement import lone
-from slurmwrap.placement.claim import ROUNDS, Settings
-from slurmwrap.reconcile import tune as reconciler
-from slurmwrap.sim.backfill import tuner
-from slurmwrap.sim.cluster import servers_of
+from slurmwrap.placement import single_job_tuning
+from slurmwrap.placement.demand import ROUNDS, Settings
+from slurmwrap.reconcile import tune_pending as reconciler
+from slurmwrap.sim.engines import sim_tuner
 from slurmwrap.sim.mechanism.mechanism import Habits
-from slurmwrap.sim.mechanism.registry import CRITICAL, MECHANISMS, habits_of, mechanism_of
+from slurmwrap.sim.mechanism.mechanism_registry import CRITICAL, MECHANISMS, habits_of, mechanism_of
+from slurmwrap.sim.sim_cluster import servers_of
 
 
 @pytest.mark.parametrize(("leases", "settings"), [(True, ROUNDS), (False, Settings())], ids=["rounds", "slurm"])
 def test_graded_is_the_very_function_that_gsub_and_the_reconciler_call(leases: bool, settings: Settings) -> None:
     graded = mechanism_of("graded", leases=leases)
     assert isinstance(graded, partial)
-    assert graded.func is lone.allocate is reconciler.allocate is tuner.allocate
+    assert graded.func is single_job_tuning.allocate is reconciler.allocate is sim_tuner.allocate
     assert graded.keywords == {"policy": "graded", "settings": settings}
 
 
@@ -29,10 +29,10 @@ def test_only_the_simulator_asks_for_leases_that_end() -> None:
     """Nothing else names the setting, so no configuration leads there: figures of rounds are not production's."""
     home = Path(slurmwrap.__file__).parent
     texts = {str(path.relative_to(home)): path.read_text(encoding="utf-8") for path in home.rglob("*.py")}
-    naming = {name for name, text in texts.items() if "leases_end" in text or ("ROUNDS" in text and "claim" in text)}
+    naming = {name for name, text in texts.items() if "leases_end" in text or ("ROUNDS" in text and "demand" in text)}
     assert naming == {
-        *(f"placement/{name}.py" for name in ("allocate", "claim", "graded")),
-        "sim/mechanism/registry.py",
+        *(f"placement/{name}.py" for name in ("allocate", "demand", "graded")),
+        "sim/mechanism/mechanism_registry.py",
     }
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmwrap.sim.queue.gittins import Gittins, index_of
-from slurmwrap.sim.queue.policy import Active
+from slurmwrap.sim.queue.queue_policy import Active
 
 Make = Callable[..., Active]
 PAST = np.array([40.0, 10.0, 20.0])

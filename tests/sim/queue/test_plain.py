@@ -10,8 +10,8 @@ import pytest
 
 from slurmwrap.sim.queue.attained import Las
 from slurmwrap.sim.queue.fifo import Fifo, FirstFit
-from slurmwrap.sim.queue.ftf import FinishTimeFairness
-from slurmwrap.sim.queue.policy import Active, Policy
+from slurmwrap.sim.queue.finish_time_fairness import FinishTimeFairness
+from slurmwrap.sim.queue.queue_policy import Active, Policy
 from slurmwrap.sim.queue.shortest import Smallest, Srsf, Srtf
 
 Make = Callable[..., Active]

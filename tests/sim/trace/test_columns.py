@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.load import Load
-from slurmwrap.sim.trace.read import parse
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import parse
+from slurmwrap.sim.trace.trace_load import Load
 
 HEAD = "submit_s,duration_s,gpus,cpus,mem_gb,user,status,model"
 NEEDED = "needed are submit_s, duration_s, gpus; used, where they are there, cpus, mem_gb, user, status, model"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cli.whatif.command import whatif
-from slurmwrap.sim.trace.sacct import COMMAND
+from slurmwrap.cli.whatif.whatif_command import whatif
+from slurmwrap.sim.trace.sacct_dump import COMMAND
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "traces.md"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.cluster import servers_of
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.read import check_fits, open_load, parse
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import check_fits, open_load, parse
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 TABLE = b"submit_s,duration_s,gpus,user\n0,60,4,ana\n"

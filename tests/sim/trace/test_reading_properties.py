@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.load import Actual, Load
-from slurmwrap.sim.trace.read import open_load, parse
-from slurmwrap.sim.trace.sacct import FIELDS
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import open_load, parse
+from slurmwrap.sim.trace.sacct_dump import FIELDS
+from slurmwrap.sim.trace.trace_load import Actual, Load
 
 CAPTURE = (
     (Path(__file__).resolve().parents[2] / "data" / "sacct" / "22.05-lab.psv").read_text(encoding="utf-8").split("\n")

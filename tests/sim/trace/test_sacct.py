@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.dump import READ, Head, Row
-from slurmwrap.sim.trace.load import Actual, Load
-from slurmwrap.sim.trace.read import open_load, parse
-from slurmwrap.sim.trace.runs import Reader
-from slurmwrap.sim.trace.sacct import COMMAND, FIELDS
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import open_load, parse
+from slurmwrap.sim.trace.sacct_dump import COMMAND, FIELDS
+from slurmwrap.sim.trace.sacct_rows import READ, Head, Row
+from slurmwrap.sim.trace.sacct_run import Reader
+from slurmwrap.sim.trace.trace_load import Actual, Load
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "sacct"
 TRES = "billing=8,cpu=8,gres/gpu=4,mem=64G,node=1"

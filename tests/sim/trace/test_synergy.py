@@ -8,9 +8,9 @@ from hashlib import sha256
 
 import pytest
 
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.models import ITERATION_S, TASKS
-from slurmwrap.sim.trace.synergy import generate
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.synergy_models import ITERATION_S, TASKS
+from slurmwrap.sim.trace.synergy_loads import generate
 
 Split = Mapping[str, float] | Sequence[float]
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.sim.failures.record import Interval
-from slurmwrap.sim.job import SimJob
+from slurmwrap.sim.failures.study_result import Interval
 from slurmwrap.sim.outcome import Outcome
-from slurmwrap.sim.whatif.measures import (
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.whatif.arm_measures import (  # fmt: skip
     GRID_S,
     Span,
     arm_of,
@@ -19,9 +19,9 @@ from slurmwrap.sim.whatif.measures import (
     queueing_change,
     trust_of,
     within,
-)  # fmt: skip
-from slurmwrap.sim.whatif.record import Fit, Locality, Spread
-from slurmwrap.sim.whatif.shape import server
+)
+from slurmwrap.sim.whatif.cluster_shape import server
+from slurmwrap.sim.whatif.whatif_study import Fit, Locality, Spread
 
 SERVERS = tuple(server(f"n{number}", 8, 64, 512_000) for number in range(4))
 

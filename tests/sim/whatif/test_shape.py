@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.load import Actual, Load
-from slurmwrap.sim.trace.read import open_load
-from slurmwrap.sim.whatif.record import Kind, Shape
-from slurmwrap.sim.whatif.shape import server, site_of_dump, site_of_nodes
-from slurmwrap.slurm.parse import parse_nodes
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.trace_load import Actual, Load
+from slurmwrap.sim.whatif.cluster_shape import server, site_of_dump, site_of_nodes
+from slurmwrap.sim.whatif.whatif_study import Kind, Shape
+from slurmwrap.slurm.scontrol_parser import parse_nodes
 
 DATA = Path(__file__).parents[2] / "data" / "sacct"
 

@@ -10,16 +10,16 @@ from itertools import pairwise
 import pytest
 from whatif.month import month
 
-from slurmwrap.profiling.profile import ResourceProfile, SpeedPoint
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.load import Load
-from slurmwrap.sim.trace.read import parse
-from slurmwrap.sim.whatif.charts import Lines, busy_chart, delay_charts, jct_chart, locality_bars, saving_ranges
-from slurmwrap.sim.whatif.record import OURS, PLAIN, REAL, Study
-from slurmwrap.sim.whatif.shape import site_of_dump
-from slurmwrap.sim.whatif.study import Asked, study_of
-from slurmwrap.store.from_plain import from_plain
-from slurmwrap.store.plain import to_plain
+from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import parse
+from slurmwrap.sim.trace.trace_load import Load
+from slurmwrap.sim.whatif.cluster_shape import site_of_dump
+from slurmwrap.sim.whatif.make_study import Asked, study_of
+from slurmwrap.sim.whatif.whatif_charts import Lines, busy_chart, delay_charts, jct_chart, locality_bars, saving_ranges
+from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.serialize import to_plain
 
 
 @cache

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.load import Actual
-from slurmwrap.sim.whatif.record import Lost, UserLoss
-from slurmwrap.sim.whatif.waste import anonymous, waste_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.trace_load import Actual
+from slurmwrap.sim.whatif.wasted_gpu_hours import anonymous, waste_of
+from slurmwrap.sim.whatif.whatif_study import Lost, UserLoss
 
 
 def run(user: str, status: str, hours: float | None, gpus: int = 2) -> tuple[SimJob, Actual]:

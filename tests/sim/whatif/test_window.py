@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurmwrap.sim.job import SimJob
-from slurmwrap.sim.trace.load import Actual, Load
-from slurmwrap.sim.whatif.window import begin_of, counted, end_of, enter
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.trace_load import Actual, Load
+from slurmwrap.sim.whatif.study_window import begin_of, counted, end_of, enter
 
 
 def load_of(*times: tuple[float, float, float | None]) -> Load:

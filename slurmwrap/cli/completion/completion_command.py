@@ -1,0 +1,145 @@
+"""slurmwrap completion: prints or installs the script that completes gsub and slurmwrap in bash, zsh or fish."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slurmwrap.cli.completion.completion_tables import gsub_offers, slurmwrap_commands
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.resources import shipped
+from slurmwrap.store.atomic_write import replace
+
+MARK = "Made by: slurmwrap completion"  # by it our own file is known when it is to be replaced
+
+
+class Shell(StrEnum):
+    """The shells that can be taught."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a user's own completions lie, which file serves which command, and what else he has to do."""
+
+    directory: Path
+    names: Mapping[str, str]  # command → file name
+    then: str
+
+
+def completion(
+    ctx: typer.Context,
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+    install: Annotated[bool, typer.Option("--install", help="Put it where your shell looks, in your home.")] = False,
+    sbatch: Annotated[
+        bool, typer.Option("--sbatch", help="Complete sbatch in the same way, where it is gsub by another name.")
+    ] = False,
+) -> None:
+    """Complete options, partitions, nodes, jobs … of gsub on TAB.
+
+    \b
+    Examples:  source <(slurmwrap completion bash)
+               slurmwrap completion fish --install
+    For everybody: docs/completion.md tells where the files go.
+    """
+    text = script(shell, ctx.find_root().command, sbatch=sbatch)
+    if not install:
+        typer.echo(text, nl=False)
+        return
+    place = place_of(shell, os.environ)
+    for path in put(place, text, sbatch=sbatch):
+        typer.echo(f"Written: {path}")
+    typer.echo(place.then)
+
+
+def script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
+    """The whole script. `root`: slurmwrap's command tree."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(  # noqa: S701 - no HTML; every text goes through the shell's own filter
+        loader=FileSystemLoader(shipped("templates") / "completion"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        comment_start_string="<#--",  # {# is the shells' own
+        comment_end_string="--#>",
+    )
+    environment.filters |= {"sh": _sh, "zsh": _zsh, "fish": _fish}
+    return environment.get_template(f"{shell.value}.j2").render(
+        mark=f"{MARK} {shell.value}{' --sbatch' if sbatch else ''}",
+        offers=gsub_offers(),
+        commands=slurmwrap_commands(root),
+        gsubs=["gsub", "sbatch"] if sbatch else ["gsub"],
+    )
+
+
+def _sh(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"  # also where nothing needs it: zsh reads more into bare words
+
+
+def _zsh(text: str) -> str:
+    """Part of one spec of zsh's _arguments, where \\ : [ ] speak; the spec is quoted as a whole."""
+    return "".join(f"\\{c}" if c in "\\:[]" else c for c in text).replace("'", "'\\''")
+
+
+def _fish(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+# --- putting it in place ----------------------------------------------------------------------------------------------
+
+
+def place_of(shell: Shell, environ: Mapping[str, str]) -> Place:
+    """Where that shell looks for what a user adds himself."""
+    home = Path(environ.get("HOME") or Path.home())
+    data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    if shell is Shell.BASH:
+        return Place(
+            directory=data / "bash-completion/completions",
+            names={"gsub": "gsub", "slurmwrap": "slurmwrap", "sbatch": "sbatch"},
+            then="New shells have it where the package bash-completion is; elsewhere add to ~/.bashrc:\n"
+            "  source <(slurmwrap completion bash)",
+        )
+    if shell is Shell.ZSH:
+        directory = data / "zsh/site-functions"
+        return Place(
+            directory=directory,
+            names={"gsub": "_gsub"},
+            then="If it is not there yet, add to ~/.zshrc before the line with compinit:\n"
+            f"  fpath=({shlex.quote(str(directory))} $fpath)\n"
+            "and start a new shell (after an update of this file: rm -f ~/.zcompdump).",
+        )
+    return Place(
+        directory=config / "fish/completions",
+        names={"gsub": "gsub.fish", "slurmwrap": "slurmwrap.fish", "sbatch": "sbatch.fish"},
+        then="New shells have it.",
+    )
+
+
+def put(place: Place, text: str, *, sbatch: bool = False) -> list[Path]:
+    """Writes the files. SlurmwrapError, and nothing is written, where one is there that somebody else wrote."""
+    paths = [place.directory / name for command, name in place.names.items() if sbatch or command != "sbatch"]
+    for path in paths:
+        if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+            raise SlurmwrapError(
+                f"{path} is there and not ours", hint="move it away, or use the script without --install"
+            )
+    try:
+        place.directory.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            replace(path, text, 0o644)  # a shell that starts meanwhile reads one of the two
+    except OSError as error:
+        raise SlurmwrapError(f"cannot write {error.filename}: {error.strerror}") from error
+    return paths

@@ -1,0 +1,129 @@
+"""Check: what one look at the installation found. Look: one entry of the list. Records, and what they come to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+from slurmwrap.config import Config, user_state_dir
+from slurmwrap.errors import SlurmError
+from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.hostlist import fold
+from slurmwrap.model.node import Node, Snapshot
+from slurmwrap.slurm.adapter import Choice, choose
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.pyslurm.compatibility import commands_release
+from slurmwrap.store.user_state_files import DATABASE
+
+OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
+UNKNOWN = "unknown"  # it should have been looked at, and could not be
+_RANK = (OK, UNKNOWN, WARN, FAIL)
+YOU, SITE = "you", "site"  # whose sections: what this user needs, what the site's installation needs
+DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """`hint`: the way to mend it, or what works without it; "" where there is nothing to do."""
+
+    name: str
+    state: str  # OK | WARN | FAIL | UNKNOWN, or SKIP: it does not apply here
+    text: str
+    hint: str = ""
+    details: tuple[str, ...] = ()  # lines below the text: nodes folded, files by name
+    figures: Mapping[str, float] = field(default_factory=dict)  # for graphs of monitoring: "wal_mib" → 3.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One check. `about`: what it looks at; `mend`: how it is mended. Both are docs/doctor.md and --explain."""
+
+    name: str
+    section: str  # YOU | SITE
+    see: Callable[[Ground], Check]
+    about: str
+    mend: str
+    deadline_s: float = DEADLINE_S
+
+
+def worst(checks: Iterable[Check]) -> str:
+    """OK, UNKNOWN, WARN or FAIL; what was skipped does not count."""
+    return max((check.state for check in checks if check.state != SKIP), key=_RANK.index, default=OK)
+
+
+def folded(rows: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """(node, what is to be said) in Slurm's order → one line for all nodes of which the same is said."""
+    said: dict[str, list[str]] = {}
+    for node, text in rows:
+        said.setdefault(text, []).append(node)
+    return tuple(f"{fold(nodes)}: {text}" for text, nodes in said.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What is looked at. Slurm is asked once, however many checks want to know."""
+
+    config: Config
+    environ: Mapping[str, str]
+    uid: int
+    commands: SlurmCommands = field(repr=False)
+    now: float = field(default_factory=time.time)
+
+    def prime(self) -> None:
+        """Asks Slurm now, so that no check by itself has to."""
+        if isinstance(self.slurm, Mapping):
+            _ = self.snapshot
+
+    @cached_property
+    def slurm(self) -> Mapping[str, str] | SlurmError:
+        """`scontrol show config`, or why there is none."""
+        try:
+            return self.commands.config()
+        except SlurmError as error:
+            return error
+
+    @cached_property
+    def snapshot(self) -> Snapshot | SlurmError:
+        """Nodes, partitions and topology, or why there are none."""
+        if isinstance(self.slurm, SlurmError):
+            return self.slurm
+        try:
+            return self.commands.snapshot()
+        except SlurmError as error:
+            return error
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """() where Slurm does not answer."""
+        return self.snapshot.nodes if isinstance(self.snapshot, Snapshot) else ()
+
+    @cached_property
+    def release(self) -> str:
+        """Of Slurm's commands, "22.05.8"; "" unknown, as it is without a slurm.conf."""
+        return commands_release(self.environ)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The adapter that the reconciler would use here."""
+        return choose(self.config.slurm.adapter, self.commands, self.environ, timeout_s=self.config.slurm_timeout_s)
+
+    @property
+    def site_database(self) -> Path | None:
+        """None where no site is configured."""
+        return Path(self.config.site.state_dir) / "site.db" if self.config.site.state_dir else None
+
+    @property
+    def own_database(self) -> Path:
+        """This user's."""
+        return user_state_dir(self.environ) / DATABASE
+
+    def setting(self, key: str) -> str:
+        """Of slurm.conf as the controller has it; "" where it is not said or nobody answers."""
+        return self.slurm.get(key, "") if isinstance(self.slurm, Mapping) else ""
+
+    @property
+    def slurm_user(self) -> str:
+        """SlurmUser's name: as the site says, else as Slurm does; "" unknown."""
+        return self.config.site.slurm_user or self.setting("SlurmUser").partition("(")[0]

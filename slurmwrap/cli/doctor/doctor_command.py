@@ -1,0 +1,127 @@
+"""`slurmwrap doctor`: does everything work, and how is it fixed. Flags in, checks run, told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from slurmwrap.cli import terminal
+from slurmwrap.cli.doctor import doctor_output
+from slurmwrap.cli.doctor.check_records import DEADLINE_S, FAIL, OK, SKIP, UNKNOWN, WARN, Check, Ground, Look, worst
+from slurmwrap.cli.doctor.check_registry import LOOKS
+from slurmwrap.cli.doctor.run_checks import Progress, examine, hangs
+from slurmwrap.config import load
+from slurmwrap.console import Voice, columns
+from slurmwrap.errors import ConfigError, UsageError
+from slurmwrap.report.text_format import fit
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.site_topology import SiteRacks
+
+EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}  # Nagios', which most monitors take
+_SOON_S = 1.0  # a progress line for what takes longer
+
+_Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+_Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this check; may be repeated.")]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One line, as Nagios and Icinga take it.")]
+_Explain = Annotated[str, typer.Option("--explain", metavar="NAME", help="What a check looks at; 'all': every one.")]
+
+
+def doctor(as_json: _Json = False, only: _Only = None, quiet: _Quiet = False, explain: _Explain = "") -> None:
+    """Check that everything works that slurmwrap needs, and say how to fix what does not.
+
+    Run it as root or SlurmUser on the controller to have all of the site looked at. Nothing is
+    changed and nothing submitted; the probe of the spool is removed at once.
+
+    Exit codes, as monitors want them: 0 all is well, 1 a warning, 2 a failure, 3 unknown.
+
+    \b
+    Examples:
+      slurmwrap doctor
+      slurmwrap doctor --only spool --only reconciler
+      slurmwrap doctor --quiet                    for Nagios and Icinga
+      slurmwrap doctor --explain "hooks on nodes"
+      slurmwrap doctor --json | jq '.checks[] | select(.state == "fail")'
+    """
+    if explain:
+        looks = LOOKS if explain == "all" else _named([explain])
+        typer.echo("\n\n".join(doctor_output.explained(look) for look in looks))
+        return
+    looks = _named(only or [])
+    checks = _examined(looks, quiet or as_json)
+    if as_json:
+        typer.echo(doctor_output.as_json(checks, looks))
+    elif quiet:
+        typer.echo(doctor_output.one_line(checks))
+    else:
+        typer.echo(doctor_output.listed(checks, looks, terminal.painter(), _wide()))
+    sys.exit(code_of(checks))
+
+
+def _wide() -> int:
+    """As wide as the terminal, as far as lines stay readable; 80 where there is none."""
+    return min(120, shutil.get_terminal_size((80, 24)).columns)
+
+
+def code_of(checks: Sequence[Check]) -> int:
+    """For monitors. Where nothing could be looked at nobody knows."""
+    looked_at = [check for check in checks if check.state != SKIP]
+    return EXIT[worst(checks)] if looked_at else EXIT[UNKNOWN]
+
+
+def ground() -> Ground:
+    """This process's own. ConfigError where the configuration cannot be read: then nothing else can be trusted."""
+    config, environ = load(os.environ), dict(os.environ)
+    racks = SiteRacks(config.placement.topology_file, config.placement.topology_features)
+    commands = SlurmCommands(environ, timeout_s=config.slurm_timeout_s, network=racks)
+    return Ground(config=config, environ=environ, uid=os.geteuid(), commands=commands)
+
+
+def _examined(looks: Sequence[Look], silent: bool) -> tuple[Check, ...]:
+    if hung := hangs("configuration", lambda: load(os.environ), DEADLINE_S):
+        return (hung,)
+    try:
+        where = ground()
+    except ConfigError as error:
+        return (Check(name="configuration", state=FAIL, text=str(error), hint=error.hint or _CONFIG),)
+    voice = Voice.of_terminal("slurmwrap")
+    if not silent:
+        voice.redraw("asking slurmctld")
+    found = examine(where, looks, (lambda names: None) if silent else _progress(voice))
+    voice.progress_done()
+    return found
+
+
+_CONFIG = "`slurmwrap config check FILE` tells everything that is wrong with a file. Nothing else was looked at."
+
+
+def _progress(voice: Voice) -> Progress:
+    begun = time.monotonic()
+
+    def show(names: Sequence[str]) -> None:
+        seconds = time.monotonic() - begun
+        if seconds > _SOON_S:
+            voice.redraw(fit(f"{seconds:.0f} s: looking at {', '.join(names)}", columns()))
+
+    return show
+
+
+def _named(names: Sequence[str]) -> tuple[Look, ...]:
+    """All without a name. UsageError for one that no check has."""
+    plain = {_plain(look.name): look for look in LOOKS}
+    for name in names:
+        if _plain(name) not in plain:
+            known = ", ".join(look.name for look in LOOKS)
+            raise UsageError(f"there is no check '{name}'", hint=f"the checks are: {known}")
+    wanted = {_plain(name) for name in names}
+    return tuple(look for key, look in plain.items() if not names or key in wanted)
+
+
+def _plain(name: str) -> str:
+    """Names may be written without blanks: hooks-on-nodes."""
+    return name.lower().replace("-", " ").replace("_", " ")

@@ -1,0 +1,162 @@
+"""Checks of the nodes, by what the site's database has of them: do the hooks run, which, are clocks and drivers well.
+
+Nothing is asked of a node: what it sent, beside what Slurm says that ran there, tells all of this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, Check, Ground, folded
+from slurmwrap.cli.doctor.database_checks import out_of_sight
+from slurmwrap.cli.doctor.slurm_conf_checks import hooks_directory
+from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, checksum_of, hooks_of
+from slurmwrap.store.connection import connect_readonly, explained
+from slurmwrap.store.database import Database
+
+WINDOW_D = 7
+_ON_ITS_WAY_S = 60.0  # an Epilog may take its time, and the reconciler
+_JOBS = 20_000  # the newest, so that a year of them is not walked through
+_BEHIND_S = -2.0  # Slurm tells whole seconds, cut off
+_AHEAD_S = 30.0  # a Prolog may take so long
+_LEAST_RUNS = 3
+_NEARLY_S = 600.0  # MUNGE refuses credentials of clocks that are further apart, and the node is down by that
+
+
+def hooks(ground: Ground) -> Check:
+    """Nodes that ran jobs, and whose Epilog was not heard."""
+    path = _database(ground)
+    if isinstance(path, _Skipped):
+        return path.named("hooks on nodes")
+    if not ground.nodes:
+        return Check(name="hooks on nodes", state=SKIP, text="Slurm does not answer")
+    since = ground.now - WINDOW_D * 86400
+    names = [node.name for node in ground.nodes if node.state != "DOWN" and "NOT_RESPONDING" not in node.flags]
+    with Database.open(path, readonly=True) as store:
+        seen = store.hooks_seen(ground.setting("ClusterName"), since=since)
+    ran = set(_column(path, _RAN, {"since": since, "until": ground.now - _ON_ITS_WAY_S}))
+    directory = hooks_directory(ground)
+    expected = checksum_of(directory) if directory else ""
+    rows = [(one.node, _SAID[one.state]) for one in hooks_of(names, seen, expected) if _matters(one, ran, expected)]
+    heard = sum(1 for name in names if name in seen)
+    worked = len(ran.intersection(names))
+    text = f"heard of {heard} of the {len(names)} nodes that are up in {WINDOW_D} days; {worked} ran jobs"
+    if not rows:
+        return Check(name="hooks on nodes", state=OK, text=text)
+    hint = "`slurmwrap hooks check` compares a node's files; `failed` in its /run/slurmwrap holds the last failure."
+    silent = any(said == _SAID[SILENT] for _, said in rows)
+    return Check(name="hooks on nodes", state=FAIL if silent else WARN, text=text, hint=hint, details=folded(rows))
+
+
+_SAID = {
+    SILENT: f"ran jobs in the last {WINDOW_D} days, and no Epilog was heard",
+    OTHER: "other hooks than the controller's: `slurmwrap hooks install --nodes` brings them there",
+    UNSAID: "hooks of an older release, which do not say which they are",
+}
+
+
+def _matters(one: NodeHooks, ran: set[str], expected: str) -> bool:
+    """A silent node that ran nothing is well; without files here there is nothing to compare with."""
+    return one.node in ran if one.state == SILENT else bool(expected) and one.state in (OTHER, UNSAID)
+
+
+def clocks(ground: Ground) -> Check:
+    """A node's clock beside the controller's: a Prolog ends after its job began, and soon."""
+    path = _database(ground)
+    if isinstance(path, _Skipped):
+        return path.named("clocks of nodes")
+    rows = _rows(path, _DELAYS, {"since": ground.now - WINDOW_D * 86400, "jobs": _JOBS, "near": _NEARLY_S})
+    odd = [(row[0], said) for row in rows if (said := _skewed(float(row[1]), int(row[2])))]
+    if odd:
+        hint = "`chronyc tracking` on these nodes: MUNGE refuses credentials of clocks that are 5 minutes apart."
+        text = f"{len(odd)} of {len(rows)} nodes are out of step with slurmctld"
+        return Check(name="clocks of nodes", state=WARN, text=text, hint=hint, details=folded(_in_order(odd, ground)))
+    return Check(name="clocks of nodes", state=OK, text=f"{len(rows)} nodes heard, none out of step with slurmctld")
+
+
+def _skewed(least: float, runs: int) -> str:
+    """What is to be said of the shortest time from a job's start to its Prolog's end."""
+    if least < _BEHIND_S:
+        return f"at least {-least:.0f} s behind"
+    return f"up to {least:.0f} s ahead" if least > _AHEAD_S and runs >= _LEAST_RUNS else ""
+
+
+def drivers(ground: Ground) -> Check:
+    """What the newest Epilog with GPUs said of NVML on each node."""
+    path = _database(ground)
+    if isinstance(path, _Skipped):
+        return path.named("GPUs of nodes")
+    rows = _rows(path, _GPU_ERRORS, {"since": ground.now - WINDOW_D * 86400, "jobs": _JOBS})
+    odd = [(str(node), str(error)) for node, error, _ in rows if error]
+    if odd:
+        hint = "`nvidia-smi` on the node, and `driver.stuck` in its /run/slurmwrap; `slurmwrap nodes` has its history."
+        text = f"NVML could not tell the state of GPUs on {len(odd)} of {len(rows)} nodes"
+        return Check(name="GPUs of nodes", state=WARN, text=text, hint=hint, details=folded(_in_order(odd, ground)))
+    return Check(name="GPUs of nodes", state=OK, text=f"{len(rows)} nodes told the state of their GPUs")
+
+
+def set_aside(ground: Ground) -> Check:
+    """Records that were not believed, with the reasons."""
+    path = _database(ground)
+    if isinstance(path, _Skipped):
+        return path.named("set aside")
+    since = ground.now - WINDOW_D * 86400
+    with Database.open(path, readonly=True) as store:
+        rows = [row for row in store.set_aside_counts() if row["last_at"] >= since]
+    if not rows:
+        return Check(name="set aside", state=OK, text=f"no record was refused in {WINDOW_D} days")
+    told = tuple(f"{row['count']} of uid {row['uid']}: {row['reason']}" for row in rows[:10])
+    hint = "They are in `rejected` of the spool. A wrong address: munged's --origin must be the node's (docs/hooks.md)."
+    text = f"{sum(row['count'] for row in rows)} records were not believed"
+    return Check(name="set aside", state=WARN, text=text, hint=hint, details=told)
+
+
+class _Skipped(str):
+    """Why there is no database to look into."""
+
+    __slots__ = ()
+
+    def named(self, name: str) -> Check:
+        return Check(name=name, state=SKIP, text=str(self))
+
+
+def _database(ground: Ground) -> Path | _Skipped:
+    path = ground.site_database
+    if path is None:
+        return _Skipped("site.state_dir is not configured")
+    if not os.access(path, os.R_OK):
+        return _Skipped(out_of_sight(path))
+    return path
+
+
+def _rows(path: Path, sql: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    with explained(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def _column(path: Path, sql: str, values: dict[str, Any]) -> list[str]:
+    return [row[0] for row in _rows(path, sql, values)]
+
+
+def _in_order(rows: Iterable[tuple[str, str]], ground: Ground) -> list[tuple[str, str]]:
+    place = {node.name: at for at, node in enumerate(ground.nodes)}
+    return sorted(rows, key=lambda row: place.get(row[0], len(place)))
+
+
+_RAN = """SELECT DISTINCT node.value FROM attempts, json_each(attempts.nodes) AS node
+WHERE end_time BETWEEN :since AND :until AND start_time IS NOT NULL"""
+_NEWEST = "(SELECT max(job_id) - :jobs FROM observations)"
+# The plus: SQLite would look for the attempts by job_id > ..., 20,000 of them for each observation, instead of by =.
+_DELAYS = f"""SELECT o.node, min(o.at - a.start_time), count(*) FROM observations o
+JOIN attempts a ON a.cluster = o.cluster AND a.job_id = o.job_id
+WHERE o.context = 'prolog' AND o.at >= :since AND +o.job_id > {_NEWEST} AND abs(o.at - a.start_time) < :near
+GROUP BY o.node"""
+# SQLite takes the other columns from the row of the greatest `at`.
+_GPU_ERRORS = f"""SELECT node, json_extract(facts, '$.gpu_error'), max(at) FROM observations
+WHERE context = 'epilog' AND at >= :since AND job_id > {_NEWEST}
+AND (json_type(facts, '$.gpu') IS NOT NULL OR json_type(facts, '$.gpu_error') IS NOT NULL)
+GROUP BY node"""

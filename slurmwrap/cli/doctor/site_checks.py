@@ -1,0 +1,321 @@
+"""Checks of what the site installed: spool, published directory, reconciler, report, units, rules, mail."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+import shutil
+import smtplib
+import stat
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, Check, Ground
+from slurmwrap.cli.doctor.database_checks import out_of_sight
+from slurmwrap.cli.doctor.slurm_conf_checks import hooks_directory
+from slurmwrap.config import RULES
+from slurmwrap.errors import BadCredential, StoreError
+from slurmwrap.host import munge
+from slurmwrap.host.journal import Journal
+from slurmwrap.host.run_command import run
+from slurmwrap.install.service_watchdog import LATE_S, REPORT_S, last_beat, last_report
+from slurmwrap.install.systemd_units import ENABLED
+from slurmwrap.store.connection import connect_readonly, explained
+from slurmwrap.store.published import FILE
+
+_MODE = 0o1733
+_WAITING_S = 600.0  # an observation is collected within seconds
+_MAIL_S = 5.0
+_PLAN = "`slurmwrap hooks plan` says which directories there must be, whose and with which modes."
+
+
+def spool(ground: Ground) -> Check:
+    """Directory, owner, mode, and whether what is sealed and written there comes back whole."""
+    name = ground.config.site.spool
+    if not name:
+        return Check(name="spool", state=SKIP, text="site.spool is not configured: nothing arrives from nodes")
+    try:
+        found = Path(name).stat()
+    except OSError as error:
+        return Check(name="spool", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
+    if wrong := _wrong_spool(found, ground):
+        owner = ground.slurm_user or "SlurmUser"
+        return Check(
+            name="spool",
+            state=FAIL,
+            text=f"{name}: {wrong}",
+            hint=f"Run: chown {owner} {name}; chmod {_MODE:04o} {name}",
+        )
+    try:
+        _probe(Path(name), ground.config.site.munge_socket)
+    except (OSError, StoreError, BadCredential) as error:
+        hint = getattr(error, "hint", "Is its file system full or mounted read-only? `df` and `mount` tell.")
+        return Check(name="spool", state=FAIL, text=f"{name}: {error}", hint=hint)
+    return Check(name="spool", state=OK, text=f"{name}: a sealed record was written, read and removed")
+
+
+def _wrong_spool(found: os.stat_result, ground: Ground) -> str:
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        return "it is no directory"
+    if found.st_uid not in _believed(ground):
+        return f"it belongs to {_name_of(found.st_uid)}, who could remove everything in it"
+    if mode & 0o1033 != 0o1033:
+        return f"mode {mode:04o}, not {_MODE:04o}: {_missing(mode)}"
+    return f"mode {mode:04o}, not {_MODE:04o}: everybody can list what others sent" if mode & 0o044 else ""
+
+
+def _missing(mode: int) -> str:
+    if mode & 0o033 != 0o033:
+        return "nodes and users cannot write"
+    return "without the sticky bit everybody could remove what others sent"
+
+
+def _believed(ground: Ground) -> set[int]:
+    try:
+        return {0, pwd.getpwnam(ground.slurm_user).pw_uid}
+    except KeyError:
+        return {0}
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _probe(spool: Path, socket: str) -> None:
+    """Writes a sealed record aside, where the reconciler leaves it alone for an hour, reads it back and removes it."""
+    said = secrets.token_bytes(64)
+    aside = spool / f".doctor-{os.getpid()}-{secrets.token_hex(8)}"
+    descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "r+b") as stream:
+            stream.write(munge.encode(said, socket=socket))
+            stream.flush()
+            os.fsync(descriptor)
+            stream.seek(0)
+            if munge.decode(stream.read(), socket=socket).payload != said:
+                raise StoreError("what was read back is not what was written")
+    finally:
+        aside.unlink()
+
+
+def waiting(ground: Ground) -> Check:
+    """Whether the reconciler takes what arrives."""
+    name = ground.config.site.spool
+    if not name or not os.access(name, os.R_OK):
+        why = "only its owner can list it" if name else "site.spool is not configured"
+        return Check(name="spool queue", state=SKIP, text=why)
+    ages = list(_ages(name, ground.now))
+    old = [age for age in ages if age > _WAITING_S]
+    figures = {"spool_waiting": len(ages), "spool_oldest_s": round(max(ages, default=0.0))}
+    if old:
+        text = f"{len(old)} records wait for more than {_WAITING_S / 60:g} minutes, the oldest for {_age(max(old))}"
+        hint = "Does the reconciler run? `systemctl status slurmwrap-reconcile`, and its log says what it cannot do."
+        return Check(name="spool queue", state=WARN, text=text, hint=hint, figures=figures)
+    return Check(name="spool queue", state=OK, text=f"{len(ages)} records wait", figures=figures)
+
+
+def _ages(name: str, now: float) -> Iterator[float]:
+    """Seconds, of each record; the reconciler takes them meanwhile."""
+    with os.scandir(name) as entries:
+        for one in entries:
+            with suppress(FileNotFoundError):
+                if one.name.endswith(".obs"):
+                    yield now - one.stat(follow_symlinks=False).st_mtime
+
+
+def published(ground: Ground) -> Check:
+    """The directory that gsub and `why` read: everybody must be able to, and only SlurmUser to write."""
+    name = ground.config.site.published
+    if not name:
+        return Check(
+            name="published", state=SKIP, text="site.published is not configured: users see their own runs only"
+        )
+    try:
+        found = Path(name).stat()
+    except OSError as error:
+        return Check(name="published", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
+    mode, owner = stat.S_IMODE(found.st_mode), ground.slurm_user or "SlurmUser"
+    mend = f"Run: chown {owner} {name}; chmod 0755 {name}"
+    if found.st_uid not in _believed(ground) or mode & 0o022:
+        text = f"{name} can be written by others ({_name_of(found.st_uid)}, mode {mode:04o}): gsub believes none of it"
+        return Check(name="published", state=FAIL, text=text, hint=mend)
+    if mode & 0o055 != 0o055:
+        return Check(name="published", state=FAIL, text=f"{name}: mode {mode:04o}, users cannot read it", hint=mend)
+    return Check(name="published", state=OK, text=name)
+
+
+def reconciler(ground: Ground) -> Check:
+    """When it last passed, by its heartbeat; where that cannot be read, when it published."""
+    config = ground.config.site
+    if config.state_dir and (beat := last_beat(Path(config.state_dir))):
+        return _alive(ground.now - beat, "passed")
+    if not config.published:
+        return _by_its_lock(ground)
+    path = Path(config.published) / FILE
+    try:
+        return _alive(ground.now - path.stat().st_mtime, "published")
+    except OSError as error:
+        hint = "It publishes in its first pass: `systemctl start slurmwrap-reconcile`."
+        return Check(name="reconciler", state=FAIL, text=f"{path}: {error.strerror}", hint=hint)
+
+
+def _alive(age: float, did: str) -> Check:
+    figures = {"reconciler_age_s": round(age)}
+    if age < LATE_S:
+        return Check(name="reconciler", state=OK, text=f"it {did} {_age(age)} ago", figures=figures)
+    hint = "`systemctl status slurmwrap-reconcile` on the controller; `slurmwrap reconcile --once` says what is wrong."
+    return Check(name="reconciler", state=FAIL, text=f"it last {did} {_age(age)} ago", hint=hint, figures=figures)
+
+
+def _by_its_lock(ground: Ground) -> Check:
+    database = ground.site_database
+    if database is None or not database.parent.is_dir():
+        return Check(name="reconciler", state=SKIP, text="no site is configured on this host")
+    lock = database.with_suffix(".lock")
+    inode = lock.stat().st_ino if lock.exists() else -1
+    if any(line.split()[1:2] == ["FLOCK"] and f":{inode} " in line for line in _locks()):
+        return Check(name="reconciler", state=OK, text=f"it holds {lock}")
+    hint = "`systemctl start slurmwrap-reconcile` on the controller."
+    return Check(
+        name="reconciler", state=WARN, text="no reconciler runs now: no process holds the database's lock", hint=hint
+    )
+
+
+def _locks() -> list[str]:
+    try:
+        return Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return []
+
+
+def night_report(ground: Ground) -> Check:
+    """When the last one was made whole."""
+    config = ground.config
+    place = config.report.directory or (config.site.state_dir and f"{config.site.state_dir}/reports")
+    if not place:
+        return Check(name="night report", state=SKIP, text="no site is configured")
+    if not os.access(Path(place).parent, os.R_OK | os.X_OK):
+        return Check(name="night report", state=SKIP, text=out_of_sight(Path(place).parent))
+    age = ground.now - last_report(Path(place))
+    if age < REPORT_S:
+        return Check(name="night report", state=OK, text=f"the last one was made {_age(age)} ago, in {place}")
+    begun = _begun(ground)
+    if begun and ground.now - begun < REPORT_S:
+        return Check(name="night report", state=OK, text="none yet: the site's records began today")
+    hint = "`systemctl list-timers slurmwrap-report.timer`, then `journalctl -u slurmwrap-report`."
+    text = f"none was ever made in {place}" if age >= ground.now else f"the last one was made {_age(age)} ago"
+    return Check(name="night report", state=WARN, text=text, hint=hint)
+
+
+def _begun(ground: Ground) -> float:
+    """When the site's database was made; 0.0 where that cannot be read."""
+    try:
+        with explained(path := ground.site_database or Path()), closing(connect_readonly(path, busy_s=2.0)) as database:
+            return float(database.execute("SELECT min(at) FROM migrations").fetchone()[0] or 0.0)
+    except StoreError:
+        return 0.0
+
+
+def units(ground: Ground) -> Check:
+    """systemd's word on the reconciler and the report's timer, on the host that has the site's state."""
+    state = ground.config.site.state_dir
+    if not state or not Path(state).is_dir():
+        return Check(name="units", state=SKIP, text="they belong on the controller")
+    if not shutil.which("systemctl") or not Path("/run/systemd/system").is_dir():
+        return Check(name="units", state=SKIP, text="this host does not run systemd")
+    told = {unit: _systemd(unit) for unit in ENABLED}
+    wrong = [f"{unit}: {word}" for unit, word in told.items() if word != "active"]
+    if wrong:
+        hint = (
+            "`systemctl enable --now slurmwrap-reconcile.service slurmwrap-report.timer`; `hooks install` writes them."
+        )
+        return Check(name="units", state=FAIL, text=", ".join(wrong), hint=hint)
+    return Check(name="units", state=OK, text=", ".join(ENABLED))
+
+
+def _systemd(unit: str) -> str:
+    done = run(["systemctl", "is-active", unit], timeout_s=5.0)
+    return done.stdout.decode("utf-8", "replace").strip() or "systemd does not answer"
+
+
+def rules(ground: Ground) -> Check:
+    """Whether each rule that may act can act."""
+    acting = [rule for rule in RULES if ground.config.mode_of(rule) == "act"]
+    wrong = tuple(_helpless(ground, acting))
+    if wrong:
+        return Check(name="rules", state=WARN, text=f"{len(wrong)} things are in their way", details=wrong)
+    text = f"act: {', '.join(acting)}" if acting else "none acts; all record and advise"
+    return Check(name="rules", state=OK, text=text, details=_unasked(ground, acting))
+
+
+def _unasked(ground: Ground, acting: list[str]) -> tuple[str, ...]:
+    """The gate has two switches: the rule permits, the hooks' own decides whether a Prolog asks at all."""
+    settings = (hooks_directory(ground) or Path("/nonexistent")) / "hooks.json"
+    try:
+        gate = json.loads(settings.read_text(encoding="utf-8")).get("gate")
+    except (OSError, ValueError, AttributeError):
+        return ()
+    return (
+        ("gate: the hooks were built with the gate off, so no Prolog asks",)
+        if "gate" in acting and gate == "off"
+        else ()
+    )
+
+
+def _helpless(ground: Ground, acting: list[str]) -> Iterator[str]:
+    config, theirs = ground.config, ground.setting("SlurmUser").partition("(")[0]
+    ours = config.site.slurm_user
+    if ours and theirs and ours not in (theirs, "root"):
+        yield f"site.slurm_user is {ours}, and Slurm's SlurmUser is {theirs}: Slurm takes no orders from {ours}"
+    limited = {"limits", "qos", "safe", "all"} & set(ground.setting("AccountingStorageEnforce").split(","))
+    if limited and ours not in ("", "root") and {"resize", "tune"} & set(acting):
+        yield (
+            "resize and tune: limits are enforced, and only a reconciler that runs as root asks in the owner's name "
+            "(docs/hooks.md)"
+        )
+    if "gate" in acting and not config.site.published:
+        yield "gate: site.published is empty, so no node can read its permit"
+
+
+def log(ground: Ground) -> Check:
+    """Whether a journald listens where the log is to go to it."""
+    wanted = ground.config.log.to
+    if wanted == "stderr":
+        return Check(name="log", state=OK, text="to stderr")
+    there = Journal().is_there()
+    if wanted == "journal" and not there:
+        hint = 'log.to = "stderr", or start systemd-journald: until then it goes to stderr as text.'
+        return Check(name="log", state=WARN, text="log.to is journal, and no journald listens on this host", hint=hint)
+    text = "to journald with fields" if there else "no journald on this host: to stderr"
+    return Check(name="log", state=OK, text=text if wanted == "journal" or not there else f"{text}, as a service")
+
+
+def mail(ground: Ground) -> Check:
+    """Whether the server greets us. No mail is sent."""
+    server = ground.config.mail.server
+    if not server:
+        return Check(name="mail", state=SKIP, text="mail.server is not configured: none is sent")
+    host, _, port = server.rpartition(":") if ":" in server else (server, "", "25")
+    try:
+        with smtplib.SMTP(host, int(port), timeout=_MAIL_S) as connection:
+            connection.ehlo_or_helo_if_needed()
+            code, said = connection.noop()
+    except (OSError, ValueError, smtplib.SMTPException) as error:
+        hint = "See mail.server; `slurmwrap config show mail.server` says who set it."
+        return Check(name="mail", state=FAIL, text=f"{server}: {error}", hint=hint)
+    state = OK if code == 250 else WARN
+    return Check(name="mail", state=state, text=f"{server} answers: {code} {said.decode('utf-8', 'replace')}")
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

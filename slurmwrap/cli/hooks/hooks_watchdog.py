@@ -1,0 +1,49 @@
+"""`slurmwrap hooks watchdog`: looks, tells the journal, and mails when something changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.config import Config, load
+from slurmwrap.console import Voice
+from slurmwrap.errors import SlurmwrapError, UsageError
+from slurmwrap.fast_dataclasses import asdict
+from slurmwrap.host.journal import is_our_stderr
+from slurmwrap.host.mail import Mailer
+from slurmwrap.install.service_watchdog import Late, look, news, since
+from slurmwrap.reconcile import event_log
+
+
+def watch_over(now: float, voice: Voice) -> tuple[list[dict[str, Any]], str]:
+    """(what is late, the text for people). UsageError where no site is configured."""
+    config = load(os.environ)
+    if not config.site.state_dir:
+        raise UsageError("no site is configured", hint="The watchdog is the site's: it needs site.state_dir.")
+    state_dir = Path(config.site.state_dir)
+    reports = Path(config.report.directory) if config.report.directory else state_dir / "reports"
+    late = look(state_dir, reports, now, since=since(state_dir, now))
+    text = "\n".join(f"{one.text}\n  {one.hint}" for one in late) or "the reconciler and the night report are on time"
+    word = news(state_dir, late, now)
+    if is_our_stderr(os.environ):  # as a service: who filters the journal by priority must not miss it
+        event_log.Log.of(config, voice, os.environ).tell_all([event_log.late(one.what, one.text) for one in late])
+    if word:
+        _mail(config, "late" if word == "late" else "well again", _about(late, text), voice)
+    return [asdict(one) for one in late], text
+
+
+def _about(late: tuple[Late, ...], text: str) -> str:
+    host = os.uname().nodename
+    end = "Jobs run as ever; they are not diagnosed, retried or reported until this is mended." if late else ""
+    return f"slurmwrap's watchdog on {host}:\n\n{text}\n\n{end}".rstrip() + "\n"
+
+
+def _mail(config: Config, subject: str, text: str, voice: Voice) -> None:
+    addresses = tuple(address.strip() for address in config.report.to.split(",") if address.strip())
+    if not config.mail.server or not addresses:
+        return
+    try:
+        Mailer(server=config.mail.server, sender=config.mail.sender).send(addresses, f"slurmwrap: {subject}", text)
+    except SlurmwrapError as error:
+        voice.error(error)

@@ -1,0 +1,226 @@
+"""Turns profiles into the table of `profile list` and the page of `profile show`. Pure."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import PurePath
+
+from slurmwrap.model.cpu_curve import least_cpus
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.profiling import profile_bars
+from slurmwrap.profiling.memory_model import MemoryModel, needed_mib, speed_at, storage_needed
+from slurmwrap.profiling.merge_profiles import as_of
+from slurmwrap.profiling.profile_bars import Point
+from slurmwrap.report import text_format
+from slurmwrap.report.job_report.job_report_text import Paint, plain
+from slurmwrap.store.user_report_tables import ProfileUse
+
+_ORIGINS = {"import": "an imported file", "epilog": "runs that did not end well"}
+_SCRIPT = 24  # columns of a script's name
+HEAD = ("~profile", ">CPUs", ">MiB", ">steps/s", ">runs", ">sure", ">age", "from")
+
+
+def table(
+    profiles: Sequence[ResourceProfile],
+    now: float,
+    limit: int | None = None,
+    *,
+    uses: Mapping[str, ProfileUse] | None = None,
+    site: bool = False,
+    columns: int = text_format.WIDTH,
+) -> tuple[str, int]:
+    """CPUs and MiB are per GPU. Neighbours that differ in nothing but the digest of their key share a line.
+
+    At most `limit` lines, and how many profiles are left out. Where scripts are known (`uses`) they stand first.
+    """
+    if not profiles:
+        return "No profile is known.", 0
+    known = uses or {}
+    rows = [[name_of(one, site=site), *_cells(one, now, known.get(one.key))] for one in profiles]
+    groups = [[list(row) for row in group] for _, group in groupby(rows, key=_alike)]
+    shown = groups[:limit]
+    lines = [_folded(group) for group in shown]
+    if any(row[-1] for row in lines):
+        head = ("script", *HEAD[1:6], ">used", "~profile")
+        text = text_format.table(head, ([row[-1], *row[1:7], row[0]] for row in lines), indent=0, columns=columns)
+    else:
+        text = text_format.table(HEAD, (row[:-1] for row in lines), indent=0, columns=columns)
+    return text, sum(map(len, groups[len(shown) :]))
+
+
+def _short_path(path: str) -> str:
+    """What tells scripts apart: the name, and the directory where there is room."""
+    script = PurePath(path)
+    whole = f"{script.parent.name}/{script.name}" if script.parent.name else script.name
+    return text_format.fit_middle(whole if text_format.width(whole) <= _SCRIPT else script.name, _SCRIPT)
+
+
+def name_of(profile: ResourceProfile, *, site: bool = False) -> str:
+    """The key; in the site's database with its user's name instead of the uid."""
+    uid, colon, key = profile.key.partition(":")
+    if not site or not colon or not uid.isdecimal():
+        return profile.key
+    try:
+        return f"{pwd.getpwuid(int(uid)).pw_name}:{key}"
+    except (KeyError, OverflowError):
+        return profile.key
+
+
+def _cells(one: ResourceProfile, now: float, use: ProfileUse | None) -> list[str]:
+    cpus = "" if one.cpus_per_gpu is None else f"{one.cpus_per_gpu:.3g}"
+    return [
+        f">={cpus}" if cpus and one.cpu_bound else cpus,
+        "" if one.mem_mib_per_gpu is None else f"{one.mem_mib_per_gpu:,}",
+        "" if one.steps_per_s is None else f"{one.steps_per_s:.3g}",
+        f"{one.runs}+{one.preruns}",
+        f"{one.confidence:.2f}",
+        text_format.duration(max(0.0, now - (use.last_at if use else one.measured_at))),
+        one.source,
+        _short_path(use.script) if use else "",
+    ]
+
+
+def _alike(row: Sequence[str]) -> tuple[str, ...]:
+    return (row[0].rpartition("-")[0] or row[0], *row[1:])
+
+
+def _folded(rows: list[list[str]]) -> list[str]:
+    if len(rows) == 1:
+        return rows[0]
+    return [f"{rows[0][0].rpartition('-')[0]}-… ({len(rows)})", *rows[0][1:]]
+
+
+def page(
+    profile: ResourceProfile,
+    now: float,
+    *,
+    columns: int,
+    unicode: bool,
+    paint: Paint = plain,
+    storage_mib_per_s: float | None = None,
+    use: ProfileUse | None = None,
+) -> str:
+    """Facts, then the CPU curve, then the memory model; at most `columns` wide, ASCII alone without `unicode`.
+
+    `storage_mib_per_s`: what storage gives one GPU's share of the job; None draws what it would have to give.
+    """
+    lines = [paint(text_format.fit(profile.key, columns), "bold")]
+    facts = [*_use(use, now), *_facts(profile, now)]
+    left = max(len(name) for name, _ in facts)
+    for name, text in facts:
+        indent = f"  {name:<{left}}  "
+        lines.append(text_format.wrapped(text, indent=indent, hanging=" " * len(indent), columns=columns))
+    lines += _curve(profile, now, columns, unicode, paint)
+    lines += _memory(profile, storage_mib_per_s, columns, unicode, paint)
+    text = "\n".join(lines)
+    return text if unicode else text.encode("ascii", "replace").decode("ascii")
+
+
+def _use(use: ProfileUse | None, now: float) -> Iterator[tuple[str, str]]:
+    if use is not None:
+        ago = text_format.duration(max(0.0, now - use.last_at))
+        yield "script", use.script
+        yield "used", f"{text_format.count(use.times, 'submission')}, the last {ago} ago"
+
+
+def _facts(one: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
+    age = text_format.duration(max(0.0, now - one.measured_at))
+    if one.runs or one.preruns:
+        told = f"{text_format.count(one.runs, 'complete run')}, {text_format.count(one.preruns, 'pre-run')}"
+        yield "based on", f"{told}; the newest {age} ago" + (f" ({one.source})" if one.source else "")
+    else:
+        yield "based on", f"{_ORIGINS.get(one.source, one.source or 'nothing')}, {age} ago"
+    sure, then = f"{as_of(one, now).confidence:.2f}", f"{one.confidence:.2f}"
+    yield "confidence", f"{sure} now" + ("" if sure == then else f"; {then} when it was measured")
+    if one.cpus_per_gpu is not None:
+        yield "CPUs", f"{'at least ' if one.cpu_bound else ''}{one.cpus_per_gpu:.3g} per GPU, {_cpu_basis(one)}"
+    if one.mem_mib_per_gpu is not None:
+        basis = "as the file says" if one.source == "import" else "peak"
+        yield "memory", f"{one.mem_mib_per_gpu:,} MiB per GPU ({basis})"
+    if one.steps_per_s is not None:
+        yield "speed", f"{one.steps_per_s:.3g} steps/s"
+    if gpu := _gpu(one):
+        yield "GPU", gpu
+    if one.model_mib is not None:
+        skew = "" if one.skew is None else f"; skew {one.skew:.2f} (largest tensor / model)"
+        yield "model", f"{_amount(one.model_mib)} MiB{skew}"
+    if loader := _loader(one):
+        yield "loader", loader
+    if one.sensitivity:
+        slower = (f"{name} {factor:.2f}" for name, factor in sorted(one.sensitivity.items()))
+        yield "slow-down", f"{', '.join(slower)} times as long with a stressor beside it"
+
+
+def _cpu_basis(one: ResourceProfile) -> str:
+    if one.cpu_curve and one.cpus_per_gpu == least_cpus(one.cpu_curve):
+        return "the least within 5 % of the best speed"
+    if one.cpu_curve:
+        return "from the CPU time used: the curve is in doubt, old, or of another batch size"
+    return "it kept all its CPUs busy" if one.cpu_bound else "the mean in use and 25 % more"
+
+
+def _gpu(one: ResourceProfile) -> str:
+    measured = f", measured with {one.gpus_per_node} per node" if one.gpus_per_node else ""
+    parts = [f"{one.gpu_type or 'any GPU'}{measured}"] if one.gpu_type or one.gpus_per_node else []
+    parts += [f"{one.gpu_mem_mib:,} MiB of its memory used"] if one.gpu_mem_mib is not None else []
+    parts += [f"busy {100 * one.gpu_util:.0f} % of the time"] if one.gpu_util is not None else []
+    parts += [f"its memory {100 * one.gpu_mem_util:.0f} %"] if one.gpu_mem_util is not None else []
+    return ", ".join(parts)
+
+
+def _loader(one: ResourceProfile) -> str:
+    parts = [f"{text_format.count(one.loader_workers, 'worker')} per GPU"] if one.loader_workers is not None else []
+    parts += [f"reads {_amount(one.read_mib_per_s)} MiB/s per GPU"] if one.read_mib_per_s is not None else []
+    parts += [f"{one.dataset_mib:,.0f} MiB per epoch"] if one.dataset_mib is not None else []
+    return ", ".join(parts)
+
+
+def _amount(mib: float) -> str:
+    return f"{mib:,.0f}" if mib >= 10 else f"{abs(mib):.2g}"
+
+
+def _curve(one: ResourceProfile, now: float, columns: int, unicode: bool, paint: Paint) -> list[str]:
+    if not one.cpu_curve:
+        return []
+    measured = f", measured {text_format.duration(max(0.0, now - one.curve_at))} ago" if one.curve_at else ""
+    unit = "speed" if one.source == "import" and one.steps_per_s is None else "steps/s"
+    lines = ["", paint(f"CPU curve{measured}", "bold")]
+    lines += profile_bars.bars(
+        profile_bars.cpu_points(one), head=("CPUs", unit), columns=columns, unicode=unicode, style=paint
+    )
+    if one.curve_doubts:
+        lines.append("  a later measurement contradicts it: one more decides")
+    if one.cpu_curve_end in profile_bars.ENDS:
+        lines.append(f"  {profile_bars.ENDS[one.cpu_curve_end]}")
+    return lines
+
+
+def _memory(one: ResourceProfile, storage: float | None, columns: int, unicode: bool, paint: Paint) -> list[str]:
+    """Speed, or the storage that full speed needs, over the memory of one GPU's share."""
+    if one.mem_mib_per_gpu is None or one.source == "import":
+        return []
+    model = MemoryModel(
+        peak_mib=float(one.mem_mib_per_gpu),
+        read_mib_per_s=one.read_mib_per_s,
+        dataset_mib=one.dataset_mib,
+        storage_mib_per_s=storage,
+    )
+    head = f"at least {model.floor_mib:,} MiB per GPU: the peak with a margin"
+    lines = ["", paint("Memory model", "bold"), f"  {head}"]
+    if not one.read_mib_per_s or not one.dataset_mib:
+        unknown = "What caching its files would save is not known: how much one epoch reads was not measured."
+        return [*lines, text_format.wrapped(unknown, indent="  ", hanging="  ", columns=columns)]
+    least = needed_mib(model)
+    sizes = [round(model.floor_mib + share * one.dataset_mib) for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
+    sizes = sorted({*sizes, *([least] if least is not None else [])})
+    points = [Point(label=f"{size:,}", value=_over(model, size), chosen=size == least) for size in sizes]
+    unit = "needs of storage, MiB/s" if storage is None else f"speed at {storage:,.0f} MiB/s of storage"
+    return [*lines, *profile_bars.bars(points, head=("MiB", unit), columns=columns, unicode=unicode, style=paint)]
+
+
+def _over(model: MemoryModel, size: float) -> float:
+    if model.storage_mib_per_s is None:
+        return storage_needed(model, size) or 0.0
+    return speed_at(model, size) or 0.0

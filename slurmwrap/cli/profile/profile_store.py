@@ -1,0 +1,182 @@
+"""Where `slurmwrap profile` finds and keeps profiles: the user's own database, or the site's. Edges opened here."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from slurmwrap.cli.record_access import place_of
+from slurmwrap.config import Config, load, user_state_dir
+from slurmwrap.console import Voice
+from slurmwrap.errors import RefusedError, SlurmwrapError, UsageError
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.gsub.remember import choose_profile
+from slurmwrap.gsub.user_state import touch
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.profiling.profile_key import profile_key_of
+from slurmwrap.store.database import Database
+from slurmwrap.store.published import read_published, trusted_uids
+from slurmwrap.store.user_report_tables import ProfileUse
+from slurmwrap.store.user_state_files import UserState
+
+LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """The profiles of one database; it need not exist yet. `published`: the site's, of which a user's own count."""
+
+    database: Path
+    site: bool
+    uid: int = -1
+    published: tuple[ResourceProfile, ...] = ()
+
+    def profiles(self) -> tuple[ResourceProfile, ...]:
+        """All that gsub would find, by key: of a user's own and the site's word on the same job the better one."""
+        own = {one.key: one for one in self.stored()}
+        if not self.published:
+            return tuple(own.values())
+        keys = sorted({*own, *(use.key for use in self.uses().values() if use.uid == self.uid)})
+        found = (choose_profile(key, self.uid, own.get(key), self.published) for key in keys)
+        return tuple(one for one in found if one is not None)
+
+    def stored(self) -> tuple[ResourceProfile, ...]:
+        """What this database itself holds, by key."""
+        if not self.database.exists():
+            return ()
+        with Database.open(self.database, readonly=True) as database:
+            return database.profiles()
+
+    def uses(self) -> Mapping[str, ProfileUse]:
+        """Key of a profile → the script that used it last."""
+        if not self.database.exists():
+            return {}
+        with Database.open(self.database, readonly=True) as database:
+            found = database.profile_uses()
+        return {profile_key_of(use.uid, use.key) if self.site else use.key: use for use in found}
+
+    def one(self, name: str) -> ResourceProfile:
+        """By key, by an unambiguous beginning of it, or "last": the newest that was measured here.
+
+        UsageError names near keys.
+        """
+        known = self.profiles()
+        exact = [one for one in known if one.key == name]
+        if exact:
+            return exact[0]
+        if name == LAST and known:
+            return max(known, key=lambda one: (one.source != "import", one.measured_at))
+        begun = [one for one in known if name and self._bare(one.key).startswith(name)]
+        if len(begun) == 1:
+            return begun[0]
+        if begun:
+            shown = ", ".join(one.key for one in begun[:4]) + (", …" if len(begun) > 4 else "")
+            raise UsageError(f"'{name}' begins {len(begun)} keys: {shown}", hint="give more of it", exit_code=1)
+        raise self._unknown(name, known)
+
+    def exactly(self, key: str) -> ResourceProfile:
+        """What this database holds under a whole key."""
+        known = self.stored()
+        found = next((one for one in known if one.key == key), None)
+        if found is None:
+            raise self._unknown(key, known)
+        return found
+
+    def keep(self, profiles: Sequence[ResourceProfile]) -> None:
+        """All of them or none."""
+        self.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with Database.open(self.database) as database, database.transaction():
+            for one in profiles:
+                database.save_profile(one)
+
+    def forget(self, key: str) -> None:
+        """With its measurements."""
+        with Database.open(self.database) as database:
+            database.forget_profile(key)
+
+    def owned(self, profiles: Sequence[ResourceProfile], user: str) -> list[ResourceProfile]:
+        """`profiles` under the keys that this database uses: the site's name their user's uid first."""
+        if not self.site:
+            return list(profiles)
+        if not user:
+            if any(not one.key.partition(":")[0].isdecimal() for one in profiles):
+                raise UsageError("whose profiles are these?", hint="name the user: --user NAME")
+            return list(profiles)
+        try:
+            uid = pwd.getpwnam(user).pw_uid
+        except KeyError:
+            raise UsageError(f"--user: there is no user '{user}'") from None
+        return [replace(one, key=profile_key_of(uid, one.key)) for one in profiles]
+
+    def _bare(self, key: str) -> str:
+        return key.partition(":")[2] or key if self.site else key
+
+    def _unknown(self, name: str, known: Sequence[ResourceProfile]) -> UsageError:
+        from difflib import get_close_matches
+
+        if not known:
+            return UsageError(f"there is no profile '{name}': none is known yet", exit_code=1)
+        near = get_close_matches(name, [one.key for one in known], n=3, cutoff=0.5)
+        near = near or [one.key for one in known if name and name.lower() in one.key.lower()][:3]
+        hint = f"did you mean {' or '.join(near)}?" if near else "slurmwrap profile list"
+        return UsageError(f"there is no profile '{name}'", hint=hint, exit_code=1)
+
+
+def open_shelf(site: bool, environ: Mapping[str, str]) -> Shelf:
+    """The user's own, or with `site` the site's; RefusedError for those who may not."""
+    if not site:
+        return _own_shelf(load(environ), environ)
+    place = place_of(load(environ), environ, os.geteuid())
+    if not place.site:
+        raise RefusedError(
+            "--site is for root and SlurmUser where site.state_dir is configured", hint="without it you see your own"
+        )
+    return Shelf(database=place.database, site=True)
+
+
+def _own_shelf(config: Config, environ: Mapping[str, str]) -> Shelf:
+    published: tuple[ResourceProfile, ...] = ()
+    if config.site.published:
+        found = read_published(config.site.published, trusted_uids(config))
+        published = found.profiles if found is not None else ()
+    database = UserState(user_state_dir(environ)).database
+    return Shelf(database=database, site=False, uid=os.geteuid(), published=published)
+
+
+def catch_up(environ: Mapping[str, str], voice: Voice) -> None:
+    """Takes in what the last calls and pre-runs left; a cluster that does not answer costs only the newest."""
+    state = UserState(user_state_dir(environ))
+    mark = state.directory / "unread"
+    if not mark.exists():
+        if not any(state.spool.glob("*.obs")):
+            return
+        with suppress(OSError):  # else submissions without a pre-run would wait for the next one with
+            touch(str(mark))
+    from slurmwrap.gsub import submit
+
+    try:
+        submit.open_desk(load(environ), environ, voice)
+    except (SlurmwrapError, OSError) as error:
+        voice.say(f"what the last pre-runs measured is not in it yet: {error}")
+
+
+def key_of_script(path: Path) -> str:
+    """The key under which gsub keeps what it learns of this script, as it would be submitted from here."""
+    from slurmwrap.gsub import submit
+    from slurmwrap.profiling.profile_key import derive_key
+    from slurmwrap.sbatch.parse import parse_request
+
+    environ = dict(os.environ)
+    request = parse_request(
+        [str(path)],
+        environ=environ,
+        cwd=str(Path.cwd()),
+        read_script=lambda name: Path(name).read_bytes(),
+        read_stdin=lambda: b"",
+    )
+    desk = submit.open_desk(load(environ), environ, Voice.of_terminal("slurmwrap"))
+    program = next(iter(desk.trials.entry_files(request)), request.script.name)
+    return request.own.resource_profile or derive_key(request, program, request.shape.gpu_type or "")

@@ -1,0 +1,234 @@
+"""What the asking user may know: the site's database for root and SlurmUser; for others their own and what is sealed.
+
+Nothing is written: records that no reconcile has taken in yet are read where they lie in the user's spool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from slurmwrap.config import Config, user_state_dir
+from slurmwrap.errors import StoreError
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.host.munge import open_sealed
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.run import (
+    ActionRecord,
+    AttemptRecord,
+    Incident,
+    LedgerReset,
+    PrerunRecord,
+    QueueDelay,
+    StrikeRecord,
+)
+from slurmwrap.model.submission import Submission
+from slurmwrap.store import queries
+from slurmwrap.store.database import Database
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.published import Unseal, read_why, told, trusted_uids
+from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
+from slurmwrap.store.user_state_files import UserState
+
+T = TypeVar("T")
+_Told = tuple[AttemptRecord, tuple[ActionRecord, ...]]
+
+SITE_DATABASE = "site.db"
+BEFORE_S = 30 * 86400.0  # a run that ends now may have been submitted that long ago
+_SCANNED = 100  # sealed files that are tried where the raw job id is not known: each costs a call of unmunge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """Records, in no order. `notes` say what could not be read."""
+
+    submissions: tuple[Submission, ...] = ()
+    preruns: tuple[PrerunRecord, ...] = ()
+    attempts: tuple[AttemptRecord, ...] = ()
+    actions: tuple[ActionRecord, ...] = ()
+    strikes: tuple[StrikeRecord, ...] = ()
+    blocked: tuple[BlockedInput, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    delays: tuple[QueueDelay, ...] = ()
+    resets: tuple[LedgerReset, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where to look, and as whom."""
+
+    database: Path
+    site: bool  # the site's database, of all users
+    uid: int
+    spool: Path | None = None  # the user's own
+    published: Path | None = None  # the site's, with sealed diagnoses
+    trusted: frozenset[int] = frozenset({0})
+    unseal: Unseal = field(default=lambda _: None)
+
+    @property
+    def alone(self) -> bool:
+        """No site judges this user's runs: only his own `slurmwrap reconcile` does."""
+        return not self.site and self.published is None
+
+
+def place_of(config: Config, environ: Mapping[str, str], uid: int) -> Place:
+    """The site's database for root and SlurmUser where a site is configured; everyone's own otherwise."""
+    trusted = trusted_uids(config)
+    if config.site.state_dir and uid in trusted:
+        return Place(database=Path(config.site.state_dir) / SITE_DATABASE, site=True, uid=uid, trusted=trusted)
+    own = UserState(user_state_dir(environ))
+    return Place(
+        database=own.database,
+        site=False,
+        uid=uid,
+        spool=own.spool,
+        published=Path(config.site.published) if config.site.published else None,
+        trusted=trusted,
+        unseal=partial(open_sealed, socket=config.site.munge_socket),
+    )
+
+
+def about_job(place: Place, address: str, cluster: str = "") -> Known:
+    """Everything about one job: "81", "77_2", "77" for all tasks, a task's raw id, or a pre-run's id. `cluster`: where
+    it is known; the others that share a home have a job of that id too."""
+    head = address.split("_")[0]
+    number = int(head) if head.isdecimal() and len(head) < 19 else -1
+    known = _merged(place, lambda database: _of_job(database, address, number), address=address, number=number)
+    return of_cluster(known, cluster) if cluster else known
+
+
+def of_period(place: Place, since: float) -> Known:
+    """Runs that ended since then (Unix seconds) or not yet; submissions and pre-runs also of a month before it."""
+    return _merged(place, lambda database: _of_period(database, since), since=since - BEFORE_S)
+
+
+def _of_job(database: Database, address: str, number: int) -> Known:
+    submissions = database.submissions_of(number)
+    found = [*database.attempts_of(address), *queries.attempts_of_id(database, number)]
+    if "_" not in address:  # asked by the pre-run's id: the real job is the story
+        found += [run for s in submissions if s.job_id != number for run in database.attempts_of(str(s.job_id))]
+    attempts = {run.attempt: run for run in found}.values()
+    ids = {number, *(s.job_id for s in submissions)}
+    return Known(
+        submissions=submissions,
+        preruns=tuple(p for n in ids for p in database.preruns_of(n)),
+        attempts=tuple(attempts),
+        actions=tuple(action for run in attempts for action in database.actions(run.attempt)),
+        incidents=database.incidents() if any(run.incident for run in attempts) else (),
+        delays=tuple(d for n in ids for d in database.delays(job_id=n)),
+        resets=tuple(r for n in {run.attempt.job_id for run in attempts} for r in database.resets(n)),
+    )
+
+
+def of_cluster(known: Known, cluster: str) -> Known:
+    """What it tells of this one's jobs."""
+    return replace(
+        known,
+        submissions=tuple(s for s in known.submissions if s.cluster == cluster),
+        preruns=tuple(p for p in known.preruns if p.cluster == cluster),
+        attempts=tuple(a for a in known.attempts if a.attempt.cluster == cluster),
+        delays=tuple(d for d in known.delays if d.attempt.cluster == cluster),
+    )
+
+
+def _of_period(database: Database, since: float) -> Known:
+    return Known(
+        submissions=database.submissions(since=since - BEFORE_S),
+        preruns=database.preruns(since=since - BEFORE_S),
+        attempts=database.attempts(since=since),
+        actions=tuple(action for action in database.actions() if action.intended_at >= since),
+        strikes=database.strikes(since=since),
+        blocked=database.blocked_inputs(),
+        incidents=database.incidents(since=since),
+        delays=database.delays(since=since),
+    )
+
+
+def _merged(
+    place: Place,
+    read: Callable[[Database], Known],
+    *,
+    address: str = "",
+    number: int | None = None,
+    since: float = 0.0,
+) -> Known:
+    if place.site:
+        with Database.open(place.database, readonly=True) as database:
+            return read(database)
+    known = Known()
+    if place.database.exists():
+        with Database.open(place.database, readonly=True) as database:
+            known = read(database)
+    known = _with_spool(known, place, number, since)
+    return _with_sealed(known, place, address, number)
+
+
+def _with_spool(known: Known, place: Place, number: int | None, since: float) -> Known:
+    """What gsub and the pre-runs left for the reconciler."""
+    try:
+        found = [one.item for one in PlainSpool(place.spool).collect(limit=MAX_ENTRIES)] if place.spool else []
+    except StoreError as error:
+        return replace(known, notes=(*known.notes, str(error)))
+    items = [item for item in found if isinstance(item, Observation) and item.at >= since]
+    submissions = _readable(Submission, Context.SUBMIT, "submission", items)
+    preruns = _readable(PrerunRecord, Context.PRERUN, "prerun", items)
+    if number is not None:
+        submissions = [s for s in submissions if number in (s.job_id, s.prerun_job_id)]
+        ids = {number, *(s.job_id for s in (*submissions, *known.submissions))}
+        preruns = [p for p in preruns if ids & {p.job_id, p.prerun_job_id}]
+    return replace(
+        known,
+        submissions=tuple({(s.cluster, s.job_id, s.at): s for s in (*known.submissions, *submissions)}.values()),
+        preruns=tuple({(p.cluster, p.prerun_job_id, p.at): p for p in (*known.preruns, *preruns)}.values()),
+    )
+
+
+def _readable(kind: type[T], context: Context, key: str, items: Iterable[Observation]) -> list[T]:
+    found = []
+    for item in items:
+        if item.context is context:
+            with suppress(ValueError):
+                found.append(from_plain(kind, item.facts.get(key) or {}))
+    return found
+
+
+def _with_sealed(known: Known, place: Place, address: str, number: int | None) -> Known:
+    """What the site judged and sealed for this user; its word stands before his own reconcile's."""
+    if place.published is None:
+        return known
+    try:
+        sealed = _sealed(known, place, address, number)
+    except StoreError as error:
+        return replace(known, notes=(*known.notes, f"the site's diagnoses cannot be read: {error}"))
+    theirs = {record.attempt for record, _ in sealed}
+    return replace(
+        known,
+        attempts=(*(a for a in known.attempts if a.attempt not in theirs), *(record for record, _ in sealed)),
+        actions=(
+            *(action for action in known.actions if action.attempt not in theirs),
+            *(action for _, actions in sealed for action in actions),
+        ),
+    )
+
+
+def _sealed(known: Known, place: Place, address: str, number: int | None) -> list[_Told]:
+    """By job id where it is known. A task's raw id is not: then, and for a whole period, the newest are tried."""
+    ids = {s.job_id for s in known.submissions} | ({number} if number is not None else set())
+    found = [one for job_id in sorted(ids)[-_SCANNED:] for one in _opened(place, job_id)]
+    if number is None or "_" in address or not found or any("_" in record.address for record, _ in found):
+        found += _opened(place, None)
+    return list({record.attempt: (record, actions) for record, actions in found if record.uid == place.uid}.values())
+
+
+def _opened(place: Place, job_id: int | None) -> list[_Told]:
+    assert place.published is not None
+    found = []
+    for plain in read_why(place.published, job_id, place.unseal, place.trusted, limit=_SCANNED):
+        with suppress(ValueError):
+            found.append(told(plain))
+    return found

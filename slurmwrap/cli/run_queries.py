@@ -1,0 +1,201 @@
+"""Which runs a list shows: by SQL with limits in the site's database, by reading all of it in a user's own. Edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+from slurmwrap.cli.list_options import user_name
+from slurmwrap.cli.record_access import Known, Place, of_period
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome
+from slurmwrap.policy.run_filter import Wanted, matches, moment_of
+from slurmwrap.policy.run_from_slurm import submitted_id
+from slurmwrap.report.job_report.timeline import failed, never_ran, stopped_jobs
+from slurmwrap.report.job_rows import JobRow, row_of, waiting_row
+from slurmwrap.store import queries
+from slurmwrap.store.database import Database
+from slurmwrap.store.job_summary import Key, standings
+from slurmwrap.store.queries import Sums
+
+_Names = Mapping[tuple[str, int], tuple[str, str]]  # (cluster, job id) -> its name and user, as gsub told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Newest first. `sums` count every run that is asked for; `stopped`: jobs that their pre-run stopped."""
+
+    runs: Iterable[AttemptRecord] = ()  # read as they are taken
+    stopped: tuple[PrerunRecord, ...] = ()
+    names: _Names = field(default_factory=dict)
+    sums: Sums = field(default_factory=Sums)
+    stopped_in_all: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def finding_runs(place: Place, wanted: Wanted, limit: int | None, *, as_listed: bool = False) -> Iterator[Found]:
+    """The newest `limit` runs, and as many that never began; None: all. `as_listed`: of runs what a list shows, where
+    that is less to read. StoreError."""
+    if not place.site:
+        yield _among(of_period(place, wanted.since or 0.0), wanted, limit)
+        return
+    with Database.open(place.database, readonly=True) as database:
+        yield _in_site(database, wanted, limit, as_listed)
+
+
+def last_failed(place: Place, since: float) -> Found:
+    """The newest failed run and the newest pre-run that failed, since then (Unix seconds)."""
+    with finding_runs(place, Wanted(since=since, failed=True), 1) as found:
+        return replace(found, runs=tuple(found.runs))
+
+
+def _in_site(database: Database, wanted: Wanted, limit: int | None, as_listed: bool) -> Found:
+    stopped, in_all, names = _stopped_in(database, wanted, limit)
+    return Found(
+        runs=queries.each_run(database, wanted, limit=limit, as_listed=as_listed),
+        stopped=stopped,
+        names=names,
+        sums=queries.sums(database, wanted),
+        stopped_in_all=in_all,
+    )
+
+
+def _stopped_in(database: Database, wanted: Wanted, limit: int | None) -> tuple[tuple[PrerunRecord, ...], int, _Names]:
+    """The newest jobs that a pre-run stopped, how many there are, and what they are called."""
+    if _of_runs_alone(wanted):
+        return (), 0, {}
+    uids = [uid for name in wanted.users for uid in queries.uids_of(database, name)]
+    if wanted.users and not uids:
+        return (), 0, {}
+    stopped = queries.failed_preruns(database, wanted, uids, limit=None if wanted.names else limit)
+    found = [database.submissions_of(record.prerun_job_id) for record in stopped]
+    names = {(s.cluster, s.job_id): (s.name, s.user) for several in found for s in several}
+    mine = tuple(record for record in stopped if _is_wanted(record, names, wanted))
+    in_all = len(mine) if wanted.names else queries.failed_prerun_count(database, wanted, uids)
+    return mine[:limit], in_all, names
+
+
+def _of_runs_alone(wanted: Wanted) -> bool:
+    """A job that never began has no partition, node or state of a run."""
+    return bool(wanted.accounts or wanted.partitions or wanted.decisions or wanted.states or wanted.nodes)
+
+
+def _among(known: Known, wanted: Wanted, limit: int | None) -> Found:
+    trials = {(s.cluster, s.prerun_job_id) for s in known.submissions}
+    trials |= {(p.cluster, p.prerun_job_id) for p in known.preruns}
+    ended_early = stopped_jobs(known.preruns)
+    runs = [run for run in known.attempts if matches(wanted, run) and not never_ran(run, ended_early)]
+    runs = [run for run in runs if (run.attempt.cluster, run.attempt.job_id) not in trials]
+    names = {(s.cluster, s.job_id): (s.name, s.user) for s in known.submissions}
+    stopped = [p for p in known.preruns if p.verdict.outcome is Outcome.FAIL and _is_wanted(p, names, wanted)]
+    return Found(
+        runs=tuple(sorted(runs, key=moment_of, reverse=True))[:limit],
+        stopped=tuple(sorted(stopped, key=lambda p: p.at, reverse=True))[:limit],
+        names=names,
+        sums=sums_of(runs),
+        stopped_in_all=len(stopped),
+        notes=known.notes,
+    )
+
+
+def sums_of(runs: Sequence[AttemptRecord]) -> Sums:
+    """What find.sums says of a database, of records."""
+    lost = [run for run in runs if failed(run)]
+    return Sums(
+        runs=len(runs),
+        failed=len(lost),
+        gpu_hours=sum(run.gpu_hours for run in runs),
+        failed_gpu_hours=sum(run.gpu_hours for run in lost),
+    )
+
+
+def only_stopped(found: Found) -> Found:
+    """Without the runs."""
+    return replace(found, runs=(), sums=Sums())
+
+
+def _is_wanted(record: PrerunRecord, names: _Names, wanted: Wanted) -> bool:
+    if _of_runs_alone(wanted):
+        return False
+    name, user = names.get((record.cluster, record.job_id or 0), ("", ""))
+    return (
+        (wanted.since is None or record.at >= wanted.since)
+        and (wanted.until is None or record.at < wanted.until)
+        and (not wanted.users or (user or user_name(record.uid)) in wanted.users)
+        and (not wanted.categories or record.verdict.category in wanted.categories)
+        and (not wanted.names or any(fnmatchcase(name, pattern) for pattern in wanted.names))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """Newest first; `in_all` counts those that were left out too."""
+
+    rows: tuple[JobRow, ...] = ()
+    in_all: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def find_jobs(place: Place, wanted: Wanted, limit: int | None, *, to_do: bool = False) -> Jobs:
+    """The newest `limit` jobs that have such a run; None: all. StoreError."""
+    if place.site:
+        with Database.open(place.database, readonly=True) as database:
+            return _jobs_of_site(database, wanted, limit, to_do)
+    known = of_period(place, wanted.since or 0.0)
+    rows = _rows_of(known, wanted)
+    rows = [row for row in rows if row.to_do] if to_do else rows
+    return Jobs(rows=tuple(rows[:limit]), in_all=len(rows), notes=known.notes)
+
+
+def _jobs_of_site(database: Database, wanted: Wanted, limit: int | None, to_do: bool) -> Jobs:
+    if to_do:  # few: they have an index of their own
+        runs = [run for run in database.attempts(unreconciled=True) if matches(wanted, run)]
+        keys = tuple(dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in runs))
+        rows = [row for row in _standing_rows(database, keys) if row.to_do]
+        rows.sort(key=lambda row: row.at, reverse=True)
+        return Jobs(rows=tuple(rows[:limit]), in_all=len(rows))
+    rows = _standing_rows(database, queries.jobs(database, wanted, limit=limit))
+    in_all = queries.job_count(database, wanted) if limit is not None else len(rows)
+    if not _needs_a_run(wanted):
+        waiting = queries.waiting(
+            database, since=wanted.since or 0.0, until=wanted.until, users=wanted.users, limit=limit
+        )
+        rows += [waiting_row(one) for one in waiting]
+        in_all += len(waiting)
+    rows.sort(key=lambda row: row.at, reverse=True)
+    return Jobs(rows=tuple(rows[:limit]), in_all=in_all)
+
+
+def _standing_rows(database: Database, keys: Sequence[Key]) -> list[JobRow]:
+    return [row_of(one.runs, one.to_do, one.submission) for one in standings(database, keys)]
+
+
+def _rows_of(known: Known, wanted: Wanted) -> list[JobRow]:
+    meant = _among(known, wanted, None).runs
+    keys = dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in meant)
+    asked = {(s.cluster, s.job_id): s for s in sorted(known.submissions, key=lambda s: s.at)}
+    rows = []
+    for cluster, job_id in keys:
+        runs = [r for r in known.attempts if (r.attempt.cluster, r.attempt.job_id) == (cluster, job_id)]
+        last = max(runs, key=lambda run: run.attempt.submit_time)
+        actions = [action for action in known.actions if action.attempt == last.attempt]
+        rows.append(row_of(runs, actions, asked.get((cluster, submitted_id(last)))))
+    if not _needs_a_run(wanted):
+        ran = {(run.attempt.cluster, submitted_id(run)) for run in known.attempts}
+        rows += [waiting_row(s) for key, s in asked.items() if key not in ran and _is_of_time(s, wanted)]
+    return sorted(rows, key=lambda row: row.at, reverse=True)
+
+
+def _is_of_time(submission: Submission, wanted: Wanted) -> bool:
+    late = wanted.since is None or submission.at >= wanted.since
+    named = not wanted.users or submission.user in wanted.users
+    return late and named and (wanted.until is None or submission.at < wanted.until)
+
+
+def _needs_a_run(wanted: Wanted) -> bool:
+    """Whether only what ran can be meant."""
+    return bool(wanted.failed or wanted.categories or wanted.names) or _of_runs_alone(wanted)

@@ -1,0 +1,267 @@
+"""`slurmwrap simulate`: what a cluster would do with a load. Flags in, a page, JSON or a plot out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slurmwrap.console import Voice, columns
+from slurmwrap.errors import UsageError
+from slurmwrap.fast_dataclasses import replace
+
+if TYPE_CHECKING:
+    from slurmwrap.cli.simulate.simulate_options import Asked, Planned
+    from slurmwrap.cli.simulate.simulate_output import Ran
+
+_PROGRAM = "slurmwrap simulate"
+_QUIET_S = 1.0  # before the first word of progress
+_EVERY_S = 0.1
+
+
+def simulate(
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="TRACE", help="A CSV or CSV.gz, a dump of sacct -P, or synergy-static or synergy-dynamic."
+        ),
+    ],
+    servers: Annotated[int, typer.Option(help="How many servers.")] = 4,
+    gpus: Annotated[int, typer.Option(help="GPUs of each.")] = 8,
+    cpus: Annotated[int, typer.Option(help="CPUs of each.")] = 24,
+    mem_gb: Annotated[float, typer.Option(help="Memory of each.")] = 500.0,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,…", help="Who is next: fifo, srtf, srsf, las, gittins, ftf.  [default: fifo]"),
+    ] = None,
+    mechanism: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="Who gets how many CPUs and how much memory: proportional, greedy, tune (Synergy's), graded "
+            "(production's), opt (an upper bound).  [default: proportional]",
+        ),
+    ] = None,
+    placement: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,…", help="Where: any, consolidate, skew.  [default: any]"),
+    ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WORLD,…", help="rounds: leases end; slurm: nothing is taken back.  [default: rounds]"),
+    ] = None,
+    round_s: Annotated[
+        float | None,
+        typer.Option(
+            "--round",
+            metavar="S",
+            help="Seconds of a round; 0: at every event.  [default: 300 with --profiles, else 0]",
+        ),
+    ] = None,
+    profiles: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How fast each model is at what: a CSV, or of slurmwrap profile export."),
+    ] = None,
+    las_thresholds: Annotated[
+        str | None,
+        typer.Option(metavar="GPU-S,…", help="Where las and gittins demote; '' for none.  [default: 3250,7200]"),
+    ] = None,
+    promote: Annotated[
+        float | None,
+        typer.Option(metavar="K", help="las and gittins: back to the top after waiting K times what it ran."),
+    ] = None,
+    measure: Annotated[
+        str, typer.Option(metavar="A-B", help="Measure the JCT of these jobs only, counted from 0; end with them.")
+    ] = "",
+    seed: Annotated[
+        str | None,
+        typer.Option(metavar="N|A-B", help="Of a generated load, of --failures; several: the spread.  [default: 1]"),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(metavar="N", help="How many, of a generated load.  [default: 100]")
+    ] = None,
+    jobs_per_hour: Annotated[float | None, typer.Option(metavar="X", help="Of synergy-dynamic.  [default: 30]")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I,L,S",
+            help="Of a generated load: image, language, speech.  [default: 60,30,10; of synergy-dynamic 30,60,10]",
+        ),
+    ] = None,
+    run_times: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Of a generated load: small (32 min to 8 h), or gavel (to 7 days).  [default: small]",
+        ),
+    ] = None,
+    gpu_demand: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Of a generated load: single, or synthetic (1 to 8 GPUs).  [default: single]"
+        ),
+    ] = None,
+    failures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Instead: what failures cost, and what pre-run, retry and node exclusion save. published: at Philly's "
+            "rates; dump: those that sacct tells.  [default seeds: 1-10]",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw JCT, queueing delay and load into FILE.svg or FILE.png."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: seconds, every digit.")] = False,
+) -> None:
+    """Replay a load on a cluster of your choice.
+
+    Every figure is from one of two worlds: "rounds", where leases end and jobs
+    are placed anew as in the papers, or "slurm", where nothing is taken back
+    from a running job. Options that name things take several with commas, or
+    all: the runs are compared with the first.
+
+    \b
+    Two papers:
+      slurmwrap simulate static100.csv --profiles profiles.csv \\
+          --mechanism proportional,tune,greedy,graded
+      slurmwrap simulate philly480.csv --servers 15 --gpus 4 \\
+          --policy fifo,las,srsf
+    \b
+    Not one lucky load, but ten:
+      slurmwrap simulate synergy-dynamic --policy srtf --seed 1-10 \\
+          --mechanism proportional,tune --profiles profiles.csv
+    \b
+    Your own cluster and jobs:
+      SLURM_TIME_FORMAT=%s sacct -a -D -X -P -S now-30days \\
+          -o JobID,User,Partition,State,Submit,Eligible,Start,End,ElapsedRaw \\
+          -o TimelimitRaw,ReqTRES,AllocTRES,NNodes,NodeList,ExitCode,JobName \\
+          > month.psv
+      slurmwrap simulate month.psv --mode slurm --servers 20 --cpus 64 \\
+          --plot month.svg
+    """
+    _need_extra()
+    from slurmwrap.cli.simulate.simulate_options import Asked
+
+    words = {"policy": policy or ["fifo"], "mechanism": mechanism or ["proportional"], "mode": mode or ["rounds"]}
+    asked = Asked(
+        trace=trace, servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb, **words, placement=placement or ["any"],
+        profiles=profiles, round_s=round_s, las_thresholds=las_thresholds, promote=promote, measure=measure, seed=seed,
+        jobs=jobs, jobs_per_hour=jobs_per_hour, split=split, gpu_demand=gpu_demand, run_times=run_times,
+    )  # fmt: skip
+    if failures is None:
+        _go(asked, plot, as_json)
+    elif plot is not None:
+        raise UsageError("--failures is a table: there is nothing to --plot")
+    else:
+        _fail(asked, failures, as_json)
+
+
+def _go(asked: Asked, plot: Path | None, as_json: bool) -> None:
+    from slurmwrap.cli.simulate import simulate_output as simulate_page
+    from slurmwrap.cli.simulate import simulate_plot
+    from slurmwrap.cli.simulate.simulate_options import planned
+
+    voice = Voice.of_terminal(_PROGRAM)
+    if plot is not None:
+        simulate_plot.check(plot)
+    plan = planned(asked)
+    for remark in plan.remarks:
+        voice.say(remark, "yellow")
+    runs = _played(asked.trace, plan.runs, voice)
+    if plot is not None:
+        simulate_plot.draw(runs, plot)
+        voice.say(f"drawn: {plot}")
+    if as_json:
+        found = [simulate_page.plain(ran) for ran in runs]
+        remarks = {"remarks": list(plan.remarks)}
+        whole = {**found[0], **remarks} if len(found) == 1 else {"runs": found, **remarks}
+        typer.echo(json.dumps(whole, indent=2, allow_nan=False))
+    else:
+        typer.echo(simulate_page.page(runs, _width()))
+
+
+def _fail(asked: Asked, kind: str, as_json: bool) -> None:
+    from slurmwrap.cli.simulate import simulate_failures
+    from slurmwrap.cli.simulate.simulate_options import planned, seeds_of
+
+    voice = Voice.of_terminal(_PROGRAM)
+    simulate_failures.check(kind)
+    seeds = seeds_of(asked.seed or "1-10")
+    plan = planned(replace(asked, seed="1"))
+    for remark in plan.remarks:
+        voice.say(remark, "yellow")
+    watch = Watch(voice, "worlds have been played")
+    watch.label = f"failures, {kind}"
+    load = plan.runs[0].simulation
+    with _cleared(voice):
+        found = simulate_failures.studied(kind, load.jobs, load.servers, seeds, watch)
+    if as_json:
+        typer.echo(json.dumps(simulate_failures.plain(asked.trace, found, plan.remarks), indent=2, allow_nan=False))
+    else:
+        typer.echo(simulate_failures.page(asked.trace, found, _width()))
+
+
+def _played(trace: str, plan: tuple[Planned, ...], voice: Voice) -> list[Ran]:
+    from slurmwrap.cli.simulate.simulate_output import Ran
+    from slurmwrap.sim.run_simulation import simulate as play
+
+    runs = []
+    watch = Watch(voice, "jobs have ended")
+    with _cleared(voice):
+        for number, one in enumerate(plan, start=1):
+            asked = one.simulation
+            label = f"run {number} of {len(plan)}, " if len(plan) > 1 else ""
+            watch.label = f"{label}{asked.mode}, {asked.policy}, {asked.mechanism}"
+            outcome, summary = play(asked, watch)
+            runs.append(Ran(trace=trace, seed=one.seed, simulation=asked, outcome=outcome, summary=summary))
+    return runs
+
+
+@contextmanager
+def _cleared(voice: Voice) -> Iterator[None]:
+    """No line of progress is left, also after an error or Ctrl-C."""
+    try:
+        yield
+    finally:
+        voice.progress_done()
+
+
+class Watch:
+    """Redraws one line on a terminal, once the call has taken a second. The line begins with `label`."""
+
+    def __init__(self, voice: Voice, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.label = ""
+        self._voice, self._what, self._clock = voice, what, clock
+        self._next = clock() + _QUIET_S
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + _EVERY_S
+            self._voice.redraw(f"{self.label}: {done:,} of {total:,} {self._what}"[: columns()])
+
+
+def _need_extra() -> None:
+    """UsageError where the optional extra is not installed."""
+    for name in ("numpy", "highspy"):
+        try:
+            import_module(name)
+        except ImportError as error:
+            hint = "pip install 'slurmwrap[sim]'"
+            raise UsageError(f"the simulator needs {name}, which is not installed", hint=hint, exit_code=1) from error
+
+
+def _width() -> int:
+    try:
+        return max(80, min(120, os.get_terminal_size(1).columns))
+    except OSError:
+        return 100

@@ -1,0 +1,50 @@
+"""`slurmwrap simulate --failures`: what failures cost in a load, and what slurmwrap saves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from slurmwrap.errors import UsageError
+from slurmwrap.fast_dataclasses import asdict
+from slurmwrap.placement.demand import Server
+from slurmwrap.report import text_format
+from slurmwrap.sim.failures.failure_study import study
+from slurmwrap.sim.failures.study_output import table
+from slurmwrap.sim.failures.study_result import FailureStudy
+from slurmwrap.sim.sim_job import SimJob
+
+KINDS = {"published": "drawn", "dump": "dump"}  # word of the option → source of the study
+
+
+def check(kind: str) -> None:
+    """UsageError for a word that nobody knows."""
+    if kind not in KINDS:
+        raise UsageError(f"--failures '{kind}' is none of {', '.join(KINDS)}")
+
+
+def studied(
+    kind: str,
+    jobs: Sequence[SimJob],
+    servers: Sequence[Server],
+    seeds: Sequence[int],
+    progress: Callable[[int, int], None],
+) -> FailureStudy:
+    """`published`: failures drawn at published rates; `dump`: those that the trace tells."""
+    return study(jobs, servers=servers, seeds=seeds, progress=progress, source=KINDS[kind])
+
+
+def plain(trace: str, found: FailureStudy, remarks: Sequence[str]) -> dict[str, Any]:
+    """For --json."""
+    return {"trace": trace, "failures": asdict(found), "remarks": list(remarks)}
+
+
+def page(trace: str, found: FailureStudy, columns: int) -> str:
+    """For people: tables as they are, sentences in so many columns."""
+    lines = (_folded(line, columns) for line in table(found).splitlines())
+    return "\n".join([text_format.visible(trace), "no queue is played: GPU time only", *lines])
+
+
+def _folded(line: str, columns: int) -> str:
+    row = "  " in line
+    return line if row else text_format.wrapped(line, hanging="  " if line.startswith("- ") else "", columns=columns)

@@ -1,0 +1,315 @@
+"""Turns the words of `slurmwrap simulate` into Simulations: what is replayed, on what, which combinations of what."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import isfinite
+from pathlib import Path
+
+from slurmwrap.errors import TraceError, UsageError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.sim.mechanism.mechanism_registry import FORESEEING, MECHANISMS
+from slurmwrap.sim.model_skew import PLACEMENTS
+from slurmwrap.sim.queue.policy_registry import POLICIES, SAME
+from slurmwrap.sim.run_simulation import IN_SLURM, MODES, Simulation
+from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.read_trace import check_fits, open_load
+from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, JOBS_PER_HOUR, RUN_TIMES, SINGLE, SMALL, generate
+from slurmwrap.sim.trace.synergy_loads import KINDS as GENERATED
+from slurmwrap.sim.trace.trace_limits import JOB_CAP
+from slurmwrap.sim.trace.trace_load import Load
+
+SYNERGY_ROUND_S = 300.0
+_JOBS = 100  # of a generated load, as many as the shipped traces have
+_MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options as they were typed."""
+
+    trace: str
+    servers: int
+    gpus: int
+    cpus: int
+    mem_gb: float
+    policy: Sequence[str]
+    mechanism: Sequence[str]
+    placement: Sequence[str]
+    mode: Sequence[str]
+    profiles: Path | None
+    round_s: float | None
+    las_thresholds: str | None
+    promote: float | None
+    measure: str
+    seed: str | None
+    jobs: int | None
+    jobs_per_hour: float | None
+    split: str | None
+    gpu_demand: str | None
+    run_times: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One run that was asked for."""
+
+    seed: int | None  # of a generated load
+    simulation: Simulation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All runs of one call, in the order asked, and what must be known of them."""
+
+    runs: tuple[Planned, ...]
+    remarks: tuple[str, ...]
+
+
+def planned(asked: Asked) -> Plan:
+    """UsageError for an option that cannot be taken, TraceError for a file that cannot be read."""
+    kinds = list(
+        product(
+            _names("--mode", asked.mode, MODES),
+            _names("--placement", asked.placement, PLACEMENTS),
+            _names("--policy", asked.policy, POLICIES),
+            _names("--mechanism", asked.mechanism, MECHANISMS),
+        )
+    )
+    profiles = _profiles(asked.profiles)
+    for mode, _, _, mechanism in kinds:
+        if mode == "slurm" and mechanism not in IN_SLURM:
+            hint = f"--mode slurm takes --mechanism {' or '.join(IN_SLURM)}"
+            raise UsageError(f"--mechanism {mechanism} needs leases that end: --mode rounds", hint=hint)
+    needy = [mechanism for *_, mechanism in kinds if mechanism != "proportional"]
+    if needy and not profiles:
+        hint = "a CSV with model, cpus, mem_gb and throughput, or what 'slurmwrap profile export' writes"
+        raise UsageError(f"--mechanism {needy[0]} needs --profiles: it must know how fast jobs run", hint=hint)
+    loads = tuple(_loads(asked))
+    runs = [
+        Planned(seed=seed, simulation=_simulation(asked, load.jobs, kind, profiles))
+        for seed, load in loads
+        for kind in kinds
+    ]
+    first = loads[0][1]
+    remarks = (
+        *first.remarks,
+        *_unprofiled(first.jobs, profiles),
+        *_spare(asked),
+        *_waiting(kinds),
+        *_ahead(kinds),
+        *(_seated(kinds) if any(job.model in profiles for job in first.jobs) else ()),
+    )
+    return Plan(runs=tuple(runs), remarks=remarks)
+
+
+def _simulation(
+    asked: Asked,
+    jobs: tuple[SimJob, ...],
+    kind: tuple[str, str, str, str],
+    profiles: Mapping[str, ResourceProfile],
+) -> Simulation:
+    mode, placement, policy, mechanism = kind
+    try:
+        servers = servers_of(asked.servers, gpus=asked.gpus, cpus=asked.cpus, mem_gb=asked.mem_gb)
+    except ValueError as error:
+        raise UsageError(f"--{str(error).replace('_', '-')}") from error
+    check_fits(jobs, servers, name=asked.trace)
+    return Simulation(
+        jobs=jobs,
+        servers=servers,
+        policy=policy,
+        mechanism=mechanism,
+        placement=placement,
+        mode=mode,
+        round_s=_round_s(asked.round_s, bool(profiles)),
+        profiles=profiles,
+        window=_window(asked.measure, len(jobs)),
+        las_thresholds=_thresholds(asked.las_thresholds),
+        promote=_promote(asked.promote),
+    )
+
+
+# ------------------------------------------------------------------------------------------- what is replayed
+
+
+def _loads(asked: Asked) -> Iterator[tuple[int | None, Load]]:
+    if asked.trace not in GENERATED:
+        yield None, _read(Path(asked.trace))
+        return
+    (gpu_demand,) = _names("--gpu-demand", [asked.gpu_demand or SINGLE], GPU_DEMANDS)
+    (run_times,) = _names("--run-times", [asked.run_times or SMALL], RUN_TIMES)
+    count = _JOBS if asked.jobs is None else asked.jobs
+    per_hour = JOBS_PER_HOUR if asked.jobs_per_hour is None else asked.jobs_per_hour
+    if not 1 <= count <= JOB_CAP or not 0 < per_hour < float("inf"):
+        raise UsageError(f"--jobs and --jobs-per-hour must be above 0, --jobs at most {JOB_CAP:,}")
+    for seed in seeds_of(asked.seed or "1"):
+        drawn = generate(
+            asked.trace,
+            seed=seed,
+            jobs=count,
+            jobs_per_hour=per_hour,
+            split=_split(asked.split),
+            gpu_demand=gpu_demand,
+            run_times=run_times,
+        )
+        yield seed, Load(jobs=drawn)
+
+
+def _read(path: Path) -> Load:
+    """Of a file. A word that is none, and looks like the name of a generated load, is told which names there are."""
+    try:
+        return open_load(path)
+    except TraceError as error:
+        if isinstance(error.__cause__, FileNotFoundError) and not path.suffix:
+            hint = f"a CSV, what sacct -P printed, {' or '.join(GENERATED)}"
+            raise TraceError(str(error), hint=hint) from error
+        raise
+
+
+def _unprofiled(jobs: Sequence[SimJob], profiles: Mapping[str, ResourceProfile]) -> tuple[str, ...]:
+    strange = [job for job in jobs if job.model not in profiles]
+    if not profiles or not strange:
+        return ()
+    named = sorted({job.model for job in strange if job.model})
+    which = f" (models: {', '.join(named[:5])}{', …' if len(named) > 5 else ''})" if named else " (no model is named)"
+    return (f"{len(strange)} of {len(jobs)} jobs have no profile{which}: they run at the speed of their share",)
+
+
+def _spare(asked: Asked) -> tuple[str, ...]:
+    """What was said of a generated load, and is of no use to a file."""
+    options = {
+        "--jobs": asked.jobs,
+        "--jobs-per-hour": asked.jobs_per_hour,
+        "--split": asked.split,
+        "--run-times": asked.run_times,
+        "--gpu-demand": asked.gpu_demand,
+    }
+    said = [option for option, value in options.items() if value is not None]
+    if asked.trace in GENERATED or not said:
+        return ()
+    return (f"{', '.join(said)}: of generated loads only; all jobs of the file are replayed, as they are",)
+
+
+def _waiting(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
+    """Policies by what a job has had do not tell waiting jobs apart where none of these has run."""
+    alike = sorted({policy for mode, _, policy, _ in kinds if mode == "slurm" and policy in ("las", "gittins")})
+    if not alike:
+        return ()
+    return (f"{' and '.join(alike)} in the world slurm is fifo: jobs that wait have not run yet",)
+
+
+def _seated(kinds: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
+    """In rounds the mechanism that divides CPUs and memory also says where jobs lie. What it makes of --placement."""
+    rounds = [(placement, mechanism) for mode, placement, _, mechanism in kinds if mode == "rounds"]
+    if any(placement == "skew" for placement, _ in rounds):
+        yield "--placement skew changes nothing in rounds where jobs have profiles: the mechanism says where they lie"
+    deaf = sorted({mechanism for placement, mechanism in rounds if placement == "consolidate"} & {"graded", "opt"})
+    if deaf:
+        why = {"graded": "graded always takes the fewest servers", "opt": "opt divides all servers as one"}
+        yield f"--placement consolidate changes nothing in rounds here: {', '.join(why[name] for name in deaf)}"
+
+
+def _ahead(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
+    """Where `graded` does not keep to the policy's order, so that its figures are not of the division alone."""
+    policies = {policy for mode, _, policy, mechanism in kinds if (mode, mechanism) == ("rounds", "graded")}
+    ahead = [policy for policy in FORESEEING if policy in policies]
+    if not ahead:
+        return ()
+    return (f"graded with {' and '.join(ahead)}: a job on which the end of all work hangs goes before its turn",)
+
+
+def _profiles(path: Path | None) -> Mapping[str, ResourceProfile]:
+    if path is None:
+        return {}
+    from slurmwrap.cli.profile.profile_files import read_profiles
+
+    try:
+        return {one.key: one for one in read_profiles(path, time.time())}
+    except UsageError as error:
+        raise TraceError(str(error), hint=error.hint) from error
+
+
+# ------------------------------------------------------------------------------------------- options
+
+
+def _names(option: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Each of a comma list or of an option given several times; "all": every one of them."""
+    words = [word.strip().lower() for text in given for word in text.split(",")]
+    if "all" in words:
+        return tuple(known)
+    found = list(dict.fromkeys(SAME.get(word, word) for word in words))
+    strange = [word for word in found if word not in known]
+    if strange:
+        raise UsageError(f"{option} '{strange[0]}' is none of {', '.join(known)}")
+    return tuple(found)
+
+
+def _round_s(given: float | None, profiles: bool) -> float:
+    """Where speeds are known, the world is Synergy's; else Tiresias's."""
+    if given is None:
+        return SYNERGY_ROUND_S if profiles else 0.0
+    if not isfinite(given) or given < 0:
+        raise UsageError(f"--round {given:g}: seconds, 0 or more")
+    return given
+
+
+def _window(text: str, count: int) -> range | None:
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
+    if not found or int(found[1]) > int(found[2]):
+        raise UsageError(f"--measure '{text}': first and last number are wanted, as 4000-4999")
+    if int(found[1]) >= count:
+        raise UsageError(f"--measure {text}: there are only the jobs 0-{count - 1}")
+    return range(int(found[1]), int(found[2]) + 1)
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """ "7", "1-10" or "1,4,9". UsageError."""
+    seeds: list[int] = []
+    for word in text.split(","):
+        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", word.strip())
+        if not found or (found[2] and int(found[1]) > int(found[2])):
+            raise UsageError(f"--seed '{text}': a number, a range as 1-10, or several with commas")
+        seeds += range(int(found[1]), int(found[2] or found[1]) + 1)[: _MOST_SEEDS + 1]
+    if len(seeds) > _MOST_SEEDS:
+        raise UsageError(f"--seed '{text}': more than {_MOST_SEEDS} seeds")
+    return tuple(dict.fromkeys(seeds))
+
+
+def _split(text: str | None) -> tuple[float, float, float] | None:
+    """Parts of image, language and speech models, in any unit; None: the load's own."""
+    if text is None:
+        return None
+    try:
+        image, language, speech = (float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--split '{text}': three shares are wanted (image, language, speech), as 60,30,10") from None
+    total = image + language + speech
+    if not isfinite(total) or min(image, language, speech) < 0 or total <= 0:
+        raise UsageError(f"--split '{text}': shares are 0 or more, and not all of them 0")
+    return image, language, speech
+
+
+def _thresholds(text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        found = tuple(float(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        found = (-1.0,)
+    if any(not isfinite(one) or one <= 0 for one in found) or list(found) != sorted(set(found)):
+        raise UsageError(f"--las-thresholds '{text}': rising GPU-seconds, as 3250,7200; '' for none")
+    return found
+
+
+def _promote(given: float | None) -> float | None:
+    if given is not None and not (isfinite(given) and given > 0):
+        raise UsageError(f"--promote {given:g}: a number above 0")
+    return given

@@ -1,0 +1,62 @@
+"""What Slurm itself can tell of a job that slurmwrap never saw: slurmctld while it remembers, else slurmdbd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.build_evidence import join
+from slurmwrap.diagnosis.classifier import classifier
+from slurmwrap.errors import SlurmError, SlurmwrapError
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.host.read_user_file import UserLogs
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.policy.run_from_slurm import record_of
+from slurmwrap.slurm.accounting import Sacct
+from slurmwrap.slurm.commands import SlurmCommands
+
+
+def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: int | None) -> tuple[AttemptRecord, ...]:
+    """Its runs, judged by Slurm's word and the log, where we may read it. () where Slurm tells nothing. SlurmwrapError
+    for a submission that Slurm refused.
+
+    `uid`: whose runs alone are told; None: everybody's, for administrators.
+    """
+    commands = SlurmCommands(environ, timeout_s=config.slurm_timeout_s)
+    try:
+        cluster, now = commands.cluster_name(), commands.job(address)
+    except SlurmError:
+        return ()
+    if now is not None and now.refused and uid in (None, now.uid):
+        raise SlurmwrapError(
+            f"there is no job {address}: Slurm refused it when it was submitted ({now.reason})",
+            hint="Ask for what the cluster has (sinfo -o '%P %D %c %m %G'), then submit again.",
+        )
+    told = {} if now is None else {now.submit_time: now}
+    for one in _remembered(address, commands, config, environ):
+        told.setdefault(one.submit_time, one)
+    theirs = (told[at] for at in sorted(told) if uid in (None, told[at].uid))
+    return tuple(_judged(one, cluster, config) for one in theirs)
+
+
+def _remembered(
+    address: str, commands: SlurmCommands, config: Config, environ: Mapping[str, str]
+) -> tuple[JobRecord, ...]:
+    """By slurmdbd; () where there is none, it does not answer, or a whole array is asked for."""
+    try:
+        if not Sacct.is_there(commands.config()):
+            return ()
+        found = Sacct(environ, timeout_s=config.slurm_timeout_s).address(address)
+    except SlurmError:
+        return ()
+    return tuple(one for one in found if address in (one.address, str(one.job_id)))
+
+
+def _judged(job: JobRecord, cluster: str, config: Config) -> AttemptRecord:
+    record = record_of(job, cluster)
+    if not job.ended:
+        return record
+    logs = () if job.state == "COMPLETED" and not job.derived_exit_code else UserLogs().tails(record)
+    judge = classifier(config.diagnosis.signatures)
+    return replace(record, diagnosis=judge(join(record.attempt, job, (), logs=logs)))

@@ -1,0 +1,250 @@
+"""What `slurmwrap watch` knows of a job at one moment, and the edge that finds it out: one call of squeue per look.
+
+What only the job's user may read (its submission, its pre-run, its steps, its output) is left out for anybody else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from slurmwrap.cli.record_access import Place, about_job, place_of
+from slurmwrap.cli.slurm_lookup import unrecorded
+from slurmwrap.cli.watch.gpu_utilization import GpuUse
+from slurmwrap.cli.watch.job_output import Output, read_output
+from slurmwrap.config import Config, user_state_dir
+from slurmwrap.errors import SlurmwrapError, StoreError
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.gsub.follow_prerun import Seen, read_progress, read_verdict, seen, steps_wanted
+from slurmwrap.model.job_record import FINAL_STATES, JobRecord
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Verdict
+from slurmwrap.node_hooks import stepfiles
+from slurmwrap.placement.relaxation import checked
+from slurmwrap.report.job_report.next_step import last_of, next_step
+from slurmwrap.report.job_report.timeline import Story, failed, stopped_by_prerun, story_of
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.squeue_parser import Watched
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.prerun_registry import Flights, flight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The job's pre-run. `row`: what Slurm says of it now, None where it knows it no more. `seen`: what it left itself
+    while it goes on. `verdict` None: it has none yet."""
+
+    job_id: int
+    row: Watched | None = None
+    seen: Seen | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What the step counter counted: steps of the busiest process, at which time, per second over the whole run."""
+
+    count: int
+    at: float
+    per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One look at a job. `rows`: of an array each task that has started, and one row for the others."""
+
+    at: float
+    address: str
+    rows: tuple[Watched, ...] = ()
+    gone: Mapping[str, str] | None = None  # tasks that Slurm has forgotten meanwhile → their last state
+    plan: PlacementPlan = field(default_factory=PlacementPlan)
+    relaxes: bool = False  # the site's reconciler loosens what waiting jobs insist on
+    counts_steps: bool = False
+    trial: Trial | None = None
+    steps: Steps | None = None
+    rates: tuple[float, ...] = ()  # steps per second between looks, the newest last
+    output: Output | None = None  # of the running job; None: not known
+    silent: str = ""  # why Slurm did not answer now; everything else is older then
+    gpus: bool | None = None  # --gpus was given; None: who watches may not measure this job's
+    gpu_use: GpuUse | None = None
+
+    @property
+    def record(self) -> JobRecord:
+        """The row to speak of: one that runs, else one that waits, else the last."""
+        return max((w.record for w in self.rows), key=lambda r: (r.state == "RUNNING", not r.ended, r.submit_time))
+
+    @property
+    def waiting(self) -> Watched | None:
+        """The row that waits."""
+        return next((w for w in self.rows if w.record.pending), None)
+
+    @property
+    def array(self) -> bool:
+        """A whole array is watched."""
+        return "_" not in self.address and any(w.record.array_job_id is not None for w in self.rows)
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it waits or runs."""
+        return all(w.record.ended for w in self.rows)
+
+    @property
+    def completed(self) -> bool:
+        """All of it ended well."""
+        states = {w.record.state for w in self.rows} | set((self.gone or {}).values())
+        return states == {"COMPLETED"}
+
+
+class Looker:
+    """Looks at one job again and again. `uid`: who asks."""
+
+    def __init__(
+        self, address: str, slurm: SlurmCommands, places: Sequence[Place], config: Config, environ: Mapping[str, str]
+    ) -> None:
+        self._address, self._slurm, self._places = address, slurm, places
+        self._config, self._environ, self._relaxes = config, environ, config.mode_of("relax") == "act"
+        self._submission: Submission | None = None
+        self._states: dict[str, str] = {}
+        self._rates: list[float] = []
+        self._before: Steps | None = None
+        self._output: Output | None = None
+
+    def look(self, now: float) -> Facts:
+        """What is known now; no rows when Slurm has forgotten the job. SlurmError as of SlurmCommands."""
+        known_id = self._prerun_id()
+        rows = self._slurm.watched(self._address, *([str(known_id)] if known_id else []))
+        own = tuple(w for w in rows if w.record.job_id != known_id)
+        if not own:
+            return Facts(at=now, address=self._address)
+        facts = Facts(at=now, address=self._address, rows=own, relaxes=self._relaxes, gone=self._forgotten(own))
+        if facts.record.uid != os.geteuid():
+            return facts
+        self._submission = self._submission or self._submitted(facts.record)
+        trial_id = self._prerun_id()
+        if trial_id and trial_id != known_id and facts.waiting is not None:  # the first look learns of it only now
+            rows = self._slurm.watched(str(trial_id))
+        trial_row = next((w for w in rows if w.record.job_id == trial_id), None)
+        return self._of_its_user(facts, trial_row)
+
+    def _prerun_id(self) -> int | None:
+        return self._submission.prerun_job_id if self._submission else None
+
+    def ending(self) -> str:
+        """The state in which a job ended that squeue has forgotten, as recorded here or by slurmdbd; "" unknown."""
+        uid = None if os.geteuid() == 0 else os.geteuid()
+        with suppress(SlurmwrapError, OSError):
+            known = [run for place in self._places for run in about_job(place, self._address).attempts]
+            runs = known or unrecorded(self._address, self._config, self._environ, uid)
+            bad = [run.state for run in runs if run.state != "COMPLETED"]
+            return bad[-1] if bad else runs[-1].state if runs else ""
+        return ""
+
+    def why(self) -> tuple[tuple[str, str], ...]:
+        """(label, text) of what was found out about the end, in a few rows; () while nothing was."""
+        story = self._story()
+        last = None if story is None else last_of(story)
+        if story is None or not (stopped_by_prerun(story) or (last and last.diagnosis and failed(last))):
+            return ()
+        found = []
+        if last is not None and last.diagnosis is not None and not stopped_by_prerun(story):
+            cited = last.diagnosis.evidence[:1]
+            found.append(("why", ": ".join((last.diagnosis.category, *(one.text for one in cited)))))
+        after = next_step(story)
+        return (*found, ("next", after.sentence), *(("", command) for command in after.commands[:1]))
+
+    def _story(self) -> Story | None:
+        for place in self._places:
+            with suppress(StoreError, OSError):
+                k = about_job(place, self._address)
+                story = story_of(self._address, k.submissions, k.preruns, k.attempts, k.actions, k.delays)
+                if not story.empty:
+                    return story
+        return None
+
+    def _forgotten(self, rows: tuple[Watched, ...]) -> dict[str, str]:
+        """Slurm forgets ended tasks after MinJobAge; they ended all the same."""
+        now = {w.record.address: w.record.state for w in rows}
+        self._states |= {address: state for address, state in now.items() if state in FINAL_STATES}
+        return {address: state for address, state in self._states.items() if address not in now}
+
+    def _of_its_user(self, facts: Facts, trial_row: Watched | None) -> Facts:
+        record = facts.record
+        if record.state == "RUNNING" and not facts.array:
+            self._output = read_output(record, self._output)
+            facts = replace(facts, output=self._output)
+        if self._submission is None:
+            return facts
+        steps = self._steps(record) if not facts.array else None
+        return replace(
+            facts,
+            plan=_plan(self._submission),
+            counts_steps=bool(self._submission.step_dir),
+            trial=self._trial(self._submission, trial_row, facts),
+            steps=steps,
+            rates=tuple(self._rates),
+        )
+
+    def _submitted(self, record: JobRecord) -> Submission | None:
+        ids = {record.job_id, record.array_job_id}
+        found: list[Submission] = []
+        for place in self._places:
+            with suppress(StoreError, OSError):
+                found += about_job(place, str(record.array_job_id or record.job_id)).submissions
+        mine = [one for one in found if one.job_id in ids and one.uid == record.uid]
+        return max(mine, key=lambda one: one.at, default=None)
+
+    def _trial(self, submission: Submission, row: Watched | None, facts: Facts) -> Trial | None:
+        job_id = submission.prerun_job_id
+        if job_id is None:
+            return None
+        folders = (flight(folder) for folder in Flights(user_state_dir(self._environ)).trials())
+        folder = next((one.directory for one in folders if one and one.job_id == job_id), None)
+        verdict = read_verdict(folder) if folder is not None else None
+        if verdict is not None or folder is None or row is None or row.record.ended:
+            return Trial(job_id=job_id, row=row, verdict=verdict)
+        record = row.record
+        waited = facts.at - (record.start_time or record.submit_time)
+        now = seen(record.state, record.reason, waited, read_progress(folder), steps_wanted(folder))
+        return Trial(job_id=job_id, row=row, seen=now)
+
+    def _steps(self, record: JobRecord) -> Steps | None:
+        folder = self._submission.step_dir if self._submission else ""
+        if not folder or record.start_time is None:
+            return None
+        plain: dict[str, Any] = stepfiles.counted(  # type: ignore[no-untyped-call]
+            os.fsencode(folder), record.job_id, record.uid, float(record.start_time), record.restarts
+        )
+        if not plain:
+            return None
+        now = Steps(count=int(plain["count"]), at=float(plain["last_at"]), per_s=plain["per_s"])
+        before, self._before = self._before, now
+        if before is not None and now.at > before.at and now.count > before.count:
+            self._rates = [*self._rates[-59:], (now.count - before.count) / (now.at - before.at)]
+        return now
+
+
+def _plan(submission: Submission) -> PlacementPlan:
+    """The user's own word: cleaned as whoever acts on it does."""
+    try:
+        plan = from_plain(PlacementPlan, submission.plan)
+    except ValueError:
+        return PlacementPlan()
+    return replace(plan, levels=checked(plan.levels) if plan.levels else ())
+
+
+def places_of(config: Config, environ: Mapping[str, str], uid: int) -> tuple[Place, ...]:
+    """Where this user's records lie; for root and SlurmUser the site's, and what they submitted themselves just now."""
+    first = place_of(config, environ, uid)
+    if not first.site:
+        return (first,)
+    return (first, place_of(replace(config, site=replace(config.site, state_dir="", published="")), environ, uid))
+
+
+def newest(slurm: SlurmCommands, user: str) -> str:
+    """The address of this user's newest job that is no pre-run; "" when Slurm knows none."""
+    mine = [job for job in slurm.jobs(user) if not job.name.endswith(".prerun")]
+    last = max(mine, key=lambda job: (not job.ended, job.submit_time, job.job_id), default=None)
+    return "" if last is None else str(last.array_job_id or last.job_id)

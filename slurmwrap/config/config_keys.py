@@ -1,0 +1,130 @@
+"""What every key of the configuration means: the one place. Pure.
+
+docs/configuration.md, `slurmwrap config template` and `slurmwrap config show` are made of it; defaults come from
+config_sections.py's records, what is allowed from its bounds. A test holds both to the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from slurmwrap.config import NOUNS, variable
+from slurmwrap.config.config_sections import BOUNDS, CHOICES, Config
+from slurmwrap.config.key_docs import MEANINGS, SECTIONS
+from slurmwrap.fast_dataclasses import dataclass
+
+
+class Reader(Enum):
+    """Whose programs read a key, and so what it does in a user's own file."""
+
+    GSUB = "gsub"
+    RECONCILE = "reconcile"
+    SITE = "site"
+
+    @property
+    def in_a_users_file(self) -> str:
+        """What the key does there, in two words: docs/configuration.md has the legend."""
+        return _IN_A_USERS_FILE[self]
+
+    @property
+    def sentence(self) -> str:
+        """The same for who has no legend."""
+        return _SENTENCES[self]
+
+
+_IN_A_USERS_FILE = {Reader.GSUB: "their jobs", Reader.RECONCILE: "their reconcile", Reader.SITE: "nothing"}
+_SENTENCES = {
+    Reader.GSUB: "In a user's own file it counts for their own submissions.",
+    Reader.RECONCILE: "In a user's own file it counts where they run `slurmwrap reconcile` themselves.",
+    Reader.SITE: "In a user's own file it does nothing: only the site's own processes act by it.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key. `default` is a text, a number, a truth value or a tuple of texts."""
+
+    name: str  # "prerun.grace_s"; "slurm_timeout_s" stands in no section
+    default: Any
+    unit: str  # "seconds"; "" where there is none
+    text: str  # one sentence, with its full stop
+    reader: Reader
+
+    @property
+    def section(self) -> str:
+        """ "" for a key that stands above all sections."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def word(self) -> str:
+        """The name within its section."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return variable(self.name)
+
+    @property
+    def allowed(self) -> str:
+        """What it may be: `one of auto, off`, `a whole number from 1 to 60`, `text`."""
+        if self.name in CHOICES:
+            return f"one of {', '.join(CHOICES[self.name])}"
+        noun = NOUNS.get(type(self.default), "text")
+        if self.name not in BOUNDS:
+            return noun
+        least, most = BOUNDS[self.name]
+        return f"{noun} from {_number(least)} to {_number(most)}"
+
+
+def keys() -> tuple[Key, ...]:
+    """All keys, in the order in which the page and the template show them."""
+    return tuple(_key(section, name) for section, names in MEANINGS.items() for name in names)
+
+
+def about(section: str) -> str:
+    """One or two sentences about a section; "" for none."""
+    return SECTIONS.get(section, "")
+
+
+def value_of(config: Config, name: str) -> Any:
+    """What `config` has for a key."""
+    section, _, word = name.rpartition(".")
+    if section == "rules":
+        return config.mode_of(word)
+    return getattr(getattr(config, section) if section else config, word)
+
+
+def toml(value: Any) -> str:
+    """A value as it is written in a file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(toml(one) for one in value)}]"
+    return _quoted(value) if isinstance(value, str) else _number(value)
+
+
+def _key(section: str, name: str) -> Key:
+    reader, unit, text = _meaning(MEANINGS[section][name])
+    full = f"{section}.{name}" if section else name
+    return Key(name=full, default=value_of(Config(), full), unit=unit, text=text, reader=reader)
+
+
+def _meaning(words: tuple[str, str, str]) -> tuple[Reader, str, str]:
+    return Reader(words[0]), words[1], " ".join(words[2].split())
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML."""
+    escaped = "".join(_ESCAPED.get(c) or (c if c.isprintable() else f"\\u{ord(c):04x}") for c in text)
+    return f'"{escaped}"'
+
+
+_ESCAPED: Mapping[str, str] = {'"': '\\"', "\\": "\\\\", "\t": "\\t", "\n": "\\n"}
+
+
+def _number(value: float) -> str:
+    """Plain digits, never 1e+09: people read them, and TOML's whole numbers know no exponent."""
+    return str(int(value)) if isinstance(value, int) or value >= 1e6 else repr(value)

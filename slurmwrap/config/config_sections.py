@@ -1,0 +1,289 @@
+"""The sections of the configuration and the bounds of their values: what every gsub loads. What each key means, in
+which unit, and who reads it, is said in config_keys.py, which gsub does not load. Records only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurmwrap.fast_dataclasses import dataclass, field
+
+RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune")
+MODES = ("observe", "advise", "act")
+OVERLAYS = ("auto", "off")
+POLICIES = ("graded", "tune", "proportional")
+ADAPTERS = ("auto", "commands", "pyslurm")
+LOGS = ("auto", "stderr", "journal")
+PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
+# The least and the greatest that makes sense; beyond it gsub would ask Slurm for nonsense, or tuning would harm.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "submit.array_threshold": (0, 4_000_001),  # Slurm's own greatest MaxArraySize
+    "submit.snapshot_kept_s": (0, 60),
+    "prerun.grace_s": (1, 30 * 86400),
+    "prerun.time_limit_s": (1, 30 * 86400),
+    "prerun.steps": (1, 1_000_000),
+    "prerun.min_gpus": (0, 1_000_000),
+    "prerun.profile_s": (0, 86400),
+    "prerun.sweep_s": (0, 86400),
+    "prerun.no_training_s": (5, 86400),
+    "placement.switch_wait_s": (0, 30 * 86400),
+    "placement.exclude_cap": (0, 1),
+    "placement.skew_limit": (0, 1),
+    "placement.pin_s": (0, 86400),
+    "placement.relax_jobs": (0, 10_000),
+    "placement.relax_updates_per_s": (0.1, 1000),
+    "tuning.memory_margin": (1, 100),
+    "tuning.memory_floor_mib": (0, 1 << 30),
+    "tuning.runs_before_shrink": (1, 1_000_000),
+    "tuning.assumed_run_s": (0, 30 * 86400),
+    "retry.per_root_cause": (0, 1000),
+    "retry.confirmations": (0, 1000),
+    "retry.resize_memory_factor": (1, 100),
+    "retry.resize_time_factor": (1, 100),
+    "retry.backoff_s": (0, 86400),
+    "retry.max_restarts": (0, 100_000),
+    "retry.max_lost_gpu_hours": (0, 1e9),
+    "retry.max_per_hour": (0, 1_000_000),
+    "incidents.window_s": (1, 86400),
+    "incidents.min_jobs": (2, 1_000_000),
+    "incidents.min_users": (2, 1_000_000),
+    "incidents.min_nodes": (2, 1_000_000),
+    "incidents.quiet_s": (1, 86400),
+    "incidents.spread_s": (0, 86400),
+    "incidents.max_s": (60, 30 * 86400),
+    "nodes.window_days": (1, 366),
+    "nodes.suspect_ratio": (1, 1000),
+    "nodes.lemon_ratio": (1, 1000),
+    "nodes.suspect_jobs": (1, 1000),
+    "nodes.lemon_jobs": (1, 1000),
+    "nodes.lemon_users": (1, 1000),
+    "nodes.prior": (0.1, 1000),
+    "nodes.repair_discount": (0, 1),
+    "nodes.relapse_factor": (1, 100),
+    "prerun.holdout": (0, 0.5),
+    "report.keep_d": (1, 36_500),
+    "metrics.every_s": (5, 86400),
+    "retention.keep_d": (1, 36_500),
+    "retention.detail_d": (1, 36_500),
+    "slurm_timeout_s": (0.1, 600),
+}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "prerun.mode": PRERUN_MODES,
+    "prerun.overlay": OVERLAYS,
+    "tuning.policy": POLICIES,
+    "slurm.adapter": ADAPTERS,
+    "log.to": LOGS,
+    **{f"rules.{rule}": MODES for rule in RULES},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Which calls of gsub are for us (docs/dropin.md). Patterns are the shell's, compared with what the job names."""
+
+    enabled: bool = True
+    array_threshold: int = 1000
+    pass_partitions: tuple[str, ...] = ()
+    pass_accounts: tuple[str, ...] = ()
+    pass_qos: tuple[str, ...] = ()
+    pass_users: tuple[str, ...] = ()
+    snapshot_kept_s: float = 10.0
+    templates: str = "/etc/slurmwrap/templates"
+
+
+# One cache a line: the places that its tool looks for, in its own order; the first one that is set counts. Not in it:
+# caches whose tools write a file in place (keras, nltk, whisper) or leave a lock behind when they are killed
+# (torch_extensions, matplotlib): a job would take a half for the whole, or wait for ever.
+CACHES = (
+    "$HF_HUB_CACHE:$HUGGINGFACE_HUB_CACHE:$HF_HOME/hub:~/.cache/huggingface/hub",
+    "$TRANSFORMERS_CACHE",
+    "$HF_DATASETS_CACHE:$HF_HOME/datasets:~/.cache/huggingface/datasets",
+    "$HF_XET_CACHE:$HF_HOME/xet:~/.cache/huggingface/xet",
+    "$TORCH_HOME/hub:~/.cache/torch/hub",
+    "$TRITON_CACHE_DIR:$TRITON_HOME/.triton/cache:~/.triton/cache",
+    "$TORCHINDUCTOR_CACHE_DIR",
+    "$PIP_CACHE_DIR:~/.cache/pip",
+    "$UV_CACHE_DIR:~/.cache/uv",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prerun:
+    """The single-GPU trial."""
+
+    mode: str = "auto"
+    partition: str = ""
+    grace_s: int = 600
+    time_limit_s: int = 900
+    steps: int = 3
+    min_gpus: int = 1
+    profile_s: int = 0
+    sweep_s: int = 120
+    holdout: float = 0.0
+    overlay: str = "auto"
+    no_training_s: int = 40
+    no_training_programs: tuple[str, ...] = ()
+    caches: tuple[str, ...] = CACHES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where jobs go."""
+
+    enabled: bool = True
+    switch_wait_s: int = 300
+    exclude_cap: float = 0.1
+    skew_limit: float = 0.3
+    topology_file: str = ""
+    topology_features: str = ""
+    pin_s: int = 60
+    relax_jobs: int = 50
+    relax_updates_per_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """CPU and memory from profiles."""
+
+    enabled: bool = True
+    memory_margin: float = 1.2
+    memory_floor_mib: int = 1024
+    runs_before_shrink: int = 3
+    policy: str = "graded"
+    assumed_run_s: float = 13_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """What may be done about a failure."""
+
+    default: bool = False
+    per_root_cause: int = 3
+    confirmations: int = 1
+    resize_memory_factor: float = 1.5
+    resize_time_factor: float = 1.5
+    backoff_s: int = 60
+    max_restarts: int = 20
+    max_lost_gpu_hours: float = 1000.0
+    max_per_hour: int = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What the administrator installed. Empty paths: user mode only."""
+
+    spool: str = ""
+    published: str = ""
+    state_dir: str = ""
+    munge_socket: str = ""
+    slurm_user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosing:
+    """How failures are told apart."""
+
+    signatures: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmAccess:
+    """How the reconciler talks to Slurm (docs/pyslurm.md); gsub always by the commands."""
+
+    adapter: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """Mail to the owner of a job that failed for good. Without a server none is sent."""
+
+    server: str = ""
+    sender: str = "slurmwrap@localhost"
+    to: str = "{user}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The night report of the site."""
+
+    to: str = ""
+    directory: str = ""
+    keep_d: int = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Figures for monitoring, as node_exporter's textfile collector takes them (docs/metrics.md)."""
+
+    textfile: str = ""
+    every_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Where the reconciler's log goes."""
+
+    to: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long the site's database keeps what (docs/database.md). Days; `slurmwrap db prune` and the night do it."""
+
+    detail_d: int = 35
+    keep_d: int = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incidents:
+    """When failures of several jobs are one incident, and how its retries wait."""
+
+    window_s: float = 300.0
+    min_jobs: int = 3
+    min_users: int = 2
+    min_nodes: int = 3
+    quiet_s: float = 600.0
+    spread_s: float = 900.0
+    max_s: float = 21600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """When a node is suspect, and when it is a lemon (docs/nodes.md)."""
+
+    window_days: float = 28.0
+    suspect_ratio: float = 2.0
+    lemon_ratio: float = 3.0
+    suspect_jobs: int = 2
+    lemon_jobs: int = 3
+    lemon_users: int = 2
+    prior: float = 1.0
+    repair_discount: float = 0.25
+    relapse_factor: float = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set; every field has a default that works without any file."""
+
+    submit: Submit = field(default_factory=Submit)
+    prerun: Prerun = field(default_factory=Prerun)
+    placement: Placement = field(default_factory=Placement)
+    tuning: Tuning = field(default_factory=Tuning)
+    retry: Retry = field(default_factory=Retry)
+    site: Site = field(default_factory=Site)
+    slurm: SlurmAccess = field(default_factory=SlurmAccess)
+    mail: Mail = field(default_factory=Mail)
+    diagnosis: Diagnosing = field(default_factory=Diagnosing)
+    incidents: Incidents = field(default_factory=Incidents)
+    nodes: Nodes = field(default_factory=Nodes)
+    report: Report = field(default_factory=Report)
+    metrics: Metrics = field(default_factory=Metrics)
+    log: Log = field(default_factory=Log)
+    retention: Retention = field(default_factory=Retention)
+    rules: Mapping[str, str] = field(default_factory=dict)
+    slurm_timeout_s: float = 10.0
+
+    def mode_of(self, rule: str) -> str:
+        """`observe`, `advise` (the default) or `act` for one of RULES."""
+        return self.rules.get(rule, "advise")

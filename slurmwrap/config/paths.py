@@ -1,0 +1,109 @@
+"""Where the configuration and the user's state lie, and whose files are believed. Edge: stat of those files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slurmwrap.config.config_sections import Config
+
+
+def site_file(environ: Mapping[str, str]) -> Path:
+    """The site's configuration file, which need not exist."""
+    return _path(name_of_site_file(environ))
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """The user's configuration file, which need not exist."""
+    return _path(name_of_user_file(environ))
+
+
+def user_state_dir(environ: Mapping[str, str]) -> Path:
+    """The user's own state: database, pre-runs' files, step counts ($XDG_STATE_HOME/slurmwrap)."""
+    return _path(state_dir(environ))
+
+
+def state_dir(environ: Mapping[str, str]) -> str:
+    """The same for gsub, which does without pathlib: its import costs 4 ms."""
+    return os.path.join(_absolute(environ, "XDG_STATE_HOME") or f"{_home(environ)}/.local/state", "slurmwrap")
+
+
+def name_of_site_file(environ: Mapping[str, str]) -> str:
+    """The same for gsub."""
+    return environ.get("SLURMWRAP_CONFIG") or "/etc/slurmwrap/config.toml"
+
+
+def name_of_user_file(environ: Mapping[str, str]) -> str:
+    """The same for gsub."""
+    base = _absolute(environ, "XDG_CONFIG_HOME") or f"{_home(environ)}/.config"
+    return os.path.join(base, "slurmwrap", "config.toml")
+
+
+def _path(name: str) -> Path:
+    from pathlib import Path
+
+    return Path(name)
+
+
+def _absolute(environ: Mapping[str, str], name: str) -> str:
+    """ "" for what is not set, for a relative path, which would mean another place in each directory, and as root for
+    another user's directory (`sudo -E`): his files are not to be believed, and he could not write to ours there."""
+    value = environ.get(name, "")
+    return value if value.startswith("/") and (os.geteuid() or not _owner(value)) else ""
+
+
+def _owner(path: str) -> int:
+    """0 too for what is not there yet."""
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return 0
+
+
+def _home(environ: Mapping[str, str]) -> str:
+    """$HOME, else what the password database says: cron, systemd and Slurm's hooks set none."""
+    if home := _absolute(environ, "HOME"):
+        return home
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/nonexistent"
+
+
+def written_by_others(found: os.stat_result) -> str:
+    """Why somebody else than root and ourselves may have written a file. A group that is the owner's own (many systems
+    give each user one, with a umask of 002) and root's are not somebody else."""
+    if found.st_uid not in (0, os.geteuid()):
+        return f"it belongs to uid {found.st_uid}"
+    if found.st_mode & 0o002 or (found.st_mode & 0o020 and not _is_own_group(found.st_uid, found.st_gid)):
+        return f"others may write it (mode {found.st_mode & 0o7777:04o})"
+    return ""
+
+
+def _is_own_group(uid: int, gid: int) -> bool:
+    import pwd
+
+    try:
+        return gid in (0, pwd.getpwuid(uid).pw_gid)
+    except KeyError:
+        return False
+
+
+def speaks_for_site(config: Config) -> bool:
+    """Whether this process is root's or SlurmUser's, who act on other people's jobs."""
+    import pwd
+
+    if not os.geteuid():
+        return True
+    try:
+        if config.site.slurm_user and pwd.getpwnam(config.site.slurm_user).pw_uid == os.geteuid():
+            return True
+    except KeyError:
+        pass
+    return bool(config.site.state_dir) and _owner(config.site.state_dir) == os.geteuid()

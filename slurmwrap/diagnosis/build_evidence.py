@@ -1,0 +1,286 @@
+"""Joins what the hooks saw of a job with Slurm's word on it: Observations and a JobRecord in, Evidence out. Pure.
+
+A node knows a job by its raw id only, and ids come back (requeue, MaxJobId, a controller that lost its state), so an
+observation belongs to the run in whose time window it lies. Only observations whose seal is believed are given here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slurmwrap.diagnosis.node_facts import gpu_lines, hook_lines
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.evidence import Attempt, Evidence, KernelLine, LogTail
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.observation import Context, Observation
+
+SLACK_S = 5.0  # clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min)
+_HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
+_ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT ")  # slurmstepd's, 22.05
+_OVERLAP = 4096  # characters of an earlier tail's end that are looked for
+_MOST = 1e15  # seconds, steps or bytes beyond it are no measurement
+_OOM = 125  # Slurm's "signal" for an OOM kill (facts of 22.05: ExitCode 0:125 is OUT_OF_MEMORY)
+
+
+def split_status(raw: int) -> tuple[int, int]:
+    """A raw wait status -> (exit code, signal); a signal hides the code, as Slurm shows it: 4021 -> (0, 53)."""
+    signal = raw & 0x7F
+    return (0, signal) if signal else ((raw >> 8) & 0xFF, 0)
+
+
+def of_run(
+    observations: Iterable[Observation], *, uid: int, start: float | None, others: Iterable[float] = ()
+) -> tuple[Observation, ...]:
+    """The hooks' observations of the run that started at `start`; `others`: starts of the other runs of the same id.
+
+    One that names another user's uid speaks of an older job with the same id.
+    """
+    if start is None:
+        return ()
+    before = max((other for other in others if other < start), default=None)
+    after = min((other for other in others if other > start), default=None)
+    return tuple(
+        observation
+        for observation in observations
+        if observation.context in _HOOKS
+        and (uid < 0 or observation.facts.get("uid", uid) == uid)
+        and _border(observation, before, start) <= _time_of(observation) < _border(observation, start, after)
+    )
+
+
+def _time_of(observation: Observation) -> float:
+    """The run's start by the node's clock where the hook knows it, else when the hook ran."""
+    return _number(observation.facts, "started_at") or observation.at
+
+
+def _border(observation: Observation, start: float | None, following: float | None) -> float:
+    """Where the run that started at `start` gives way to the one that started at `following`.
+
+    What carries a start may come early by a wrong clock, though never by more than half of the time between two runs.
+    What only knows the end (EpilogSlurmctld, an Epilog without a Prolog) comes before the next start.
+    """
+    if following is None:
+        return float("inf")
+    if observation.context is not Context.PROLOG and not _number(observation.facts, "started_at"):
+        return following if start is not None else following - SLACK_S
+    return following - min(SLACK_S, SLACK_S if start is None else (following - start) / 2)
+
+
+def last_word(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
+    """`job` completed from what the hooks were told, for a run that Slurm has forgotten or already requeued.
+
+    Hooks see 0:0 for success, cancellation, time limit, node failure and preemption alike (Slurm 22.05, all four;
+    since 24.11 a node failure is 0:1); the state then stays unknown ("") and only the log can tell. The controller's
+    own record is preferred.
+    """
+    words = sorted(observations, key=lambda o: (o.context is not Context.EPILOG_SLURMCTLD, o.at))
+    facts = next((o.facts for o in words if isinstance(o.facts.get("wait_status"), int)), None)
+    if facts is None:
+        return job
+    (code, signal), (derived, derived_signal) = split_status(facts["wait_status"]), split_status(_int(facts, "derived"))
+    state = "OUT_OF_MEMORY" if signal == _OOM else "FAILED" if code or signal else ""
+    ended = max(o.at for o in observations)
+    return replace(
+        job,
+        state=state,
+        exit_code=code,
+        signal=signal,
+        derived_exit_code=derived,
+        derived_signal=derived_signal,
+        end_time=job.end_time if job.end_time is not None else int(ended),
+    )
+
+
+def of_this_run(job: JobRecord, earlier: Iterable[int | None]) -> JobRecord:
+    """`job` without the derived exit code of its earlier runs: Slurm 22.05 keeps the highest one over a requeue.
+
+    Measured: a first run whose srun ends with 5, requeued, ends well and still shows DerivedExitCode=5:0.
+    """
+    inherited = max((code for code in earlier if code), default=0)
+    return replace(job, derived_exit_code=0) if job.derived_exit_code <= inherited else job
+
+
+def since(tail: LogTail, earlier: Iterable[LogTail]) -> LogTail:
+    """`tail` without what earlier runs of the job wrote to the same file (--open-mode=append).
+
+    Where the end of an earlier tail is not found in it, the file was begun anew, or has grown past it; where nothing
+    follows that end, a run that failed the same way wrote the same again.
+    """
+    cut = 0
+    for old in earlier:
+        known = old.text[-_OVERLAP:]
+        at = tail.text.find(known) if old.name == tail.name and known.strip() else -1
+        end = at + len(known)
+        if at >= 0 and tail.text[end:].strip():
+            cut = max(cut, end)
+    return replace(tail, text=tail.text[cut:], first_line=tail.first_line + tail.text.count("\n", 0, cut))
+
+
+def join(
+    attempt: Attempt,
+    job: JobRecord,
+    observations: Sequence[Observation],
+    *,
+    logs: Sequence[LogTail] = (),
+    earlier: Sequence[Observation] = (),
+    requeued: bool = False,
+) -> Evidence:
+    """All facts of one run. `logs`: tails read by the caller, used where no Epilog brought any.
+
+    `earlier`: observations of earlier runs of the job, whose output is not this one's. `requeued`: Slurm shows the
+    next run already, so that 0:0 from a hook does not mean success.
+    """
+    epilogs = [o for o in observations if o.context is Context.EPILOG]
+    brought = tuple(tail for o in epilogs for tail in _tails(o.facts.get("logs")))
+    old = [tail for o in earlier if o.context is Context.EPILOG for tail in _tails(o.facts.get("logs"))]
+    tails = tuple(since(tail, old) for tail in brought or tuple(logs))
+    untold = not job.state and not job.exit_code and (requeued or _interrupted(tails, observations))
+    return Evidence(
+        attempt=attempt,
+        state=job.state,
+        reason="" if job.reason == "None" else job.reason.replace(" ", "_"),
+        exit_code=None if untold else job.exit_code,
+        signal=job.signal or None,
+        derived_exit_code=job.derived_exit_code,
+        derived_signal=job.derived_signal or None,
+        logs=tails,
+        kernel=tuple(line for o in epilogs for line in _kernel(o, job.nodes)),
+        nodes=job.nodes,
+        gpus=job.gpus,
+        run_s=_run_s(job),
+        time_limit_s=job.time_limit_s,
+        mem_limit_mib=memory_limit_mib(job),
+        mem_peak_mib=max((_int(o.facts, "mem_peak_mib") for o in epilogs), default=0) or None,
+        oom_kills=_total(epilogs, "oom_kills"),
+        nvml=tuple(line for o in epilogs if _is_of(o, job.nodes) for line in gpu_lines(o)),
+        hooks=tuple(line for o in observations if _is_of(o, job.nodes) for line in hook_lines(o)),
+    )
+
+
+def memory_limit_mib(job: JobRecord) -> int | None:
+    """The job's limit on one node in MiB; None when it has none of its own."""
+    if job.mem_mib_per_node:
+        return job.mem_mib_per_node
+    if job.mem_mib_per_cpu:
+        return job.mem_mib_per_cpu * max(1, job.cpus // max(1, len(job.nodes)))
+    return None
+
+
+def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement | None:
+    """What the Epilogs measured, on the node that used the most; None when they measured nothing."""
+    epilogs = [o.facts for o in observations if o.context is Context.EPILOG]
+    peak = max(epilogs, key=lambda facts: _int(facts, "mem_peak_mib"), default={})
+    cpu_s = max((_number(facts, "cpu_s") for facts in epilogs), default=0.0)
+    gpu_mem = max((_gpu_memory(facts) for facts in epilogs), default=0)
+    told = [facts["steps"] for facts in epilogs if isinstance(facts.get("steps"), Mapping)]
+    counts = [one for one in told if _int(one, "count") > 0]
+    seconds = _run_s(job) or 0.0
+    unused = [not processes for facts in epilogs for processes in _accounted(facts)]
+    if not _int(peak, "mem_peak_mib") and not cpu_s and not gpu_mem and not counts and not unused:
+        return None
+    share = max(1, len(job.nodes))
+    found = Measurement(
+        seconds=seconds,
+        cpu_s=cpu_s or None,
+        cpus_used=round(cpu_s / seconds, 2) if cpu_s and seconds else None,
+        cpus_allocated=job.cpus // share or None,
+        mem_peak_mib=_int(peak, "mem_peak_mib") or None,
+        mem_source=str(peak.get("mem_source", "")),
+        gpus=-(-job.gpus // share),
+        gpu_mem_peak_mib=gpu_mem or None,
+        gpu_util=_mean(share for facts in epilogs for share in _gpu_use(facts, "gpu_percent")),
+        gpu_mem_util=_mean(share for facts in epilogs for share in _gpu_use(facts, "memory_percent")),
+        gpus_unused=sum(unused) if unused else None,
+    )
+    return with_steps(found, job, max(counts, key=lambda one: _int(one, "count"), default={}))
+
+
+def with_steps(found: Measurement | None, job: JobRecord, counted: Mapping[str, Any]) -> Measurement | None:
+    """`found` with what the step counter left (`node_hooks/stepfiles.py`); all of it is the user's word."""
+    steps, per_s = _int(counted, "count"), _number(counted, "per_s")
+    if steps <= 0:
+        return found
+    base = found or Measurement(seconds=_run_s(job) or 0.0, gpus=-(-job.gpus // max(1, len(job.nodes))))
+    begun, last = job.start_time, _number(counted, "last_at")
+    until = last - begun if begun is not None and last >= begun else None
+    return replace(base, steps=steps, steps_per_s=per_s if per_s > 0 else None, steps_until_s=until)
+
+
+def _accounted(facts: Mapping[str, Any]) -> Iterable[Sequence[Mapping[str, Any]]]:
+    """The processes that NVML's accounting lists, GPU by GPU; none where that is off."""
+    gpus = facts.get("gpu")
+    for gpu in gpus if isinstance(gpus, list) else ():
+        found = gpu.get("accounting") if isinstance(gpu, Mapping) else None
+        if isinstance(found, list):
+            yield [one for one in found if isinstance(one, Mapping)]
+
+
+def _gpu_use(facts: Mapping[str, Any], key: str) -> Iterable[float]:
+    """0..1 of each GPU: of the process that worked longest on it, over that process's life."""
+    for processes in _accounted(facts):
+        told = [one for one in processes if isinstance(one.get(key), int) and 0 <= one[key] <= 100]
+        if told:
+            yield max(told, key=lambda one: _int(one, "ms"))[key] / 100
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return round(sum(known) / len(known), 3) if known else None
+
+
+def _gpu_memory(facts: Mapping[str, Any]) -> int:
+    """The most that one process had on one GPU, by NVML's accounting; 0 where that is off."""
+    return max((_int(one, "max_mib") for processes in _accounted(facts) for one in processes), default=0)
+
+
+def _interrupted(tails: Iterable[LogTail], observations: Sequence[Observation]) -> bool:
+    """Whether Slurm ended the run: its line in stderr, or a node that began it and never saw its end."""
+    ended = {o.node for o in observations if o.context is Context.EPILOG}
+    lost = any(o.context is Context.PROLOG and o.node not in ended for o in observations)
+    return lost or any(_ENDED_BY_SLURM.search(tail.text) for tail in tails)
+
+
+def _run_s(job: JobRecord) -> float | None:
+    if job.start_time is None or job.end_time is None:
+        return None
+    return float(max(0, job.end_time - job.start_time))
+
+
+def _tails(logs: Any) -> Iterable[LogTail]:
+    for log in logs if isinstance(logs, list) else ():
+        if isinstance(log, Mapping) and isinstance(log.get("text"), str):
+            yield LogTail(name=str(log.get("name", "stdout")), text=log["text"], truncated=bool(log.get("truncated")))
+
+
+def _is_of(hook: Observation, nodes: Sequence[str]) -> bool:
+    """Whether Slurm says that the job ran on its node; root of another node has no say in it."""
+    return not nodes or hook.node in nodes
+
+
+def _kernel(epilog: Observation, nodes: Sequence[str]) -> Iterable[KernelLine]:
+    lines = epilog.facts.get("kernel")
+    if not _is_of(epilog, nodes):
+        return
+    for line in lines if isinstance(lines, list) else ():
+        if isinstance(line, Mapping) and isinstance(line.get("text"), str):
+            at = line.get("at")
+            yield KernelLine(text=line["text"], node=epilog.node, at=float(at) if isinstance(at, int | float) else None)
+
+
+def _total(observations: Sequence[Observation], key: str) -> int | None:
+    known = [_int(o.facts, key) for o in observations if isinstance(o.facts.get(key), int)]
+    return sum(known) if known else None
+
+
+def _int(facts: Mapping[str, Any], key: str) -> int:
+    value = facts.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _number(facts: Mapping[str, Any], key: str) -> float:
+    value = facts.get(key)
+    # a record with an infinity in it could be stored and never read again
+    return float(value) if isinstance(value, int | float) and abs(value) < _MOST else 0.0

@@ -1,0 +1,85 @@
+"""The lines around the one that decided, so that a person sees it where it stood. Pure.
+
+Of a Python traceback these are the innermost frame of the user's own code and the lines just before the exception; of
+anything else the lines before and after. They are kept with the diagnosis: the log may be gone when somebody asks why.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from slurmwrap.diagnosis.log_rows import Log, tracebacks
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.evidence import Citation
+
+BEFORE, AFTER = 3, 2  # lines
+CAP = 200  # characters of each
+_FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
+_PLACE = re.compile(r'File "([^"\n]{1,400})", line (\d{1,9})')
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
+_ANOTHER = re.compile(r"Traceback \(most recent|^During handling of|^The above exception|^[*=-]{8}")
+_LOOKED = 200  # rows of a traceback
+LEFT_OUT = "..."
+
+
+def in_context(citation: Citation, logs: Sequence[Log]) -> Citation:
+    """`citation` with the lines around it, if it is the root's and one of the logs has it; unchanged otherwise."""
+    if citation.role != "root" or not citation.line:
+        return citation
+    for log in logs:
+        row = _row_of(citation, log) if log.name == citation.source else None
+        if row is not None:
+            return replace(citation, before=_before(log, row), after=_after(log, row))
+    return citation
+
+
+def own_place(citations: Sequence[Citation]) -> tuple[str, int] | None:
+    """(file, line) of the user's own code that raised the exception, by the lines around the root's citation."""
+    root = next((one for one in citations if one.role == "root"), None)
+    for text in reversed(root.before if root is not None else ()):
+        frame = _PLACE.search(text)
+        if frame and not _LIBRARY.search(frame[1]):
+            return frame[1], int(frame[2])
+    return None
+
+
+def _row_of(citation: Citation, log: Log) -> int | None:
+    """A line that was rewritten in place (a progress bar) has several rows of one number."""
+    row = bisect_left(log.numbers, citation.line)
+    while row < len(log.rows) and log.numbers[row] == citation.line:
+        if citation.text in log.rows[row]:
+            return row
+        row += 1
+    return None
+
+
+def _before(log: Log, row: int) -> tuple[str, ...]:
+    block = next((one for one in tracebacks(log) if one.end == row), None)
+    own = _own_frame(log, max(block.start, row - _LOOKED), row) if block is not None else None
+    if own is None or own >= row - BEFORE:
+        return _shown([at for at in range(max(0, row - 12), row) if log.rows[at].strip()][-BEFORE:], log)
+    return (*_shown([own, own + 1], log), LEFT_OUT, *_shown([row - 1], log))
+
+
+def _own_frame(log: Log, start: int, end: int) -> int | None:
+    for at in range(end - 1, start, -1):
+        frame = _FRAME.search(log.rows[at])
+        if frame and not _LIBRARY.search(frame[1]):
+            return at
+    return None
+
+
+def _after(log: Log, row: int) -> tuple[str, ...]:
+    found: list[int] = []
+    for at in range(row + 1, min(len(log.rows), row + 8)):
+        if _ANOTHER.search(log.rows[at]) or len(found) == AFTER:
+            break
+        if log.rows[at].strip() and log.rows[at] != log.rows[row]:
+            found.append(at)
+    return _shown(found, log)
+
+
+def _shown(rows: Sequence[int], log: Log) -> tuple[str, ...]:
+    return tuple(log.rows[at].rstrip()[:CAP] for at in rows)

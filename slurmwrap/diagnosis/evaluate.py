@@ -1,0 +1,144 @@
+"""Measures predictions against labels: precision and recall per category, macro-F1, decisions, confusions. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, decisions_of
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CategoryScore:
+    """One category: how many are labelled so, how many predicted so, how many both."""
+
+    category: str
+    labelled: int
+    predicted: int
+    right: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the predictions that are right; 1 when there are none."""
+        return self.right / self.predicted if self.predicted else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the labels that were found; 1 when there are none."""
+        return self.right / self.labelled if self.labelled else 1.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of both."""
+        return 2 * self.right / (self.labelled + self.predicted) if self.labelled + self.predicted else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confusion:
+    """A label that was taken for another category, how often, and where."""
+
+    labelled: str
+    predicted: str
+    count: int
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The whole measurement. `macro_f1` is the mean over categories that are labelled at all."""
+
+    total: int
+    right: int
+    decisions_default: int  # the decision is the labelled category's default
+    decisions_allowed: int  # or one that the taxonomy lets a signature override it with
+    categories: tuple[CategoryScore, ...]
+    confusions: tuple[Confusion, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of categories that are right."""
+        return self.right / self.total if self.total else 1.0
+
+    @property
+    def decision_accuracy(self) -> float:
+        """Share of decisions that are right, overrides of the taxonomy included."""
+        return self.decisions_allowed / self.total if self.total else 1.0
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the labelled categories."""
+        scores = [category.f1 for category in self.categories if category.labelled]
+        return sum(scores) / len(scores) if scores else 1.0
+
+
+def evidence_of(row: Mapping[str, Any]) -> Evidence:
+    """Evidence from an object with the corpus's fields; what would give the answer away is not looked at.
+
+    Raises ValueError naming a field that cannot be meant.
+    """
+    kernel = row.get("kernel") or ""
+    lines = kernel.splitlines() if isinstance(kernel, str) else [str(line) for line in kernel]
+    return Evidence(
+        state=str(row.get("slurm_state") or ""),
+        reason=str(row.get("reason") or ""),
+        exit_code=_number(row, "exit_code"),
+        signal=_number(row, "signal"),
+        derived_exit_code=_number(row, "derived_exit_code"),
+        logs=(LogTail(name="log", text=str(row.get("log") or "")),),
+        kernel=tuple(KernelLine(text=line) for line in lines if line.strip()),
+    )
+
+
+def _number(row: Mapping[str, Any], key: str) -> int | None:
+    value = row.get(key)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).lstrip("-").isdecimal():
+        raise ValueError(f"{key} is {value!r}, not a whole number")
+    return int(value)
+
+
+def label_of(row: Mapping[str, Any]) -> str:
+    """The category that a row is labelled with. Raises ValueError where it has none that is known."""
+    label = row.get("category")
+    if label not in CATEGORIES:
+        raise ValueError(f"category is {label!r}, not one of the taxonomy's")
+    return str(label)
+
+
+def score(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Diagnosis]) -> Score:
+    """How well `predictions` fit the `category` of `rows`, pairwise."""
+    pairs = [(label_of(row), found, str(row.get("id", ""))) for row, found in zip(rows, predictions, strict=True)]
+    return Score(
+        total=len(pairs),
+        right=sum(label == found.category for label, found, _ in pairs),
+        decisions_default=sum(found.decision == CATEGORIES[label].decision for label, found, _ in pairs),
+        decisions_allowed=sum(found.decision in decisions_of(label) for label, found, _ in pairs),
+        categories=_categories([(label, found.category) for label, found, _ in pairs]),
+        confusions=_confusions((label, found.category, id) for label, found, id in pairs),
+    )
+
+
+def _categories(pairs: list[tuple[str, str]]) -> tuple[CategoryScore, ...]:
+    labelled, predicted = Counter(label for label, _ in pairs), Counter(found for _, found in pairs)
+    right = Counter(label for label, found in pairs if label == found)
+    return tuple(
+        CategoryScore(category=name, labelled=labelled[name], predicted=predicted[name], right=right[name])
+        for name in CATEGORIES
+        if labelled[name] or predicted[name]
+    )
+
+
+def _confusions(triples: Iterable[tuple[str, str, str]]) -> tuple[Confusion, ...]:
+    table: dict[tuple[str, str], list[str]] = {}
+    for label, found, id in triples:
+        if label != found:
+            table.setdefault((label, found), []).append(id)
+    rows = (
+        Confusion(labelled=label, predicted=found, count=len(ids), ids=tuple(ids))
+        for (label, found), ids in table.items()
+    )
+    return tuple(sorted(rows, key=lambda row: (-row.count, row.labelled, row.predicted)))

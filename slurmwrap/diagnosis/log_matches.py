@@ -1,0 +1,344 @@
+"""Turns one log into marks: the rows that a signature or a traceback gives a meaning. Pure."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from itertools import accumulate, compress, islice, pairwise
+from operator import ne
+
+from slurmwrap.diagnosis.advice import filled
+from slurmwrap.diagnosis.log_rows import Log, Traceback, bare_exceptions, strip_prefix, tracebacks
+from slurmwrap.diagnosis.signatures import GRAM, WORD, Probe, Signature, SignatureSet, bared, compiled
+from slurmwrap.fast_dataclasses import dataclass
+
+DECISIVE = 90
+STRONG = 70
+ORDINARY = 40
+BARE = 35
+HINT = 20
+_CONTEXT_ROWS = 60
+_REPEATS = 4
+
+# Exceptions that only pass on what another process or an inner exception said.
+_WRAPPERS = frozenset(
+    (
+        "ChildFailedError",
+        "CalledProcessError",
+        "RayTaskError",
+        "ActorDiedError",
+        "RayActorError",
+        "WorkerCrashedError",
+        "ActorUnavailableError",
+        "ProcessRaisedException",
+        "ProcessExitedException",
+        "SignalException",
+        "KeyboardInterrupt",
+        "SystemExit",
+        "BrokenPipeError",
+        "DatasetGenerationError",
+        "RendezvousClosedError",
+        "TrainingFailedError",
+        "TuneError",
+        "RuntimeEnvSetupError",
+        "RemoteError",
+        "RetryError",
+        "CancelledError",
+        "RemoteTraceback",
+        "InductorError",
+        "BackendCompilerFailed",
+        "InstantiationException",
+        "ConfigCompositionException",
+        "MultiprocessingError",
+        "BrokenProcessPool",
+        "ExceptionGroup",
+    )
+)
+_WRAPPED_MESSAGE = re.compile(r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)")
+_QUIET = re.compile(
+    r"\bWARN(?:ING)?\b|Warning: |(?<!=)\bINFO\b|\bDEBUG\b|^\[?[WID]\d{4} |: [WI] (?:tensorflow|external|xla|\w+/)"
+    r"|^\[[WI] |^[WI] tensorflow/|\b[Rr]etry(?:ing)?\b(?! (?:count|limit|budget))|\bwill retry\b|\battempt \d"
+    r"|\b[Ff]alling back\b|\bcontinuing\b|\b[Ii]gnor(?:ed|ing)\b|\bskipping\b|\bnot a failure\b"
+)
+_LOUD = re.compile(r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |\bERROR\b|\bFATAL\b|\bCRITICAL\b|slurmstepd: error|srun: error")
+# A line of a program's help: "  --abort-on-nan   abort the run when the loss is not finite".
+_HELP = re.compile(r"\s{1,12}-{1,2}[A-Za-z][\w-]{0,40}(?:[, =]|$)")
+# Where CPython says that text which is no file does not parse: ast.literal_eval, and eval or exec.
+_UNKNOWN = re.compile(r'File "<unknown>", line \d+$', re.MULTILINE)
+_STRING = re.compile(r'File "<string>", line \d+$', re.MULTILINE)
+# Innermost frames of these are the library's complaint about how it is used.
+_MISUSE = frozenset(("AssertionError", "ValueError", "TypeError", "NotImplementedError", "AttributeError"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One row with a meaning. `weight` first, then position, decides which mark is the root."""
+
+    log: int  # index of the log
+    row: int
+    number: int  # line number in the file
+    text: str
+    signature: str
+    category: str
+    role: str
+    weight: int
+    decision: str = ""
+    advice: str = ""
+    input_path: str = ""
+
+
+def find_marks(log: Log, index: int, signatures: SignatureSet) -> tuple[Mark, ...]:
+    """Marks of one log in order of rows. Source lines inside tracebacks and what Python ignored are left out."""
+    blocks = tracebacks(log)
+    by_end = {block.end: block for block in blocks}
+    inside = _rows_inside(blocks)
+    marks: list[Mark] = []
+    for row, wanted in _matches(log, signatures).items():
+        if row in inside:
+            continue
+        candidates = (signatures.ranked[place] for place in wanted)
+        if found := _best(log, row, candidates, by_end.get(row)):
+            marks.append(_mark(log, index, row, *found))
+    taken = {mark.row for mark in marks}
+    consequences = {mark.row for mark in marks if mark.role == "cascade"}
+    marks += [_generic(log, index, block) for block in blocks if block.end not in taken and not block.ignored]
+    marks += [_alone(log, index, block.end) for block in blocks if _may_stand_alone(block, consequences)]
+    known = (taken - consequences) | inside | by_end.keys()
+    marks += [
+        _bare(log, index, row, weak=row in taken)
+        for row, name in bare_exceptions(log)
+        if row not in known and name not in _WRAPPERS
+    ]
+    return tuple(sorted(marks, key=lambda mark: mark.row))
+
+
+def _may_stand_alone(block: Traceback, consequences: set[int]) -> bool:
+    return block.end in consequences and block.exception not in _WRAPPERS and not block.ignored
+
+
+def _rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
+    rows: set[int] = set()
+    for block in blocks:
+        rows.update(range(block.start, block.end + int(block.ignored)))
+    return frozenset(rows)
+
+
+def _matches(log: Log, signatures: SignatureSet) -> dict[int, list[int]]:
+    """Rows that hold a literal, with the expressions that want it, the heaviest first (places in `ranked`).
+
+    Cheap for logs that repeat themselves: rows that differ only in digits are searched once. Cheap for many signatures:
+    a literal is searched for only where the log has its words.
+    """
+    shapes = _shapes(log)
+    rows_of = tuple(shapes.values())
+    text = _Text(tuple(shapes))
+    found: dict[int, set[int]] = {}
+    for word in text.places.keys() & signatures.probes.keys():
+        for probe in signatures.probes[word]:
+            if places := text.find(probe, word):
+                _seek(log, [row for place in places for row in rows_of[place]], probe, found)
+    for gram in ("", *(text.grams & signatures.partial.keys())):
+        for probe in signatures.partial.get(gram, ()):
+            if places := text.find(probe, ""):
+                _seek(log, [row for place in places for row in rows_of[place]], probe, found)
+    return {row: sorted(users) for row, users in found.items()}
+
+
+class _Text:
+    """Pieces of text by the words in them: where a literal is, told from its words."""
+
+    def __init__(self, pieces: tuple[str, ...]) -> None:
+        self.pieces = pieces
+        self.places: dict[str, list[int]] = {}  # of each word; a piece that holds it twice is named twice
+        for place, piece in enumerate(pieces):
+            for word in WORD.findall(piece):
+                self.places.setdefault(word, []).append(place)
+        self._words = sorted(self.places)
+        self._backwards = sorted(word[::-1] for word in self._words)
+        self._vocabulary = "\n".join(self._words) + "\n"
+        known = self._vocabulary
+        self.grams = {known[at : at + GRAM] for at in range(len(known))}
+        self._starts = tuple(accumulate((len(word) + 1 for word in self._words), initial=0))
+
+    def find(self, probe: Probe, word: str) -> list[int]:
+        """The pieces that hold `probe.bare`. `word` stands whole in it, or is ""."""
+        places = self.places
+        if probe.part not in self._vocabulary:
+            return []
+        for whole in probe.words:
+            if whole not in places:
+                return []
+        if probe.tail and not _begins_one(self._words, probe.tail):
+            return []
+        if probe.head and not _begins_one(self._backwards, probe.head[::-1]):
+            return []
+        near = places[word] if word else self._near(probe)
+        bare, pieces = probe.bare, self.pieces
+        return [place for place in dict.fromkeys(near) if bare in pieces[place]]
+
+    def _near(self, probe: Probe) -> Iterable[int]:
+        if not (probe.head or probe.tail or probe.part):
+            return range(len(self.pieces))
+        return [place for name in self._names(probe) for place in self.places[name]]
+
+    def _names(self, probe: Probe) -> list[str]:
+        """Words that may be the one at the start or the end of a literal, or the one around all of it."""
+        if probe.tail:
+            return _beginning(self._words, probe.tail)
+        if probe.head:
+            return [name[::-1] for name in _beginning(self._backwards, probe.head[::-1])]
+        return [self._words[place] for place in _places(self._vocabulary, self._starts, probe.part)]
+
+
+def _begins_one(ordered: list[str], piece: str) -> bool:
+    """Whether one of `ordered` begins with `piece`."""
+    at = bisect_left(ordered, piece)
+    return at < len(ordered) and ordered[at].startswith(piece)
+
+
+def _beginning(ordered: list[str], piece: str) -> list[str]:
+    """Those of `ordered` that begin with `piece`."""
+    at = end = bisect_left(ordered, piece)
+    while end < len(ordered) and ordered[end].startswith(piece):
+        end += 1
+    return ordered[at:end]
+
+
+def _shapes(log: Log) -> dict[str, list[int]]:
+    """Rows by their text without digits: of each shape the first rows, and the last one."""
+    shapes: dict[str, list[int]] = {}
+    rows = bared(log.text).split("\n")
+    begins = [0, *compress(range(1, len(rows)), map(ne, islice(rows, 1, None), rows))]  # of runs of one shape
+    for begin, end in pairwise((*begins, len(rows))):
+        places = shapes.setdefault(rows[begin], [])
+        places.extend(range(begin, min(end, begin + _REPEATS - len(places))))
+        places[-1] = end - 1
+    return shapes
+
+
+def _places(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
+    """Which pieces of `text`, that begin at `starts`, hold `literal`."""
+    places: list[int] = []
+    at = text.find(literal)
+    while at >= 0:
+        place = bisect_right(starts, at) - 1
+        places.append(place)
+        at = text.find(literal, starts[place + 1])
+    return places
+
+
+def _seek(log: Log, rows: list[int], probe: Probe, found: dict[int, set[int]]) -> None:
+    for row in rows:
+        for needle in probe.needles:
+            if needle.literal in log.rows[row]:
+                found.setdefault(row, set()).update(needle.wanted_by)
+
+
+def _best(
+    log: Log, row: int, candidates: Iterable[tuple[Signature, str]], block: Traceback | None
+) -> tuple[Signature, re.Match[str]] | None:
+    """The first signature whose conditions hold; `candidates` are ordered by weight.
+
+    Advice that only follows on the line, after a cause, is no reason to leave the cause out.
+    """
+    advice: tuple[Signature, re.Match[str]] | None = None
+    of_data = block is not None and _parses_data(block)
+    text = log.rows[row]
+    bare = strip_prefix(text)
+    if _HELP.match(text) and block is None:
+        return None
+    for signature, pattern in candidates:
+        if (signature.frame and block is None) or (of_data and signature.category == "syntax_error"):
+            continue
+        match = compiled(pattern).search(text) or (compiled(pattern).search(bare) if bare is not text else None)
+        if not match or not _holds(signature, log, row, block):
+            continue
+        if signature.role != "advice":
+            return advice if advice and advice[1].start() <= match.start() else (signature, match)
+        if advice is None or match.start() < advice[1].start():
+            advice = signature, match
+    return advice
+
+
+def _parses_data(block: Traceback) -> bool:
+    """A SyntaxError in text that the program parsed, such as a damaged file's header: no program's own syntax."""
+    return bool(_UNKNOWN.search(block.frames)) or (block.followed and bool(_STRING.search(block.frames)))
+
+
+def _holds(signature: Signature, log: Log, row: int, block: Traceback | None) -> bool:
+    if signature.unless and compiled(signature.unless).search(log.rows[row]):
+        return False
+    if signature.frame and (block is None or not compiled(signature.frame).search(block.frames)):
+        return False
+    if signature.context:
+        before = "\n".join(log.rows[max(0, row - _CONTEXT_ROWS) : row + 1])
+        return bool(compiled(signature.context).search(before))
+    return True
+
+
+def _mark(log: Log, index: int, row: int, signature: Signature, match: re.Match[str]) -> Mark:
+    text = log.rows[row]
+    weight = signature.weight
+    if signature.role == "root" and not signature.quiet and weight < DECISIVE and is_quiet(text):
+        weight = HINT
+    return Mark(
+        log=index,
+        row=row,
+        number=log.numbers[row],
+        text=text,
+        signature=signature.id,
+        category=signature.category,
+        role=signature.role,
+        weight=weight,
+        decision=signature.decision,
+        advice=filled(signature.advice, match.groupdict()),
+        input_path=(match.groupdict().get("input") or ""),
+    )
+
+
+def is_quiet(text: str) -> bool:
+    """Whether the line itself says that it is a warning, or that the program goes on."""
+    return bool(_QUIET.search(text) or _QUIET.search(strip_prefix(text))) and not _LOUD.search(text)
+
+
+def _exception_mark(log: Log, index: int, row: int, signature: str, weight: int) -> Mark:
+    return Mark(
+        log=index,
+        row=row,
+        number=log.numbers[row],
+        text=log.rows[row],
+        signature=signature,
+        category="traceback_from_crash",
+        role="root",
+        weight=weight,
+    )
+
+
+def _alone(log: Log, index: int, row: int) -> Mark:
+    """An exception that mostly follows from another failure, for a log that shows no other."""
+    return _exception_mark(log, index, row, "python.consequence_alone", HINT)
+
+
+def _bare(log: Log, index: int, row: int, *, weak: bool) -> Mark:
+    """An exception that was printed without its traceback."""
+    weak = weak or is_quiet(log.rows[row])
+    return _exception_mark(log, index, row, "python.exception_bare", HINT if weak else BARE)
+
+
+def _generic(log: Log, index: int, block: Traceback) -> Mark:
+    """The mark of a traceback that no signature knows."""
+    text = log.rows[block.end]
+    wrapper = block.exception in _WRAPPERS or bool(_WRAPPED_MESSAGE.search(block.message))
+    passed_on = block.followed and _parses_data(block)
+    misuse = block.in_library and block.exception in _MISUSE and bool(block.message)
+    return Mark(
+        log=index,
+        row=block.end,
+        number=log.numbers[block.end],
+        text=text,
+        signature="python.wrapped" if wrapper else "python.library_misuse" if misuse else "python.exception",
+        category="semantic_error" if misuse and not wrapper else "traceback_from_crash",
+        role="cascade" if wrapper else "root",
+        weight=HINT if wrapper or is_quiet(strip_prefix(text)) or passed_on else ORDINARY,
+    )

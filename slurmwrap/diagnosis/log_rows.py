@@ -1,0 +1,234 @@
+"""Turns log tails into rows of clean text with their line numbers, and finds the tracebacks among them. Pure.
+
+Everything is bounded: a window of the text's start and end, a length per row, a number of rows per traceback; so the
+cost is linear in the window whatever the log holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.evidence import LogTail
+
+HEAD_CHARS = 32 * 1024
+TAIL_CHARS = 256 * 1024
+ROW_CAP = 2000
+_KEEP_END = 500
+_MAX_TRACEBACKS = 300
+_MAX_FRAMES = 400
+_FOREIGN = 30  # rows of other ranks tolerated inside a traceback
+
+HEADER = "Traceback (most recent call last)"
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x1b\][^\x07\x1b]{0,200}\x07")
+# What launchers and loggers put before a line: [rank0]:, 0: (srun -l), [1,3]<stderr>: (mpirun), [default0]:, a date,
+# (Actor pid=1, ip=...), "worker-0 | ", "gpu12: " (pdsh, DeepSpeed).
+_PREFIX = re.compile(
+    r"(?:\[rank ?\d{1,5}\]: ?|\[?(?:[\w.@-]{0,60}@)?\d{1,5}(?:, ?\d{1,5})?\]?<std(?:err|out|diag)>:? ?"
+    r"|\[default\d{1,5}\]: ?|\d{1,5}: "
+    r"|\(\w[\w.-]{0,60}(?: rank=\d{1,5})?(?: pid=\d{1,9})?(?:, ip=[\d.:a-f]{3,40})?\) ?"
+    r"|\[\d{4}-\d\d-\d\d[^\]]{0,40}\]:? ?|\d{4}-\d\d-\d\d[T ][\d:.,]{8,20}(?:Z|[+-]\d\d:?\d\d)? |\[\d{1,5}\] (?=\S)"
+    r"|[A-Za-z][\w.-]{0,40} {0,12}\| |[a-z][a-z.-]{0,30}\d[a-z\d.-]{0,30}: )"
+)
+_RANK = re.compile(
+    r"^(?:\[rank ?(\d{1,5})\]:|\[?(?:[\w.@-]{0,60}@)?\d{1,5}, ?(\d{1,5})\]?<std(?:err|out|diag)>|\[default(\d{1,5})\]:"
+    r"|(\d{1,5}): |\[[Rr]ank (\d{1,5})\])"
+)
+_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]+\))?(?::\s?(.*))?$")
+_BARE_ROW = re.compile(r"(?:[a-z_]\w{0,60}\.){0,8}([A-Z][A-Za-z0-9]{1,60}(?:Error|Exception))(?:: \S|$)")
+_BARE = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Iteration|Closed|Abort(?:ed)?)$")
+_FRAME = re.compile(r'^\s*[│|]?\s*(?:> ?)?File "([^"\n]{1,400})", line \d+')
+_RICH_FRAME = re.compile(r"^│ (/[^\s:]{1,300}):\d+ in ")
+# Tracebacks of interpreters that end: nobody waits for what raised them. The first is the row before, the other the
+# outermost frame (CPython 3.8 to 3.14; multiprocessing/util.py, resource_tracker.py, logging/__init__.py).
+_IGNORED = re.compile(r"Exception ignored (?:in|on|while|from)|Error in atexit\._run_exitfuncs|--- Logging error ---")
+_AT_EXIT = re.compile(
+    r"in __del__$|in _exitfunc$|in _run_exitfuncs$|in _exit_function$|in _run_finalizers$"
+    r"|multiprocessing/resource_tracker\.py\", line \d+, in"
+)
+_LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """One tail in rows. `text` is the rows joined by newlines."""
+
+    name: str
+    rows: tuple[str, ...]
+    numbers: tuple[int, ...]  # line number in the file of each row
+    text: str
+    whole: bool = True  # it begins where the file does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traceback:
+    """One Python traceback: rows `start` (its header) to `end` (the exception)."""
+
+    start: int
+    end: int
+    exception: str  # the type's last name, "KeyError"
+    message: str
+    frames: str  # rows between, joined
+    in_library: bool  # the innermost frame lies in an installed package
+    ignored: bool  # "Exception ignored in": Python itself says that it does not matter
+    followed: bool = False  # another exception was raised while this one was handled, or because of it
+
+
+def read_log(tail: LogTail) -> Log:
+    """Rows of one tail: escape sequences removed, carriage returns split, the middle of a huge text left out."""
+    rows: list[str] = []
+    numbers: list[int] = []
+    for first, text in _window(tail):
+        _append_rows(text, first, rows, numbers)
+    return Log(name=tail.name, rows=tuple(rows), numbers=tuple(numbers), text="\n".join(rows), whole=_is_whole(tail))
+
+
+def cut_rows(log: Log, start: int) -> Log:
+    """`log` from row `start` on."""
+    rows = log.rows[start:]
+    return Log(name=log.name, rows=rows, numbers=log.numbers[start:], text="\n".join(rows), whole=False)
+
+
+def _is_whole(tail: LogTail) -> bool:
+    return tail.first_line == 1 and not tail.truncated
+
+
+def _window(tail: LogTail) -> Iterator[tuple[int, str]]:
+    text = tail.text
+    if len(text) <= HEAD_CHARS + TAIL_CHARS:
+        yield tail.first_line, text
+        return
+    head, cut = text[:HEAD_CHARS], len(text) - TAIL_CHARS
+    cut = text.find("\n", cut, cut + ROW_CAP) + 1 or cut
+    yield tail.first_line, head[: head.rfind("\n") + 1 or HEAD_CHARS]
+    yield tail.first_line + text.count("\n", 0, cut), text[cut:]
+
+
+def _append_rows(text: str, first: int, rows: list[str], numbers: list[int]) -> None:
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    lines = text.split("\n")
+    if "\r" not in text and max(map(len, lines), default=0) <= ROW_CAP:
+        rows.extend(lines)
+        numbers.extend(range(first, first + len(lines)))
+        return
+    for offset, line in enumerate(lines):
+        for part in line.split("\r") if "\r" in line else (line,):
+            rows.append(part if len(part) <= ROW_CAP else f"{part[: ROW_CAP - _KEEP_END]} … {part[-_KEEP_END:]}")
+            numbers.append(first + offset)
+
+
+def strip_prefix(row: str) -> str:
+    """`row` without what launchers and loggers put before it (at most four of them)."""
+    for _ in range(4):
+        found = _PREFIX.match(row)
+        if not found or not found.end():
+            break
+        row = row[found.end() :]
+    return row
+
+
+def rank_of(row: str) -> int | None:
+    """The rank that a launcher wrote before the row, None when none stands there."""
+    found = _RANK.match(row)
+    return int(next(group for group in found.groups() if group)) if found else None
+
+
+def tracebacks(log: Log) -> tuple[Traceback, ...]:
+    """All tracebacks of a log that end in an exception, in order; the middle ones are left out beyond 300."""
+    starts = rows_with(log, HEADER)
+    if len(starts) > _MAX_TRACEBACKS:
+        starts = starts[: _MAX_TRACEBACKS * 2 // 3] + starts[-_MAX_TRACEBACKS // 3 :]
+    found = (_traceback(log, start) for start in starts)
+    return tuple(traceback for traceback in found if traceback is not None)
+
+
+def rows_with(log: Log, literal: str) -> list[int]:
+    """The rows that hold `literal`, which no newline is part of. Looks at those alone, not at each row of the log."""
+    found: list[int] = []
+    row = end = 0  # the end of the row before is where counting goes on
+    at = log.text.find(literal)
+    while at >= 0:
+        row += log.text.count("\n", end, at)
+        found.append(row)
+        end = log.text.find("\n", at)
+        at = log.text.find(literal, end) if end >= 0 else -1
+    return found
+
+
+def _traceback(log: Log, start: int) -> Traceback | None:
+    prefix = log.rows[start].partition(HEADER)[0]
+    frames: list[str] = []
+    foreign = 0
+    for index in range(start + 1, min(start + _MAX_FRAMES, len(log.rows))):
+        row = log.rows[index]
+        if HEADER in row and row.partition(HEADER)[0] == prefix:
+            return None
+        body = row.removeprefix(prefix) if prefix and row.startswith(prefix) else strip_prefix(row)
+        if _is_frame(body):
+            frames.append(body)
+        elif named := _exception(body):
+            if named[0] == "RayTaskError" and _goes_on(log, index):
+                continue
+            return _made(log, start, index, named, frames)
+        else:
+            foreign += 1
+            if foreign > _FOREIGN:
+                return None
+    return None
+
+
+def _goes_on(log: Log, row: int) -> bool:
+    """Whether the remote traceback follows that Ray passes on; it has no header of its own."""
+    return row + 1 < len(log.rows) and bool(_FRAME.match(strip_prefix(log.rows[row + 1])))
+
+
+def _is_frame(body: str) -> bool:
+    return not body.strip() or body[0] in " \t│╭╰┃>❱" or body.startswith(("File ", "[Previous line repeated"))
+
+
+def bare_exceptions(log: Log) -> Iterator[tuple[int, str]]:
+    """Rows that look like the last line of a traceback, `module.SomeError: message`, with the name, `SomeError`."""
+    for index in sorted({*rows_with(log, "Error"), *rows_with(log, "Exception")}):
+        if found := _BARE_ROW.match(strip_prefix(log.rows[index])):
+            yield index, found[1]
+
+
+def _exception(body: str) -> tuple[str, str] | None:
+    """Type and message of the line that ends a traceback, None if it is no such line."""
+    found = _EXCEPTION.match(body)
+    if not found:
+        return None
+    name = found[1].rpartition(".")[2]
+    dotted = "." in found[1]
+    if found[2] is None and not body.rstrip().endswith(":"):
+        return (name, "") if _BARE.search(name) else None
+    if _BARE.search(name) or name.lower().endswith("error") or (dotted and name[:1].isupper()):
+        return name, found[2] or ""
+    return None
+
+
+def _made(log: Log, start: int, end: int, named: tuple[str, str], frames: list[str]) -> Traceback:
+    before = "\n".join(log.rows[max(0, start - 2) : start])
+    paths = [found[1] for found in map(_path_match, frames) if found]
+    return Traceback(
+        start=start,
+        end=end,
+        exception=named[0],
+        message=named[1],
+        frames="\n".join(frames),
+        in_library=(bool(paths) and bool(_LIBRARY.search(paths[-1]))) or _frames_left_out(log, end, frames),
+        ignored=bool(_IGNORED.search(before)) or bool(frames and _AT_EXIT.search(frames[0])),
+        followed=any("he above exception" in row for row in log.rows[end + 1 : end + 4]),
+    )
+
+
+def _frames_left_out(log: Log, end: int, frames: list[str]) -> bool:
+    """Whether the exception came out of JAX, that leaves its own frames out and says so below (traceback_util.py)."""
+    told = any("JAX has removed its internal frames" in row for row in log.rows[end + 1 : end + 4])
+    return told and bool(frames) and not frames[-1].lstrip().startswith(("raise", "assert"))
+
+
+def _path_match(frame: str) -> re.Match[str] | None:
+    return _FRAME.match(frame) or _RICH_FRAME.match(frame)

@@ -1,0 +1,211 @@
+"""Turns a regular expression into plain pieces of text, one of which every match holds. Pure.
+
+Used to skip expressions that cannot match. Understands what signatures are written in: literals, classes, escapes,
+groups, `?`, `*`, `+`, `{m,n}`, and alternatives at the top or in one required group. Whatever it does not understand
+yields no piece, never a wrong one.
+"""
+
+from __future__ import annotations
+
+import re
+
+MIN_LENGTH = 3
+_COUNT = re.compile(r"\{(\d{0,6})(?:,\d{0,6})?\}(?<!\{\})")  # any other brace is a plain character to re
+_SPECIAL = ".^$"
+# Characters that stand for themselves. One that a quantifier follows is not part of the run: it may be absent.
+_PLAIN_RUN = re.compile(r"[^\\\[()|.^$?*+{]+(?![?*+{])")
+# What groups and alternatives are told from: themselves, and what may hold such a character and means another thing.
+_STRUCTURE = re.compile(r"\\.?|\[\^?\]?(?:[^\]\\]|\\.?)*\]?|[()|]", re.DOTALL)
+_DEEPER = {"(": 1, ")": -1}
+
+
+def required_literals(pattern: str) -> tuple[str, ...]:
+    """The shortest list of literals such that each match of `pattern` holds at least one; empty when there is none."""
+    return _of_alternatives(_split_alternatives(pattern))
+
+
+def _of_alternatives(branches: list[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    for branch in branches:
+        options = _of_branch(branch)
+        if not options:
+            return ()
+        found.extend(option for option in options if option not in found)
+    return tuple(found)
+
+
+def _of_branch(branch: str) -> tuple[str, ...]:
+    """The best single literal of a branch without top-level alternatives, else the best of its required groups."""
+    runs, groups = _pieces(branch)
+    best = max(runs, key=len, default="")
+    if len(best) >= MIN_LENGTH + 2:
+        return (best,)
+    options = [literals for literals in map(_of_group, groups) if literals]
+    if len(best) >= MIN_LENGTH:
+        options.append((best,))
+    return max(options, key=lambda literals: min(map(len, literals)), default=())
+
+
+def _of_group(body: str) -> tuple[str, ...]:
+    return _of_alternatives(_split_alternatives(body))
+
+
+def _split_alternatives(pattern: str) -> list[str]:
+    if "|" not in pattern:
+        return [pattern]
+    branches, start, depth = [], 0, 0
+    for found in _STRUCTURE.finditer(pattern):
+        depth += _DEEPER.get(found[0], 0)
+        if found[0] == "|" and depth == 0:
+            branches.append(pattern[start : found.start()])
+            start = found.end()
+    return [*branches, pattern[start:]]
+
+
+def _token(pattern: str, index: int) -> tuple[int, str, str]:
+    """Where the token at `index` ends; its kind: `plain`, `class`, or one of ( ) |; its character if plain."""
+    char = pattern[index]
+    if char == "\\":
+        escaped = pattern[index + 1 : index + 2]
+        return index + 2, "class" if escaped.isalnum() else "plain", escaped
+    if char == "[":
+        return _end_of_class(pattern, index), "class", ""
+    if char in "()|":
+        return index + 1, char, ""
+    return index + 1, "class" if char in _SPECIAL else "plain", char
+
+
+def _end_of_class(pattern: str, index: int) -> int:
+    index += 1
+    if pattern[index : index + 1] == "^":
+        index += 1
+    if pattern[index : index + 1] == "]":
+        index += 1
+    while index < len(pattern) and pattern[index] != "]":
+        index += 2 if pattern[index] == "\\" else 1
+    return index + 1
+
+
+def _pieces(branch: str) -> tuple[list[str], list[str]]:
+    """Runs of plain characters that a match must hold, and the bodies of groups that it must pass."""
+    runs: list[str] = []
+    groups: list[str] = []
+    current, index = "", 0
+    while index < len(branch):
+        if plain := _PLAIN_RUN.match(branch, index):
+            current, index = current + plain[0], plain.end()
+            continue
+        start = index
+        index, kind, char = _token(branch, index)
+        if kind == "(":
+            end = _end_of_group(branch, start)
+            index, low = _quantifier(branch, end, default=1)
+            runs.append(current)
+            current = ""
+            if low:
+                groups.append(_body(branch[start:end]))
+            continue
+        index, low = _quantifier(branch, index, default=-1)
+        if kind == "plain" and low != 0:
+            current += char
+        if kind != "plain" or low >= 0:
+            runs.append(current)
+            current = ""
+    return [*runs, current], groups
+
+
+def _end_of_group(pattern: str, index: int) -> int:
+    depth = 0
+    for found in _STRUCTURE.finditer(pattern, index):
+        depth += _DEEPER.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return len(pattern)
+
+
+def _body(group: str) -> str:
+    inside = group[1:-1]
+    if inside.startswith("?:"):
+        return inside[2:]
+    if inside.startswith("?P<"):
+        return inside[inside.index(">") + 1 :]
+    return "" if inside.startswith("?") else inside  # look-around and flags promise nothing
+
+
+def _quantifier(pattern: str, index: int, *, default: int) -> tuple[int, int]:
+    """Where a quantifier at `index` ends and its least count; `default` when there is none."""
+    char = pattern[index : index + 1]
+    if char in ("?", "*", "+"):
+        low, index = int(char == "+"), index + 1
+    elif found := _COUNT.match(pattern, index):
+        low, index = int(found[1] or 0), found.end()
+    else:
+        return index, default
+    return index + (pattern[index : index + 1] == "?"), low
+
+
+_MANY = 10  # repetitions of something that itself varies in length
+_WIDE = 3  # unbounded classes in one expression: each more multiplies the cost by the length of a row
+
+
+def harmful_shape(pattern: str) -> str:
+    """Why `pattern` may take more than linear time, in words; "" when it has none of the known shapes.
+
+    Meant for expressions that people write by hand; a row has about 2,000 characters at most (log_rows.py).
+    """
+    wide = _unbounded_classes(pattern)
+    if wide > _WIDE:
+        return f"{wide} unbounded repetitions; bound them, such as .{{0,80}}"
+    return _harm_in(pattern)
+
+
+def _harm_in(pattern: str) -> str:
+    for body, repeat in _groups(pattern):
+        if harm := _harm_in(body):
+            return harm
+        if _times(repeat) > _MANY and any(_times(inner) > 1 for inner in _quantifiers(body)):
+            return "a repetition inside a repetition"
+        if _times(repeat) > _MANY and len(_split_alternatives(body)) > 1:
+            return "alternatives inside a repetition"
+    return ""
+
+
+def _groups(pattern: str) -> list[tuple[str, str]]:
+    """Each outermost group's inside, and the quantifier after it."""
+    found: list[tuple[str, str]] = []
+    index = 0
+    while index < len(pattern):
+        start = index
+        index, kind, _ = _token(pattern, index)
+        if kind == "(":
+            end = _end_of_group(pattern, start)
+            index, _ = _quantifier(pattern, end, default=1)
+            found.append((pattern[start + 1 : end - 1], pattern[end:index]))
+    return found
+
+
+def _quantifiers(pattern: str) -> list[str]:
+    """The quantifiers anywhere in `pattern`."""
+    found: list[str] = []
+    index = 0
+    while index < len(pattern):
+        end, _, _ = _token(pattern, index)
+        index, _ = _quantifier(pattern, end, default=1) if pattern[index] not in "(|" else (end, 1)
+        found.append(pattern[end:index])
+    return [quantifier for quantifier in found if quantifier]
+
+
+def _unbounded_classes(pattern: str) -> int:
+    return sum(_times(quantifier) > 1000 for quantifier in _quantifiers(pattern))
+
+
+def _times(quantifier: str) -> float:
+    """How often at most; 1 for none, and for a fixed number, whose length does not vary."""
+    if not quantifier or quantifier[0] == "?":
+        return 1
+    if quantifier[0] in "*+":
+        return float("inf")
+    low, comma, high = quantifier.rstrip("?").strip("{}").partition(",")
+    if not comma:
+        return 1 if int(low) <= _MANY else int(low)
+    return int(high) if high else float("inf")

@@ -1,0 +1,201 @@
+"""Which mark is the root cause: ranks and files merged in the order of time, consequences last. Pure.
+
+The heaviest class of marks that the program did not survive decides (log_matches.py); within a class the first one in
+time, where all of them carry a time, else the first of the first file. A failure that a dying peer brings about
+(connection closed, remote process exited, a collective that nobody answered) waits behind another rank's own failure.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from slurmwrap.diagnosis.log_matches import DECISIVE, HINT, ORDINARY, STRONG, Mark
+from slurmwrap.diagnosis.log_progress import SURVIVED_BY, Progress, first_progress
+from slurmwrap.diagnosis.log_rows import Log, rank_of
+from slurmwrap.diagnosis.log_timestamps import Stamp, comparable, last_stamp, stamp_of
+from slurmwrap.fast_dataclasses import dataclass
+
+_AT_MOST = 64  # candidates whose times are read
+# What a rank prints because another one is gone.
+_PEER_GONE = re.compile(
+    r"remote process (?:exited|has)|ncclRemoteError|[Cc]onnection closed by (?:remote )?peer|reset by peer|got 0 bytes"
+    r"|[Bb]roken pipe|[Ss]ocket closed|shutting down|closed connection|unhealthy|[Hh]orovod has been shut down"
+    r"|tasks? .{0,40}(?:died|heartbeat)|Transport endpoint|peer .{0,20}(?:gone|died)"
+)
+# What a rank prints because the others did not come.
+_WAITED = re.compile(
+    r"[Ww]atchdog|collective operation timeout|Timeout at NCCL work|[Hh]eartbeat|monitoredBarrier|[Bb]arrier timed out"
+    r"|inconsistency, we are taking|Timed out waiting .{0,30}(?:recv|send|clients)|Termination timeout"
+)
+_OWN = frozenset(("traceback_from_crash", "semantic_error", "model_diverged", "gpu_oom", "cpu_oom", "import_error"))
+_DEATHS = frozenset(("invalid_memory_access",))
+_BREAKS = frozenset(("network_error", "traceback_from_crash", "semantic_error"))
+SPEAKS_OF_PEERS = frozenset(("nccl_error", "mpi_runtime_failure"))
+# Exceptions that come of the end of others, or of our own end.
+_TEARDOWN = re.compile(
+    r"(?:EOFError|ConnectionResetError|ConnectionAbortedError|ConnectionRefusedError|BrokenPipeError|KeyboardInterrupt"
+    r"|InterruptedError|CancelledError|TimeoutError|Empty)(?::|$)|killed by signal: (?:Terminated|Aborted)"
+    r"|exited unexpectedly|[Cc]onnection (?:timed|reset|refused|closed)|NCCL|nccl|[Gg]loo|TCPStore"
+    r"|[Dd]efault process group|process group .{0,40}destroy"
+)
+# A shell's or a tool's complaint; scripts that watch or copy print them beside training.
+_TOOL = re.compile(
+    r"(?:\S{1,200}: line \d{1,6}: |(?:\S{0,80}/)?(?:-?bash|sh|zsh|cp|mv|mkdir|rm|tar|touch|rsync|ln|chmod|chown|ls|cat"
+    r"|tee|scp|du|df|find|grep|stat|head|tail|nvidia-smi|curl|wget|git|ssh): )"
+)
+# A process that ended itself: why, it may have said before.
+_ABORTS = frozenset(("mpi.abort", "cxx.terminate", "process.sigabrt", "mpi.other_error"))
+_NO_REASON = frozenset(
+    (
+        *("nccl_error", "mpi_runtime_failure", "mpi_error", "network_error", "node_failure"),
+        *("core_dump", "invalid_memory_access", "traceback_from_crash", "cancelled"),
+    )
+)
+_OF_THE_FABRIC = frozenset((*SPEAKS_OF_PEERS, "mpi_error", "network_error", "node_failure"))
+_SAID_WITHIN = 40  # rows
+_NAMED = 50  # a summary of what peers saw weighs less
+_ERROR_FILE = re.compile(r"stderr|\berr\b")
+_OF_TOOLS = frozenset(("permission_error", "incorrect_inputs", "syntax_error"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One log, read."""
+
+    log: Log
+    marks: tuple[Mark, ...]
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """Per log, the first row of each kind."""
+
+    lost: dict[int, int]  # that speaks of lost peers
+    own: dict[int, int]  # that is a failure of the program itself
+    trained: dict[int, int]  # that shows training, where it matters
+
+
+def find_root(views: Sequence[View]) -> Mark | None:
+    """The mark that the others follow from; None when nothing that was not survived is a cause."""
+    until = [_shown_until(view, views) for view in views]
+    alive = [mark for view, end in zip(views, until, strict=True) for mark in view.marks if _is_alive(view, mark, end)]
+    if not alive:
+        return None
+    scene = _scene(alive, views)
+    strengths = [_strength_in(scene, mark) for mark in alive]
+    best = max(strengths)
+    root = _first([mark for mark, found in zip(alive, strengths, strict=True) if found == best], views)
+    return _said_before(root, alive) or root
+
+
+def _scene(alive: Sequence[Mark], views: Sequence[View]) -> _Scene:
+    tools = {mark.log for mark in alive if _is_of_tool(mark)}
+    return _Scene(
+        lost=_first_rows(mark for mark in alive if mark.category in SPEAKS_OF_PEERS),
+        own=_first_rows(mark for mark in alive if _is_own(mark)),
+        trained={log: row for log in tools if (row := first_progress(views[log].log)) is not None},
+    )
+
+
+def _first_rows(marks: Iterable[Mark]) -> dict[int, int]:
+    rows: dict[int, int] = {}
+    for mark in marks:
+        rows[mark.log] = min(mark.row, rows.get(mark.log, mark.row))
+    return rows
+
+
+def _is_of_tool(mark: Mark) -> bool:
+    return mark.category in _OF_TOOLS and bool(_TOOL.match(mark.text))
+
+
+def _is_own(mark: Mark) -> bool:
+    return mark.category not in _OF_THE_FABRIC and mark.weight >= ORDINARY and not _TEARDOWN.search(mark.text)
+
+
+def _said_before(root: Mark, alive: Sequence[Mark]) -> Mark | None:
+    """What a program said in words of its own right before it aborted."""
+    if root.signature not in _ABORTS and not (root.category in SPEAKS_OF_PEERS and root.weight < _NAMED):
+        return None
+    near = (mark for mark in alive if mark.log == root.log and 0 < root.row - mark.row <= _SAID_WITHIN)
+    return next((mark for mark in near if HINT < mark.weight < ORDINARY and mark.category not in _NO_REASON), None)
+
+
+def _strength_in(scene: _Scene, mark: Mark) -> int:
+    """A connection that breaks once peers are lost is a hint only, whatever its signature makes of it.
+
+    So is what a side script complained of while training ran. What the fabric tells after a failure of the program's
+    own is no more than that failure.
+    """
+    if _is_of_tool(mark) and scene.trained.get(mark.log, mark.row) < mark.row:
+        return strength(HINT)
+    if scene.lost.get(mark.log, mark.row) < mark.row and mark.category in _BREAKS and _TEARDOWN.search(mark.text):
+        return strength(HINT)
+    named = mark.category in SPEAKS_OF_PEERS and STRONG <= mark.weight < DECISIVE
+    if named and scene.own.get(mark.log, mark.row) < mark.row:
+        return strength(ORDINARY)
+    return strength(mark.weight)
+
+
+def _is_alive(view: View, mark: Mark, until: Stamp | None) -> bool:
+    """Whether the mark is a cause's that the program did not get over."""
+    return mark.role == "root" and not (_survived(view, mark) or _survived_elsewhere(view, mark, until))
+
+
+def _survived(view: View, mark: Mark) -> bool:
+    """Whether the program went on; that other ranks did for a while does not count."""
+    if not view.progress.survived(mark.row):
+        return False
+    rank = rank_of(mark.text)
+    later = view.progress.rows[bisect_right(view.progress.rows, mark.row) :]
+    return rank is None or any(rank_of(view.log.rows[row]) in (None, rank) for row in later)
+
+
+def _survived_elsewhere(view: View, mark: Mark, until: Stamp | None) -> bool:
+    """Whether progress went on after the mark's time in the program's other file, that shows it until `until`."""
+    at = last_stamp(view.log.rows, mark.row) if until is not None else None
+    return at is not None and until is not None and at.utc == until.utc and at.seconds < until.seconds
+
+
+def _shown_until(view: View, views: Sequence[View]) -> Stamp | None:
+    """The time of the last but one line of progress in the other file of the same program, stdout for stderr."""
+    for other in views:
+        if other is view or _ERROR_FILE.sub("out", view.log.name) != _ERROR_FILE.sub("out", other.log.name):
+            continue
+        stamps = [stamp for row in other.progress.rows if (stamp := stamp_of(other.log.rows[row]))]
+        if len(stamps) >= SURVIVED_BY:
+            return stamps[-SURVIVED_BY]
+    return None
+
+
+def strength(weight: int) -> int:
+    """Weights within one strength are equal: then the first failure wins."""
+    return weight // 10
+
+
+def _first(equals: list[Mark], views: Sequence[View]) -> Mark:
+    """The first of marks of one strength."""
+    if len({mark.category for mark in equals}) == 1 and len({mark.log for mark in equals}) == 1:
+        return equals[0]
+    ordered = sorted(equals, key=lambda mark: (mark.log, mark.row))[:_AT_MOST]
+    stamps = {id(mark): last_stamp(views[mark.log].log.rows, mark.row) for mark in ordered}
+    timed = comparable(list(stamps.values()))
+    if timed:
+        ordered.sort(key=lambda mark: (_seconds(stamps[id(mark)]), mark.log, mark.row))
+    first = ordered[0]
+    return next((mark for mark in ordered if _explains(mark, first, timed=timed)), first)
+
+
+def _explains(mark: Mark, first: Mark, *, timed: bool) -> bool:
+    """Whether `mark`, that comes later than `first`, is nevertheless its cause."""
+    if first.category not in SPEAKS_OF_PEERS or mark.category in SPEAKS_OF_PEERS or _TEARDOWN.search(mark.text):
+        return False
+    if _PEER_GONE.search(first.text):
+        return mark.category in _OWN or mark.category in _DEATHS
+    return not timed and mark.category in _OWN and bool(_WAITED.search(first.text))
+
+
+def _seconds(stamp: Stamp | None) -> float:
+    return stamp.seconds if stamp is not None else 0.0

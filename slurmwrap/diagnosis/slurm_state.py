@@ -1,0 +1,115 @@
+"""Slurm's own word on an ending: state, reason, exit codes. Pure.
+
+What Slurm says about its own doing (time limit, preemption, node failure, cancel) decides over the application's
+text. Traps measured on 22.05: a failed srun hidden by a later command shows only in the derived exit code; exit
+"signals" 125 and 53 mean out of memory and I/O set-up; `srun -K` and torchrun's teardown print CANCELLED for steps of
+jobs that nobody cancelled, so a step's line alone says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.evidence import Evidence
+
+OOM_CODE = 125
+IO_SETUP_CODE = 53
+
+_STATES = {
+    "TIMEOUT": ("time_limit", "slurm.state_timeout"),
+    "DEADLINE": ("time_limit", "slurm.state_deadline"),
+    "PREEMPTED": ("job_preempted", "slurm.state_preempted"),
+    "NODE_FAIL": ("node_failure", "slurm.state_node_fail"),
+    "BOOT_FAIL": ("node_failure", "slurm.state_boot_fail"),
+    "OUT_OF_MEMORY": ("cpu_oom", "slurm.state_out_of_memory"),
+    "LAUNCH_FAILED": ("node_failure", "slurm.state_launch_failed"),
+    "RECONFIG_FAIL": ("node_failure", "slurm.state_reconfig_fail"),
+    "CANCELLED": ("cancelled", "slurm.state_cancelled"),
+    "REVOKED": ("cancelled", "slurm.state_revoked"),
+}
+_REASONS = {
+    "TimeLimit": ("time_limit", "slurm.reason_time_limit"),
+    "NodeDown": ("node_failure", "slurm.reason_node_down"),
+    "OutOfMemory": ("cpu_oom", "slurm.reason_out_of_memory"),
+    "DeadLine": ("time_limit", "slurm.reason_deadline"),
+    "launch_failed_requeued_held": ("node_failure", "slurm.reason_launch_failed"),
+    "SystemFailure": ("node_failure", "slurm.reason_system_failure"),
+    "Prolog": ("node_failure", "slurm.reason_prolog"),
+}
+# Shells report a signal as 128 + n; srun and Slurm may give the signal itself.
+_SIGNALS = {
+    4: ("core_dump", "exit.sigill"),
+    6: ("core_dump", "exit.sigabrt"),
+    7: ("invalid_memory_access", "exit.sigbus"),
+    8: ("core_dump", "exit.sigfpe"),
+    11: ("invalid_memory_access", "exit.sigsegv"),
+    IO_SETUP_CODE: ("permission_error", "exit.io_setup"),
+    OOM_CODE: ("cpu_oom", "exit.oom"),
+}
+# "RaisedSignal:53(Real-time_signal_19)", Slurm 23.02 and later, where 22.05 says JobLaunchFailure.
+_RAISED = re.compile(r"RaisedSignal:(\d{1,3})\b")
+_CODES = {126: ("permission_error", "exit.126"), 127: ("syntax_error", "exit.127")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A category with the signature id under which it is reported, and Slurm's text."""
+
+    category: str
+    signature: str
+    text: str
+
+
+def base_state(state: str) -> str:
+    """One word in capitals: sacct's "CANCELLED by 1000", "OUT_OF_ME+" and flags ("NODE_FAIL+REQUEUED") are undone."""
+    word = state.strip().upper().split(" ")[0]
+    whole = word.split("+")[0]
+    return next((known for known in (*_STATES, "COMPLETED", "FAILED") if whole and known.startswith(whole)), whole)
+
+
+def decisive_state(evidence: Evidence) -> Word | None:
+    """What the final state, or else the reason, decides alone."""
+    state = base_state(evidence.state)
+    if state in _STATES:
+        return Word(category=_STATES[state][0], signature=_STATES[state][1], text=f"State {evidence.state}")
+    reason = evidence.reason.strip().replace(" ", "_")  # "launch failed requeued held", as 24.05 and later write it
+    if reason in _REASONS and state in ("", "FAILED", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
+        category, signature = _REASONS[reason]
+        return Word(category=category, signature=signature, text=f"Reason {evidence.reason}")
+    return None
+
+
+def completed(evidence: Evidence) -> bool:
+    """Whether Slurm says that the job ended well; without a state, whether the exit code does."""
+    state = base_state(evidence.state)
+    silent = not state and evidence.exit_code == 0 and not evidence.signal
+    return state == "COMPLETED" or (silent and decisive_state(evidence) is None)
+
+
+def hidden_failure(evidence: Evidence) -> bool:
+    """Whether a step failed although the script ended with 0 (its exit code is only in the derived one)."""
+    return bool(evidence.derived_exit_code or evidence.derived_signal)
+
+
+def exit_word(evidence: Evidence) -> Word | None:
+    """What the exit code or signal suggests when nothing else is known; a bare SIGKILL or SIGTERM suggests nothing."""
+    for code, signal in (
+        (evidence.exit_code, evidence.signal),
+        (evidence.derived_exit_code, evidence.derived_signal),
+    ):
+        number = signal or (code - 128 if code and 128 < code < 160 else code if code in (OOM_CODE,) and signal else 0)
+        if number in _SIGNALS:
+            return _said(*_SIGNALS[number], code, signal)
+        if code in _CODES:
+            return _said(*_CODES[code], code, signal)
+    if raised := _RAISED.match(evidence.reason):
+        number = int(raised[1])
+        return _said(*_SIGNALS[number], 0, number) if number in _SIGNALS else None
+    if evidence.reason == "JobLaunchFailure" and not (evidence.exit_code or evidence.signal):
+        return Word(category="node_failure", signature="slurm.reason_launch", text="Reason JobLaunchFailure")
+    return None
+
+
+def _said(category: str, signature: str, code: int | None, signal: int | None) -> Word:
+    return Word(category=category, signature=signature, text=f"ExitCode {code or 0}:{signal or 0}")

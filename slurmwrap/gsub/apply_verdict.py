@@ -1,0 +1,248 @@
+"""Last step, on the node, as the user: a pre-run's verdict becomes the waiting job's fate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.escape import comment
+from slurmwrap.fast_dataclasses import asdict, dataclass, replace
+from slurmwrap.gsub.planning_inputs import outlook
+from slurmwrap.gsub.release import start_action
+from slurmwrap.gsub.remember import keep, known_profile
+from slurmwrap.gsub.start_time import moved_by_its_user
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.run import PrerunRecord
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.retune import retune, undo
+from slurmwrap.profiling.merge_profiles import merge
+from slurmwrap.profiling.profile_key import derive_variant
+
+if TYPE_CHECKING:
+    from slurmwrap.gsub.job_identity import Submitted
+    from slurmwrap.gsub.submit_context import Desk
+    from slurmwrap.model.job_record import JobRecord
+    from slurmwrap.model.placement_plan import PlacementPlan
+    from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.sbatch.request import JobRequest
+
+# Between two questions while the controller is away: a restart takes less, and a gated job waits for our word alone.
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
+AGAIN_S = 2.0  # where squeue knew no such job
+_SURE = 3  # such answers in a row are believed
+
+_HELD = ("dependency", "hold")  # it may not start when its pre-run lets it go
+
+T = TypeVar("T")
+Applied = tuple[Mapping[str, str | None], ...]  # what was asked of Slurm, each with its error or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The real job that a pre-run speaks for, as its submission left it. `job_id` None: nothing waits."""
+
+    request: JobRequest
+    plan: PlacementPlan
+    job_id: int | None
+    prerun_job_id: int
+    release_at: str
+    profile_key: str
+    fingerprint: str
+    cluster: str = ""  # "": ask Slurm
+    given: tuple[float, ...] = ()  # the begin times that gsub may have given it (gsub/start_time.py)
+    job: Submitted | None = None  # by which it is told from another one of its id; None: not known
+    output: str = ""  # the file that the script wrote to in the pre-run
+    borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments
+
+
+def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
+    """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and let go.
+
+    The verdict is remembered before Slurm is touched, and again with what became of it: being killed in between loses
+    nothing, and who sees the job cancelled finds the reason.
+    """
+    record = _prerun_record(waiting, verdict, desk)
+    keep(lambda: desk.memory.remember_prerun(record), desk)
+    if waiting.job_id is None:
+        return record
+    if verdict.outcome is Outcome.FAIL and not waiting.borrowed:
+        final = replace(record, changes=_cancel(waiting, waiting.job_id, verdict, desk))
+    else:
+        chosen, applied, released = _plan_again(waiting, measured_profile(waiting, verdict, desk), desk)
+        final = replace(record, plan=asdict(chosen), changes=applied, released=released)
+    keep(lambda: desk.memory.remember_prerun(final), desk)
+    return final
+
+
+def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
+    return PrerunRecord(
+        cluster=waiting.cluster or desk.cluster,
+        job_id=waiting.job_id,
+        prerun_job_id=waiting.prerun_job_id,
+        uid=desk.uid,
+        at=desk.clock.now(),
+        # borrowed: these arguments were never tried; what was measured is counted once, where it was measured
+        verdict=replace(verdict, measurement=None) if waiting.borrowed else verdict,
+        fingerprint="" if waiting.borrowed else waiting.fingerprint,
+        profile_key=waiting.profile_key,
+        profile_variant=derive_variant(waiting.request),
+        gpus=waiting.request.shape.gpus,
+        plan=asdict(waiting.plan),
+        user=desk.user,
+        name=waiting.request.job_name,
+        script_path=waiting.request.script.path or "",
+        work_dir=waiting.request.chdir,
+        output=waiting.output,
+    )
+
+
+def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> ResourceProfile | None:
+    """What is known of this job after its pre-run; a failed one teaches nothing about needs."""
+    old = known_profile(waiting.profile_key, desk)
+    if verdict.measurement is None or verdict.outcome is Outcome.FAIL:
+        return old
+    return merge(
+        old,
+        verdict.measurement,
+        key=waiting.profile_key,
+        source="prerun",
+        at=desk.clock.now(),
+        gpu_type=waiting.request.shape.gpu_type or "",
+        gpus_per_node=waiting.request.shape.gpus_per_node or 0,
+        complete=False,
+        variant=derive_variant(waiting.request),
+    )
+
+
+def _cancel(waiting: Waiting, job_id: int, verdict: Verdict, desk: Desk) -> Applied:
+    """Comment first, so that the reason is there when the job is gone. A job that already started is left alone.
+
+    Where Slurm cannot be asked the job is neither cancelled nor let go: it starts after its grace.
+    """
+    try:
+        record = _patiently(lambda: still_waiting(job_id, desk, waiting.job), desk)
+    except SlurmError as error:
+        desk.say(f"job {job_id} could not be cancelled: {error}")
+        refused = SlurmAction(verb=Verb.CANCEL, target=str(job_id), because=verdict.reason)
+        return (_shown(refused, str(error)),)
+    if record is None:
+        return ()
+    told = comment(f"slurmwrap: pre-run failed: {verdict.reason}", record.comment)
+    target = str(job_id)
+    actions = (
+        SlurmAction(verb=Verb.UPDATE_JOB, target=target, key="Comment", value=told, because="the reason stays visible"),
+        SlurmAction(verb=Verb.CANCEL, target=target, because=verdict.reason),
+    )
+    return _apply_each(actions, desk)
+
+
+def still_waiting(job_id: int, desk: Desk, meant: Submitted | None = None) -> JobRecord | None:
+    """The job's record while all of it waits. None when it started, ended or was cancelled; of an array, as soon as
+    one task did: its bare id means every task, and one that runs must not be touched (facts of Slurm 22.05: the last
+    task to start keeps the array's id as its own). None also where the id is no more that of the job `meant`."""
+    record = _known(job_id, desk)
+    if record is not None and meant is not None and meant.is_not(record):
+        desk.say(f"job {job_id} is left alone: Slurm gave the id to another job since")
+        return None
+    if record is None or record.array_job_id is None:
+        return record if record is not None and record.pending else None
+    tasks = [one for one in desk.slurm.jobs(desk.user) if one.array_job_id == record.array_job_id]
+    started = [one for one in tasks if one.state not in ("PENDING", "CANCELLED")]
+    return record if record.pending and not started else None
+
+
+def _known(job_id: int, desk: Desk) -> JobRecord | None:
+    """Slurm's word on the job; None only after several such answers: squeue once missed a job that was there."""
+    for _ in range(_SURE - 1):
+        record = desk.slurm.job(str(job_id))
+        if record is not None:
+            return record
+        desk.clock.sleep(AGAIN_S)
+    return desk.slurm.job(str(job_id))
+
+
+def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -> tuple[PlacementPlan, Applied, bool]:
+    """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime.
+
+    A refused update takes the others back: Slurm may refuse one and keep its value all the same (placement/retune.py).
+    A job that runs, ended or was cancelled meanwhile is left alone, and so is a start that its user has moved.
+    """
+    target, chosen = str(waiting.job_id), waiting.plan
+    applied: Applied = ()
+    try:
+        record = _patiently(lambda: still_waiting(int(target), desk, waiting.job), desk)
+        if record is None:
+            return (chosen, *_rest_of_array(waiting, desk))
+        if moved_by_its_user(record, waiting.given, desk.clock.now()):
+            desk.say(f"job {target} starts when its user has said meanwhile")
+            waiting = replace(waiting, release_at="")
+        if not waiting.request.hetjob:
+            chosen, applied = _tuned(waiting, profile, record, desk)
+    except (SlurmError, ValueError) as error:  # the job is good; a plan we cannot make must not hold it
+        desk.say(f"not tuned again: {error}")
+    if not waiting.release_at:
+        return chosen, applied, False
+    start = start_action(target, waiting.release_at, "its pre-run found no error that stops it")
+    went = _apply_each((start,), desk)
+    return chosen, (*applied, *went), bool(went) and went[0]["error"] is None
+
+
+def _rest_of_array(waiting: Waiting, desk: Desk) -> tuple[Applied, bool]:
+    """What still waits of an array of which a task has begun, since its user let that one go, is let go as it is."""
+    record = _patiently(lambda: desk.slurm.job(str(waiting.job_id)), desk)
+    if record is None or record.array_job_id is None or not record.pending or not record.waiting_address:
+        return (), False
+    if moved_by_its_user(record, waiting.given, desk.clock.now()):
+        return (), False
+    start = start_action(record.waiting_address, waiting.release_at, "its pre-run found no error that stops it")
+    went = _apply_each((start,), desk)
+    return went, went[0]["error"] is None
+
+
+def _tuned(
+    waiting: Waiting, profile: ResourceProfile | None, record: JobRecord, desk: Desk
+) -> tuple[PlacementPlan, Applied]:
+    alone = record.array_job_id is None  # tasks of an array would all want the same nodes
+    at_once = alone and waiting.release_at == "now" and not any(waiting.request.setting(one) for one in _HELD)
+    known = outlook(desk, starts_now=at_once)
+    seen = replace(known, qos=record.qos, account=record.account)
+    second = plan(
+        *(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config, seen),
+        before=waiting.plan,
+    )
+    updates = retune(waiting.plan, second, waiting.request, record)
+    applied = _apply_each(updates, desk)
+    if any(change["error"] for change in applied):
+        return waiting.plan, (*applied, *_apply_each(undo(updates, waiting.plan, waiting.request, record), desk))
+    return replace(second, profile_key=waiting.profile_key), applied
+
+
+def _apply_each(actions: Sequence[SlurmAction], desk: Desk) -> Applied:
+    """Applies in order; a refusal is kept beside its action and does not stop the rest."""
+    outcome: list[Mapping[str, str | None]] = []
+    for action in actions:
+        error = None
+        try:
+            _patiently(partial(desk.slurm.apply, action), desk)
+        except SlurmError as refused:
+            error = str(refused)
+        outcome.append(_shown(action, error))
+    return tuple(outcome)
+
+
+def _shown(action: SlurmAction, error: str | None) -> Mapping[str, str | None]:
+    shown = {"verb": action.verb.value, "target": action.target, "option": action.key, "new": action.value}
+    return {**shown, "reason": action.because, "error": error}
+
+
+def _patiently(ask: Callable[[], T], desk: Desk) -> T:
+    """Asks again while the controller does not answer. Only for what may be said twice: reads and updates."""
+    for pause in PAUSES_S:
+        try:
+            return ask()
+        except SlurmUnreachable:
+            desk.clock.sleep(pause)
+    return ask()

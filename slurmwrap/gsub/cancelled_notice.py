@@ -1,0 +1,120 @@
+"""Tells the user of a job that its pre-run cancelled it: in the job's output file, at the next gsub, by mail.
+
+Runs in the pre-run's job, as the user. Nothing here changes a verdict: what cannot be written is said in the pre-run's
+own output and left out.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from slurmwrap.errors import SlurmError
+from slurmwrap.escape import marked, visible
+from slurmwrap.host.output_file import append_lines
+from slurmwrap.host.run_command import run
+from slurmwrap.model.action import Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.sbatch.array_indices import parse_indices
+from slurmwrap.slurm.squeue_parser import resolve_output
+from slurmwrap.store.news import News, leave_news
+
+if TYPE_CHECKING:
+    from slurmwrap.gsub.apply_verdict import Waiting
+    from slurmwrap.model.run import PrerunRecord
+    from slurmwrap.sbatch.request import JobRequest
+
+_MAIL_S = 10.0
+_BY_SLURM = frozenset({"END", "ALL"})  # for these Slurm itself mails that a waiting job was cancelled (22.05, measured)
+
+
+def was_cancelled(record: PrerunRecord) -> bool:
+    """Whether Slurm took the cancellation that the verdict asked for."""
+    return any(done["verb"] == Verb.CANCEL.value and not done["error"] for done in record.changes)
+
+
+def tell_cancelled(
+    waiting: Waiting,
+    record: PrerunRecord,
+    *,
+    user: str,
+    node: str,
+    place: str,
+    config: Callable[[], Mapping[str, str]],
+    say: Callable[[str], None],
+) -> None:
+    """By all three ways, each for itself. `node`: the short name of this host, `place`: the user's state directory,
+    `config`: `scontrol show config`."""
+    if waiting.job_id is None:
+        return
+    text = told(waiting, record)
+    path = output_of(waiting.request, waiting.job_id, user=user, node=node)
+    try:
+        append_lines(path, text)
+    except OSError as error:
+        say(f"not written into the job's output file: {error}")
+    reason = record.verdict.reason
+    try:
+        leave_news(place, News(job_id=waiting.job_id, name=waiting.request.job_name, reason=reason, at=record.at))
+    except OSError as error:
+        say(f"gsub will not report it: {error}")
+    if wants_mail(waiting.request):
+        try:
+            _mail(waiting, text, user, config().get("MailProg", ""), say)
+        except SlurmError as error:
+            say(f"not mailed: {error}")
+
+
+def told(waiting: Waiting, record: PrerunRecord) -> str:
+    """What stands in the job's output file: what happened, why, what to do."""
+    script = waiting.request.script.path
+    again = f"gsub --prerun=off {shlex.quote(script)}" if script else "repeat the gsub call with --prerun=off"
+    whole = "all tasks of job" if waiting.request.value("array") else "job"
+    verb = "were" if waiting.request.value("array") else "was"
+    lines = (
+        f"{whole} {waiting.job_id} {verb} cancelled by the pre-run (job {waiting.prerun_job_id}) before the start: "
+        f"{record.verdict.reason}",
+        f"More: slurmwrap why {waiting.job_id}",
+        f"Submit it without a pre-run: {again}",
+    )
+    return "".join(f"slurmwrap: {visible(line)}\n" for line in lines)
+
+
+def output_of(request: JobRequest, job_id: int, *, user: str, node: str) -> str:
+    """Where the job would have written: --output by Slurm's rules. Of an array the file of its first task; `node`
+    stands for the one that it would have had."""
+    array = request.value("array")
+    indices = parse_indices(array) if array else None
+    task = indices.first if indices is not None else None
+    pattern = request.value("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")
+    record = JobRecord(
+        job_id=job_id,
+        array_job_id=job_id if array else None,
+        array_task_id=task,
+        name=request.job_name,
+        user=user,
+        nodes=(node,),
+        work_dir=request.chdir,
+    )
+    return resolve_output(pattern, record)
+
+
+def wants_mail(request: JobRequest) -> bool:
+    """Whether --mail-type asks for failures, and Slurm itself will not report the cancellation."""
+    kinds = {kind.strip().upper() for kind in (request.value("mail-type") or "").split(",")}
+    return "FAIL" in kinds and not kinds & _BY_SLURM
+
+
+def _mail(waiting: Waiting, text: str, user: str, program: str, say: Callable[[str], None]) -> None:
+    """As Slurm would: MailProg, if it is on this node, with Slurm's own arguments; the text on standard input."""
+    to = waiting.request.value("mail-user") or user
+    if not program.startswith("/") or not os.access(program, os.X_OK) or to.startswith("-"):
+        say("not mailed: Slurm's MailProg cannot be run here")
+        return
+    name = marked(waiting.request.job_name, "?", 100)
+    subject = f"Slurm Job_id={waiting.job_id} Name={name} Failed, cancelled by its pre-run"
+    done = run([program, "-s", subject, to], timeout_s=_MAIL_S, stdin=text.encode("utf-8", "backslashreplace"))
+    if not done.ok:
+        say(f"not mailed: {program} ended with {done.exit_code}")

@@ -1,0 +1,47 @@
+"""Hands a call over: this process becomes Slurm's own sbatch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.gsub import process_env
+from slurmwrap.sbatch.fast_passthrough import asks_for_nothing, regular_file
+from slurmwrap.slurm.find_sbatch import slurms_own, started_with
+
+TYPE_CHECKING = False  # typing's own loads re, half of what a call that is passed on costs
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def pass_at_a_glance(words: Sequence[str]) -> None:
+    """Does not return where the call is plainly none of ours: this is all that most calls of a site pay for."""
+    if asks_for_nothing(words, os.environ, regular_file):
+        process_env.settle()
+        with suppress(SlurmwrapError):  # no sbatch to be found: the long way tells
+            become_sbatch(words)
+
+
+def become_sbatch(words: Sequence[str], stdin: bytes | None = None) -> NoReturn:
+    """Its output, signals and exit code are the user's. `stdin`: what was read of ours already."""
+    if stdin is not None:
+        refill(0, stdin)
+    sys.stderr.flush()
+    path = slurms_own(os.environ)
+    process_env.before_exec()
+    try:
+        os.execve(path, ["sbatch", *words], started_with(path, os.environ))
+    except OSError as error:  # nothing was submitted
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        raise SlurmwrapError(f"{path}: {error.strerror}", exit_code=code) from error
+
+
+def refill(descriptor: int, content: bytes) -> None:
+    """A pipe that was read to its end, full again for whoever reads the descriptor next."""
+    again = os.memfd_create("script")
+    os.write(again, content)
+    os.lseek(again, 0, os.SEEK_SET)
+    os.dup2(again, descriptor)

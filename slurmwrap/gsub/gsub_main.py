@@ -1,0 +1,327 @@
+"""gsub: sbatch's own options in, the job's loop started, sbatch's own words out.
+
+On the fast path: standard library only (no Typer, Jinja2, sqlite-utils, psutil). stdout carries what sbatch prints
+there and nothing else; what gsub itself has to say goes to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from slurmwrap import config as configuration
+from slurmwrap import timing
+from slurmwrap.console import Voice
+from slurmwrap.errors import (
+    NoSlurmConf,
+    PrerunFailed,
+    RefusedError,
+    ScriptError,
+    SlurmUnreachable,
+    SlurmwrapError,
+    StaticFailed,
+    UnknownOption,
+    UsageError,
+)
+from slurmwrap.gsub import process_env
+from slurmwrap.gsub.exec_sbatch import become_sbatch, refill
+from slurmwrap.sbatch.command_line import own_options, words_for_sbatch
+from slurmwrap.sbatch.getopt import Names, names_with
+from slurmwrap.sbatch.options import MAKING
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.passthrough import (
+    inside_prerun,
+    open_file,
+    passthrough_reason,
+    says_yes,
+    site_reason,
+    switched_off,
+    without_outer_job,
+)
+from slurmwrap.sbatch.request import JobRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.model.verdict import Verdict
+    from slurmwrap.sbatch.options import Option
+
+HELP = """\
+gsub submits a GPU job as sbatch does, and looks after it: a bug is caught on one GPU before the cluster pays for it,
+CPUs and memory are tuned to what the job needs, nodes are chosen close together, and a failure is diagnosed (and
+retried, if you wish).
+
+  gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]
+
+  gsub train.sbatch                     submit; a pre-run on one GPU goes first and releases the job when it passes
+  gsub --dry-run -G 16 train.sbatch     print the whole rewritten script with a reason for each change; submit nothing
+  gsub --explain train.sbatch           show old → new with the reasons, then submit
+  gsub --explain --dry-run train.sbatch show that, and where the job would best run now; submit nothing
+  gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
+  gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
+  gsub --template torchrun -G 16 train.py --lr 3e-4     make the batch script from a template, and submit it
+  gsub new --template torchrun -G 16 train.py           write it to train.sbatch (gsub --template list shows them all)
+
+gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
+  --prerun=MODE            auto: the job waits for its pre-run, 10 minutes at most, unless there is nothing to learn
+                           (it passed or completed before, or does not train); said by name it is tried again
+                           profile: the same, always, and some minutes more to learn which CPUs the job needs
+                           wait: the pre-run goes first, live; gate: the job waits without bound; off: no pre-run
+                           only: the pre-run and nothing else; ends with 0 (pass), 3 (fail) or 4 (inconclusive)
+  --prerun-gpus N          GPUs of the pre-run, for a job that cannot shrink to one
+  --prerun-steps N         training steps that the pre-run must reach, 3 by default: to find what fails later
+  --prerun-command COMMAND what the pre-run runs in the script's place
+  --resource-profile NAME  keep what is learnt of this job under NAME, and use it
+  --count-steps            count the real job's training steps: progress for retries, speed for its profile
+  --retry, --no-retry      may this job be requeued after a failure that is not its own?
+  --no-tune, --no-place    leave CPUs and memory, or nodes and switches, as asked
+  --dry-run, --explain     see above
+  --force                  submit although a check refuses
+  --json                   one JSON object on standard output in place of sbatch's line: the job, its pre-run, what was
+                           changed and why; with --prerun=only: the verdict
+  --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
+  --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
+
+Afterwards: slurmwrap why JOBID tells what was changed, what happened and what to do; slurmwrap prerun list shows the
+pre-runs. sbatch's own options stand above.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
+    process_env.settle()
+    words = list(sys.argv[1:] if argv is None else argv)
+    voice = Voice.of_terminal("gsub")
+    try:
+        return process_env.ended_by(_main(words, voice))
+    except SlurmwrapError as error:
+        voice.error(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        process_env.interrupted()
+    except Exception as error:  # after sbatch was called: nothing is submitted again
+        voice.fault(error)
+        voice.say("it is not known how far the submission came")
+        voice.say("look with squeue --me before you try again")
+        return 70
+
+
+def _main(words: list[str], voice: Voice) -> int:
+    environ, stdin = dict(os.environ), _Stdin()
+    if "SLURMWRAP_COMPLETE" in environ and not words:
+        from slurmwrap.gsub.recent_runs import print_recent
+
+        return print_recent(environ)
+    off = switched_off(environ)
+    if words[:1] == ["new"]:
+        from slurmwrap.gsub import new_script
+
+        if new_script.wanted(words, environ):
+            return new_script.new(words[1:], environ, voice)
+    if off and not _says_own(words, environ):
+        return become_sbatch(words)
+    try:
+        here = os.getcwd()
+    except OSError:  # the directory is gone: sbatch has words and an exit code for that
+        return _unchanged(words, stdin)
+    if _wants_template(words):
+        from slurmwrap.gsub.new_script import from_template
+
+        made = from_template(words, environ, voice)
+        if made is None:
+            return 0
+        words, stdin.content = made.words, made.content
+    try:
+        request = _parsed(words, environ, here, stdin)
+    except (UsageError, ScriptError) as error:
+        ours = isinstance(error, UsageError) and error.hint  # one of our own options is concerned
+        if ours or _submits_nothing(words, environ):
+            raise
+        return _unchanged(words, stdin)  # sbatch says it best itself
+    except Exception as error:
+        return _after_fault(error, _submits_nothing(words, environ), words, voice, stdin)
+    asked = next((s.option for s in request.settings if s.option in ("help", "usage", "version")), None)
+    if asked and not off:
+        from slurmwrap.gsub.help_output import answer
+
+        return answer(words_for_sbatch(words), asked, HELP)
+    reason = off or inside_prerun(environ) or passthrough_reason(request, at_terminal=process_env.is_at_terminal())
+    timing.reached("parse")
+    if reason is None:
+        return _submit(words, request, without_outer_job(environ), voice, stdin)
+    return _pass(reason, words, request, voice, stdin)
+
+
+def _parsed(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: _Stdin) -> JobRequest:
+    """Read by our table of sbatch's options; only for one that it lacks sbatch is asked what site plugins add."""
+    script = b""
+
+    def read(path: str) -> bytes:
+        nonlocal script
+        script = _read_script(path)
+        return script
+
+    def parsed(extra: Sequence[Option] = ()) -> JobRequest:
+        return parse_request(words, environ=environ, cwd=here, read_script=read, read_stdin=stdin.read, extra=extra)
+
+    try:
+        return parsed()
+    except UnknownOption:
+        from slurmwrap.slurm.plugin_options import PluginOptions, directive_words
+
+        plugins = PluginOptions(environ)
+        if not plugins.names:
+            raise
+    with suppress(UsageError, ScriptError):  # with the options of the command line known the script is found and read
+        parsed(plugins.used_in(words))
+    return parsed(plugins.used_in((*words, *directive_words(script or stdin.content or b""))))
+
+
+def _pass(reason: str, words: list[str], request: JobRequest, voice: Voice, stdin: _Stdin) -> int:
+    """The call is not for us. Silent, unless the user asked to be shown something."""
+    if request.own.dry_run:
+        _refuse_json_of_dry_run(request)
+        sys.stdout.buffer.write(request.script.content)
+        voice.say(f"{reason} Nothing is changed, nothing submitted.")
+        return 0
+    if request.own.prerun == "only":
+        return _no_prerun(reason, request)
+    if request.own.json:
+        raise UsageError(
+            f"--json: this call goes to sbatch unchanged, which prints no JSON. {reason}",
+            hint="Leave out --json; --parsable prints the job's number alone.",
+        )
+    if request.own.explain:
+        voice.say(f"{reason} Submitted unchanged.")
+    return _unchanged(words, stdin, names_with(request.plugin_options))
+
+
+def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Voice, stdin: _Stdin) -> int:
+    """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
+    nothing = request.own.dry_run or request.own.prerun == "only"
+    _refuse_json_of_dry_run(request)
+    try:
+        config = configuration.load(environ)
+        reason = site_reason(request, config.submit, _user_name() if config.submit.pass_users else "")
+    except Exception as error:
+        return _after_fault(error, nothing, words, voice, stdin)
+    if reason is not None:
+        return _pass(reason, words, request, voice, stdin)
+    try:
+        from slurmwrap.gsub.prefetch import ask
+
+        timing.reached("configuration")
+        slurm = ask(config, environ, voice)  # it answers while the next line loads what is made of the answer
+        timing.reached("ask Slurm")
+        from slurmwrap.gsub import submit
+
+        timing.reached("load what plans")
+        desk = submit.open_desk(config, environ, voice, slurm)
+        prepared = submit.prepare_and_warn(request, desk, voice)
+    except StaticFailed as failed:
+        if "only" not in (request.own.prerun, config.prerun.mode if request.own.prerun is None else ""):
+            raise
+        voice.error(failed)
+        from typing import cast
+
+        from slurmwrap.gsub.verdict_output import print_alone
+
+        return print_alone(cast("Verdict", failed.verdict), request.own.json)
+    except (RefusedError, PrerunFailed, ScriptError, UsageError, NoSlurmConf):
+        raise
+    except Exception as error:
+        return _after_fault(error, nothing, words, voice, stdin)
+    return submit.run(prepared, desk, voice)
+
+
+def _refuse_json_of_dry_run(request: JobRequest) -> None:
+    if request.own.json and request.own.dry_run:
+        raise UsageError("--json: --dry-run prints a batch script", hint="Leave out one of the two.")
+
+
+def _after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Voice, stdin: _Stdin) -> int:
+    """Something of ours failed before sbatch was called: the user gets a plain submission, or `nothing` as asked."""
+    silent = isinstance(error, SlurmUnreachable)
+    if silent and not nothing:
+        voice.say(f"Slurm did not answer ({error}); the job is handed to sbatch unchanged")
+        return _unchanged(words, stdin)
+    voice.fault(error)
+    if nothing:
+        raise SlurmwrapError("nothing was submitted") from error
+    voice.say("the job is handed to sbatch unchanged")
+    return _unchanged(words, stdin)
+
+
+def _user_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _no_prerun(reason: str, request: JobRequest) -> int:
+    """--prerun=only for a call that is not for us: its verdict is that nothing is proven."""
+    from slurmwrap.gsub.verdict_output import nothing_proven, print_alone
+
+    return print_alone(nothing_proven(f"no pre-run: {reason}"), request.own.json)
+
+
+def _submits_nothing(words: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether the call asks only to be shown or tried: then it must not reach sbatch, whatever is wrong with it."""
+    if environ.get("GSUB_PRERUN") == "only" or says_yes(environ, "GSUB_DRY_RUN"):
+        return True
+    return any(one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in own_options(words))
+
+
+def _wants_template(words: Sequence[str]) -> bool:
+    """Whether the script is to be made (sbatch/launch_templates.py): the program's own arguments do not count."""
+    said = any(word.startswith(("--template", "--values")) for word in words)
+    return said and any(one.option in MAKING for one in own_options(words))
+
+
+def _says_own(words: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether the call has one of our own options: then it is read although gsub is switched off."""
+    return bool(own_options(words)) or _submits_nothing(words, environ)
+
+
+def _unchanged(words: Sequence[str], stdin: _Stdin, names: Names | None = None) -> int:
+    """Hands the call to sbatch as it came, without gsub's own options."""
+    return become_sbatch(words_for_sbatch(words, names), stdin.content)
+
+
+def _read_script(path: str) -> bytes:
+    if open_file(path) is None and _can_be_read_once(path):
+        raise ScriptError(f"{path} cannot be read twice: it is no regular file")  # sbatch would wait at it for ever
+    with open(path, "rb") as file:
+        content = file.read()
+    descriptor = open_file(path)
+    if descriptor is not None:
+        refill(descriptor, content)
+    return content
+
+
+def _can_be_read_once(path: str) -> bool:
+    """A named pipe, or a terminal."""
+    kind = os.stat(path).st_mode & 0o170000  # the module `stat` is not loaded for it
+    return kind in (0o010000, 0o020000)
+
+
+class _Stdin:
+    """The script on standard input: it can be read only once, so it is kept for a plain submission."""
+
+    content: bytes | None = None
+
+    def read(self) -> bytes:
+        """All of it."""
+        if self.content is None:
+            if os.isatty(0) and os.isatty(2):  # a person may wait for us, and we for them
+                Voice.of_terminal("gsub").say("reading the batch script from standard input; end it with Ctrl-D")
+            self.content = sys.stdin.buffer.read()
+        return self.content
+
+
+if __name__ == "__main__":
+    sys.exit(main())

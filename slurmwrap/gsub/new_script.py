@@ -1,0 +1,284 @@
+"""`gsub --template NAME` and `gsub new --template NAME`: a batch script made for a program, submitted or written down.
+
+Only a call that says one of the two loads this.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from slurmwrap import config as configuration
+from slurmwrap.config import Config
+from slurmwrap.console import Voice
+from slurmwrap.errors import ScriptError, SlurmError, SlurmwrapError, UnknownOption, UsageError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.gsub import process_env
+from slurmwrap.gsub.prefetch import slurm_of
+from slurmwrap.gsub.script_templates import places, rendered, template, templates
+from slurmwrap.model.node import Snapshot
+from slurmwrap.sbatch.command_line import CommandLine, own_options, split_command_line
+from slurmwrap.sbatch.getopt import names_for
+from slurmwrap.sbatch.launch_templates import (
+    Layout,
+    NodeKind,
+    check_options,
+    check_room,
+    context,
+    layout_of,
+    quoted,
+    summary,
+    words_of_submission,
+)
+from slurmwrap.sbatch.options import OWN_BY_NAME, Option
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.request import JobRequest
+
+HELP = """\
+gsub new writes a batch script for a program, from one of the launch templates; gsub --template submits it at once.
+
+  gsub new --template NAME [sbatch's options] [-o FILE] PROGRAM [ARGUMENTS]
+
+  gsub new --template torchrun -G 16 train.py --lr 3e-4     writes train.sbatch
+  gsub new --template srun -G 16 -t 8:00:00 -o big.sbatch train.py
+  gsub new --template array -G 1 --values 1e-4,3e-4%2 train.py --lr {}
+  gsub new --list                                           the templates, one line each
+
+-o names the file that is written (- for stdout), --output the job's output. A file that is there is never overwritten.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A batch script, the words of the call that submits it, and what is to be said of it."""
+
+    content: bytes
+    words: list[str]
+    layout: Layout
+    summary: str
+    notes: tuple[str, ...]
+    request: JobRequest
+
+
+def wanted(words: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether `gsub new …` is this command. A script called new in the working directory is that script, as with
+    sbatch; one on PATH is, unless the words behind it are ours."""
+    if words[:1] != ["new"] or os.path.exists("new"):  # noqa: PTH110
+        return False
+    rest = list(words[1:])
+    ours = rest in (["--list"], ["--help"], ["-h"]) or any(one.option == "template" for one in own_options(rest))
+    folders = [folder for folder in environ.get("PATH", "").split(":") if folder]
+    on_path = any(os.path.isfile(f"{folder}/new") for folder in folders)  # noqa: PTH113 - Path's raises
+    as_gsub = Path(sys.argv[0]).name != "sbatch"  # there the real one's words are wanted
+    return ours or (as_gsub and not on_path)
+
+
+def new(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> int:
+    """Writes the script. `words`: what follows `gsub new`."""
+    if not words:
+        sys.stderr.write(HELP)
+        return UsageError.exit_code
+    if list(words) in (["--help"], ["-h"]):
+        process_env.say(HELP)
+        return 0
+    if list(words) == ["--list"] or _lists(words):
+        return show_list(configuration.load(environ), environ)
+    if not any(one.option == "template" for one in own_options(words)):
+        names = ", ".join(sorted(templates(places(configuration.load(environ), environ))))
+        raise UsageError(
+            "gsub new needs a template: gsub new --template NAME PROGRAM",
+            hint=f"For instance: gsub new --template {_example(words)}. "
+            f"NAME is one of {names}; gsub new --list explains them.",
+        )
+    words, file = _without_file(words)
+    made = make(words, environ, voice)
+    for note in made.notes:
+        voice.say(note)
+    if file == "-":
+        sys.stdout.buffer.write(made.content)
+        return 0
+    path = Path(file or f"{Path(made.request.script.word or 'job').name.removesuffix('.py')}.sbatch")
+    _write(path, made.content)
+    process_env.say(f"Wrote {path}. {made.summary}\nRead it, then: gsub {quoted(str(path))}\n")
+    return 0
+
+
+def _example(words: Sequence[str]) -> str:
+    """The call as it was probably meant."""
+    return " ".join(["torchrun", *(quoted(word) for word in words)]) if words else "torchrun -G 8 train.py"
+
+
+def from_template(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> Made | None:
+    """What `gsub --template NAME …` submits; None where the templates were asked for, and told."""
+    if _lists(words):
+        show_list(configuration.load(environ), environ)
+        return None
+    made = make(words, environ, voice)
+    quiet = any(made.request.setting(option) for option in ("quiet", "parsable")) or process_env.reads_one_stream()
+    for note in () if quiet else (made.summary, *made.notes):
+        voice.say(note)
+    return made
+
+
+def make(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> Made:
+    """Reads the call, asks Slurm what its nodes are like, and fills in the template. UsageError, ScriptError,
+    ConfigError."""
+    config = configuration.load(environ)
+    command, request = _read(words, environ)
+    name = request.own.template
+    if name is None:
+        raise UsageError("--values is for --template=array")
+    folders = places(config, environ)
+    found = template(name, folders)
+    check_options(request)
+    if command.script is None:
+        raise UsageError(
+            "there is no program for the template to start", hint=f"gsub --template={name} -G 8 train.py --lr 3e-4"
+        )
+    if request.own.values is not None and found.tasks != "one":
+        raise UsageError(f"--values is for --template=array, not for {name}")
+    _checked_program(command.script, request)
+    snapshot, unknown = _snapshot(config, environ, voice)
+    kinds = _kinds(snapshot, request)
+    layout = layout_of(request.shape, found.tasks, kinds)
+    check_room(layout, kinds, request.value("partition") or snapshot.default_partition)
+    content = rendered(found, context(command, request, layout, name, found.tasks), folders)
+    return Made(
+        content=content,
+        words=words_of_submission(command, environ),
+        layout=layout,
+        summary=summary(name, layout),
+        notes=(*unknown, *_notes(command, found.origin, str(found.path))),
+        request=request,
+    )
+
+
+def show_list(config: Config, environ: Mapping[str, str]) -> int:
+    """The templates, one line each."""
+    found = templates(places(config, environ)).values()
+    width = max(len(one.name) for one in found)
+    for one in found:
+        whose = "" if one.origin == "shipped" else f" ({one.origin}: {one.path})"
+        process_env.say(f"{one.name:{width}}  {one.about}{whose}\n")
+    return 0
+
+
+def _lists(words: Sequence[str]) -> bool:
+    return any(one.option == "template" and one.value == "list" for one in own_options(words))
+
+
+def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[CommandLine, JobRequest]:
+    """The call as if its program were an empty batch script."""
+
+    def read(extra: Sequence[Option] = ()) -> tuple[CommandLine, JobRequest]:
+        request = parse_request(
+            words, environ=environ, cwd=str(Path.cwd()), read_script=lambda _: b"#!/bin/sh\n",
+            read_stdin=lambda: b"#!/bin/sh\n", extra=extra,
+        )  # fmt: skip
+        return split_command_line(words, names_for(extra=extra)), request
+
+    try:
+        return read()
+    except UnknownOption:
+        from slurmwrap.slurm.plugin_options import PluginOptions
+
+        plugins = PluginOptions(environ)
+        if not plugins.names:
+            raise
+        return read(plugins.used_in(words))
+
+
+def _without_file(words: Sequence[str]) -> tuple[list[str], str]:
+    """(the words without -o FILE, FILE)."""
+    files = [one for one in split_command_line(words).given if one.option == "output" and words[one.word][:2] != "--"]
+    if not files:
+        return list(words), ""
+    last = files[-1].value or ""
+    if "%" in last or not last:
+        raise UsageError(
+            f"-o {last}: gsub new -o names the script that is written", hint=f"The job's output is --output={last}"
+        )
+    gone = {at for one in files for at in (one.word, one.value_word)}
+    return [word for at, word in enumerate(words) if at not in gone], last
+
+
+def _checked_program(program: str, request: JobRequest) -> None:
+    """It is there, and it is no batch script. A directory that this host does not see is not looked into."""
+    folder = Path(request.chdir)
+    path = folder / program
+    if not folder.is_dir():
+        return
+    if path.is_dir():
+        raise ScriptError(f"{program} is a directory", hint="Name the program in it.")
+    if not path.exists():
+        raise ScriptError(f"{program}: no such file in {folder}", hint=_near(path))
+    if b"\n#SBATCH" in _head(path):
+        raise ScriptError(f"{program} is a batch script already", hint=f"Submit it as it is: gsub {quoted(program)}")
+    if not program.endswith(".py") and not os.access(path, os.X_OK):
+        raise ScriptError(
+            f"{program} is no Python program (.py) and may not be executed", hint=f"chmod +x {quoted(program)}"
+        )
+
+
+def _near(path: Path) -> str:
+    from difflib import get_close_matches
+
+    try:
+        names = [one.name for one in path.parent.iterdir() if one.suffix == path.suffix]
+    except OSError:
+        return ""
+    near = get_close_matches(path.name, names, n=1)
+    return f"Did you mean {near[0]}?" if near else ""
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(1 << 14)
+    except OSError:
+        return b""
+
+
+def _snapshot(config: Config, environ: Mapping[str, str], voice: Voice) -> tuple[Snapshot, tuple[str, ...]]:
+    """What Slurm says of its nodes, or none of them and a remark."""
+    try:
+        return slurm_of(config, environ, voice).snapshot(), ()
+    except SlurmError as error:
+        note = f"Slurm could not be asked what its nodes are like: {error}"
+        return Snapshot(taken_at=0.0, nodes=()), (note,)
+
+
+def _kinds(snapshot: Snapshot, request: JobRequest) -> tuple[NodeKind, ...]:
+    """The nodes of the job's partitions that have GPUs of its type, by what one has."""
+    named = (request.value("partition") or snapshot.default_partition).split(",")
+    most = min((p.max_cpus_per_node for p in snapshot.partitions if p.name in named and p.max_cpus_per_node), default=0)
+    nodes = [n for n in snapshot.nodes if n.gpus and set(n.partitions) & set(named)]
+    kind = request.shape.gpu_type
+    nodes = [n for n in nodes if kind in (None, n.gpu_type)] or nodes
+    counts: dict[tuple[int, int], int] = {}
+    for node in nodes:
+        key = node.gpus, min(node.cpus, most or node.cpus)
+        counts[key] = counts.get(key, 0) + 1
+    return tuple(NodeKind(count=count, gpus=gpus, cpus=cpus) for (gpus, cpus), count in sorted(counts.items()))
+
+
+def _notes(command: CommandLine, origin: str, path: str) -> list[str]:
+    """What may not be as it was meant."""
+    misplaced = [word for word in command.args if word.partition("=")[0].removeprefix("--") in OWN_BY_NAME]
+    misplaced = [word for word in misplaced if word.startswith("--")]
+    notes = [f"{word} goes to {command.script}: gsub's own options stand before the program" for word in misplaced[:1]]
+    return notes if origin == "shipped" else [f"the template is {origin}: {path}", *notes]
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+    except FileExistsError:
+        raise SlurmwrapError(
+            f"{path} is there already", hint="It stays as it is. Name another file with -o, or remove it."
+        ) from None
+    except OSError as error:
+        raise SlurmwrapError(f"{path}: {error.strerror}") from error

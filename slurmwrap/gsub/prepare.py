@@ -1,0 +1,267 @@
+"""First step: checks, looks up, places and renders a request. Nothing outside changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from slurmwrap import timing
+from slurmwrap.digest import sha256_hex
+from slurmwrap.errors import StaticFailed
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.gsub import incident_warnings
+from slurmwrap.gsub.planning_inputs import outlook
+from slurmwrap.gsub.preflight import blocked_inputs, impossible, repeated
+from slurmwrap.gsub.remember import known_profile
+from slurmwrap.gsub.submit_context import Desk, Prepared
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.limits import Quotas
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.placement.candidates import LATER
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.prerun.code_fingerprint import SETTINGS
+from slurmwrap.prerun.static.impossible_requests import request_findings
+from slurmwrap.profiling.profile_key import derive_key, derive_variant, fingerprint, sweep_group
+from slurmwrap.sbatch.request import JobRequest, Wish
+from slurmwrap.sbatch.rewrite import render
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.model.node import Snapshot
+    from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.model.verdict import Verdict
+
+# Slurm's own options and pyxis' that put the batch script, and so a pre-run's, into a container.
+_BATCH_CONTAINER = ("container", "container-id", "container-image")
+_OF_FILES = ("incorrect_inputs", "permission_error")
+PROFILE_S = 300  # of --prerun=profile: two rounds over a CPU curve of some eight points (facts of the profiler)
+
+
+def prepare(request: JobRequest, desk: Desk) -> Prepared:
+    """Checks, looks up, places and renders. Raises RefusedError or PrerunFailed when the job should not run."""
+    entry_files = desk.trials.entry_files(request)
+    mark = fingerprint(request, entry_files, desk.environ)
+    inputs = desk.trials.named_files(request)
+    early = desk.slurm.snapshot() if request.setting("reservation") else None  # when does it begin?
+    delay = _delay(request, early, desk)
+    findings, forced = _checked(request, desk, mark, inputs, delay)
+    timing.reached("fingerprint and checks")
+    snapshot = early or desk.slurm.snapshot()
+    timing.reached("snapshot")
+    if (request.own.prerun or desk.config.prerun.mode) != "only" and (refused := impossible(request, snapshot)):
+        if not request.own.force:
+            raise refused[0]
+        forced = (*forced, *map(str, refused))
+    key = request.own.resource_profile or derive_key(
+        request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
+    )
+    profile = known_profile(key, desk)
+    if profile is not None:  # as it counts today, and for this batch size
+        from slurmwrap.profiling.merge_profiles import as_of
+
+        kind = request.shape.gpu_type or ""
+        profile = as_of(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
+        snapshot = _with_quotas_of_now(snapshot, desk)
+    code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
+    group = sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})  # a home may serve several
+    if delay and group:  # one pre-run speaks for jobs that wait for the same; one that did not wait proves nothing
+        group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
+    prerun, reason = choose_prerun(request, snapshot, desk, mark, group)
+    lot, held_out = "", False
+    if desk.config.prerun.holdout > 0:
+        from slurmwrap.gsub.holdout import WHY, draw
+
+        lot, held_out = draw(prerun, request.own.prerun, group or mark, desk)
+        prerun, reason = ("off", WHY) if held_out else (prerun, reason)
+    # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
+    chosen = PlacementPlan() if request.hetjob else _planned(request, profile, snapshot, prerun, desk)
+    timing.reached("plan")
+    retry = desk.config.retry.default if request.own.retry is None else request.own.retry
+    added = _retry_wishes(request) if retry and not request.hetjob else ()
+    around = incident_warnings.warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
+    return Prepared(
+        request=request,
+        batch=render(request, chosen.lines, added=added),
+        plan=replace(chosen, profile_key=key),
+        snapshot=snapshot,
+        added=added,
+        profile=profile,
+        profile_key=key,
+        fingerprint=mark,
+        inputs=inputs,
+        warnings=(
+            *(_overridden(text) for text in forced),
+            *(f for f in findings if f.severity is Severity.WARNING),
+            *around,
+            *request_findings(request, snapshot, request.script.path or request.script.name),
+        ),
+        prerun=prerun,
+        prerun_reason=reason,
+        retry=retry,
+        forced=forced,
+        group=group,
+        profile_s=_profile_s(prerun, profile, desk.config.prerun.profile_s),
+        lot=lot,
+        held_out=held_out,
+        delay=delay,
+    )
+
+
+def _delay(request: JobRequest, snapshot: Snapshot | None, desk: Desk) -> str:
+    """Why the job cannot start yet by its own request; "" when it can."""
+    if not any(request.setting(option) for option in (*LATER, "priority", "reservation")):
+        return ""
+    from slurmwrap.sbatch.eligibility import find_delay
+
+    return find_delay(request, desk.clock.now(), snapshot.reservation_begins if snapshot else {})
+
+
+def _planned(
+    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, desk: Desk
+) -> PlacementPlan:
+    """`wait`: the plan is made again after its pre-run, and then the job starts at once."""
+    # what was read for an earlier call does not show that call's own job: no node of it counts as free
+    at_once = prerun in ("off", "wait") and not snapshot.kept and not any(request.setting(o) for o in LATER)
+    seen = outlook(desk, starts_now=at_once)
+    return plan(request, profile, snapshot, desk.published.health, desk.config, seen)
+
+
+def _with_quotas_of_now(snapshot: Snapshot, desk: Desk) -> Snapshot:
+    """For a job that may be raised: what was left some seconds ago may be what the user's own last job has taken."""
+    if desk.quotas is None or not snapshot.quotas_kept or snapshot.quotas == Quotas():
+        return snapshot
+    return replace(snapshot, quotas=desk.quotas(), quotas_kept=False)
+
+
+def _profile_s(mode: str, profile: ResourceProfile | None, allowed_s: int) -> float:
+    """Seconds of the pre-run for the CPU curve: when asked, or by itself when none is known and the site allows it."""
+    if mode == "profile":
+        return float(max(allowed_s, PROFILE_S))
+    known = profile is not None and bool(profile.cpu_curve)
+    return float(allowed_s) if mode in ("auto", "gate", "wait") and not known else 0.0
+
+
+def _overridden(text: str) -> Finding:
+    return Finding(severity=Severity.WARNING, message=f"submitted in spite of this (--force): {text}")
+
+
+def _checked(
+    request: JobRequest, desk: Desk, mark: str, inputs: Sequence[str], delay: str
+) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
+    unchanged refuse the job. With a `delay` only what no other job can change until it starts does."""
+    mode = request.own.prerun or desk.config.prerun.mode
+    refused = [] if delay else [*blocked_inputs(inputs, desk), *repeated(request, inputs, desk, mark)]
+    if refused and not request.own.force and mode != "only":  # a pre-run alone is how to find out
+        raise refused[0]
+    forced = tuple(str(refusal) for refusal in refused)
+    if mode == "off":
+        return (), forced
+    began = desk.clock.now()
+    findings = desk.trials.check(request)
+    findings = excuse_missing(findings, delay) if delay else findings
+    errors = [describe(f) for f in findings if f.severity is Severity.ERROR]
+    if errors and not request.own.force:
+        verdict = static_verdict(findings, errors[0], desk.clock.now() - began)
+        raise StaticFailed("\n".join(errors), hint="Fix it, or submit it unchanged with --force.", verdict=verdict)
+    return findings, (*forced, *errors)
+
+
+# What a finding says of something that is not there, or may not be read; whoever ends first may still make it.
+_MISSING = re.compile(
+    r"no such file|there is no (?:file|directory)|does not exist|No module named|command not found on this machine"
+    r"|cannot be read|you may not write"
+)
+
+
+def excuse_missing(findings: Sequence[Finding], delay: str) -> tuple[Finding, ...]:
+    """Errors of what is missing become warnings: it may be there when the job starts."""
+    return tuple(
+        replace(f, severity=Severity.WARNING, message=f"{f.message}; {delay}, and it may be there when it starts")
+        if f.severity is Severity.ERROR and (f.category in _OF_FILES or _MISSING.search(f.message))
+        else f
+        for f in findings
+    )
+
+
+def static_verdict(findings: Sequence[Finding], reason: str, seconds: float) -> Verdict:
+    """`fail` by the static stage; its category is the first that a finding with an error names."""
+    from slurmwrap.model.verdict import Outcome, Verdict
+
+    wrong = [f for f in findings if f.severity is Severity.ERROR]
+    return Verdict(
+        outcome=Outcome.FAIL,
+        layer="static",
+        reason=reason,
+        seconds=round(seconds, 3),
+        category=next((f.category for f in wrong if f.category), ""),
+        findings=(*wrong, *(f for f in findings if f not in wrong)),
+    )
+
+
+def describe(finding: Finding) -> str:
+    """One finding in one line: where, what, and the fix."""
+    where = f"{finding.file}:{finding.line}: " if finding.line else f"{finding.file}: " if finding.file else ""
+    return f"{where}{finding.message}" + (f" ({finding.fix})" if finding.fix else "")
+
+
+def _retry_wishes(request: JobRequest) -> tuple[Wish, ...]:
+    """A retry needs Requeue=1 before the job ends, and must not truncate what the first run wrote (facts: requeue)."""
+    wishes = []
+    if request.setting("requeue") is None:
+        wishes.append(Wish(option="requeue", value="", reason="--retry: Slurm can only requeue a job that allows it"))
+    if request.setting("open-mode") is None and output_is_own(request):
+        reason = "--retry: a second run adds to the output file instead of truncating it"
+        wishes.append(Wish(option="open-mode", value="append", reason=reason))
+    return tuple(wishes)
+
+
+def output_is_own(request: JobRequest) -> bool:
+    """True when no other job writes this job's output file: the pattern has the job id, or is Slurm's default."""
+    patterns = [request.value("output"), request.value("error")]
+    return all(p is None or any(mark in p for mark in ("%j", "%A", "%J")) for p in patterns)
+
+
+def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str, group: str = "") -> tuple[str, str]:
+    """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new.
+
+    `group`: as of Prepared. Where a pre-run of it is in flight the job waits for that one, and nothing is asked."""
+    settings = desk.config.prerun
+    mode = request.own.prerun or settings.mode
+    if mode == "profile" and request.setting("wait"):
+        return "wait", "--wait: the pre-run goes first, then the job"
+    if mode not in ("auto", "gate"):
+        return mode, "as asked"
+    if request.own.prerun is None and (option := next((o for o in _BATCH_CONTAINER if request.setting(o)), "")):
+        return "off", f"slurmwrap need not be in the container of --{option}; --prerun=auto tries it there"
+    if dependency := request.value("dependency"):
+        from slurmwrap.sbatch.eligibility import can_share_dependency
+
+        if not can_share_dependency(dependency):
+            return "off", f"its pre-run cannot wait for --dependency={dependency}"
+    if request.shape.gpus < settings.min_gpus:
+        return "off", f"fewer than {settings.min_gpus} GPUs"
+    if request.own.prerun_steps is None and desk.memory.passed(mark):
+        return "off", "this script, its code and its arguments passed a pre-run before"
+    if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
+        return "off", "a 1-GPU job that can start now is its own pre-run"
+    if why := _nothing_new(request, desk, mark, group):
+        return "off", why
+    if request.setting("wait"):  # sbatch returns when the job has ended: too late to start its pre-run
+        return "wait", "--wait: the pre-run goes first, then the job"
+    return mode, "first run of this script, code and arguments"
+
+
+def _nothing_new(request: JobRequest, desk: Desk, mark: str, group: str) -> str:
+    """Why a pre-run would show nothing that is not known; "" when it may, and where the user asked for one."""
+    if request.own.prerun is not None or request.own.prerun_steps is not None:
+        return ""
+    if why := desk.memory.undecided(mark):
+        return f"its pre-run could not tell before: {why}; --prerun=auto tries again"
+    if program := desk.trials.holder(request):
+        return f"the script starts only '{program}', which does not train: a pre-run could show nothing"
+    if desk.flights is not None and group and desk.flights.of(group):
+        return ""
+    from slurmwrap.gsub.completed_run import completed_before
+
+    return "a run of this script, its code and its arguments completed" if completed_before(request, desk, mark) else ""

@@ -1,0 +1,481 @@
+"""The pre-run job's program, started by templates/prerun/wrapper.sh on the node: trial → verdict → the real job.
+
+`python -I -m slurmwrap.gsub.prerun_job TRIAL_DIR`. Whatever of ours fails here lets the real job go; nothing here can
+hold it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from slurmwrap import config as configuration
+from slurmwrap.console import Voice
+from slurmwrap.diagnosis.classifier import classifier
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.fast_dataclasses import asdict, dataclass, replace
+from slurmwrap.gsub.apply_verdict import PAUSES_S, Waiting, conclude
+from slurmwrap.gsub.cancelled_notice import tell_cancelled, was_cancelled
+from slurmwrap.gsub.grace import renew_grace
+from slurmwrap.gsub.job_identity import Submitted, submitted_from
+from slurmwrap.gsub.prerun_sharing import GROUP
+from slurmwrap.gsub.release import start_action
+from slurmwrap.gsub.submit import open_desk, tidy
+from slurmwrap.gsub.submit_context import Desk
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.run import PrerunRecord
+from slurmwrap.model.trial_result import Progress
+from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.prerun.sweep import choose_next, has_time
+from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
+from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
+from slurmwrap.prerun.verdict.judge_trial import judge
+from slurmwrap.protocols import Slurm
+from slurmwrap.sbatch.eligibility import DELAYED_NOW
+from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store import prerun_registry
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.prerun_registry import Guest
+
+LET_GO = 4  # not 1, which is the exit code of a Python that cannot import this module
+WATCH_S = 10.0  # how often to ask whether the real job still waits; one squeue
+AGAIN_S = 2.0  # where squeue knew no such job
+_SURE = 3  # such answers in a row: squeue once missed a job that was there
+_GIVEN_UP = "before its pre-run was done"
+_MARGIN_S = 30.0  # before the end of this Slurm job, for the last act
+_WORTH_S = 60.0  # less time is not worth another trial
+_LONG_S = 240.0  # a trial that got so far without a word would not say more the next time
+
+
+class Stopped(BaseException):
+    """scancel, preemption or the time limit ends this job: what is left to do is to let the real one go."""
+
+
+class NobodyWaits(Exception):
+    """The real job started, ended or was cancelled: a trial beside it would only write into its files."""
+
+    started = False  # by the end of its grace, as far as is known
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What gsub left in the trial's directory."""
+
+    directory: Path
+    spec: TrialSpec
+    request: JobRequest
+    plan: PlacementPlan
+    release_at: str
+    given: tuple[float, ...]  # the begin times that gsub may have given the job that waits
+    job: Submitted | None  # that job
+    grace_s: float  # how long it may be delayed
+
+    @classmethod
+    def read(cls, directory: Path) -> Trial:
+        """OSError, ValueError, TypeError or KeyError when it is not what gsub writes."""
+        waiting = json.loads((directory / "waiting.json").read_bytes())
+        return cls(
+            directory,
+            spec_from_json(json.loads((directory / "spec.json").read_bytes())),
+            from_plain(JobRequest, waiting["request"]),
+            from_plain(PlacementPlan, waiting["plan"]),
+            waiting["release_at"],
+            tuple(waiting.get("given", ())),  # none in what an earlier version left
+            submitted_from(waiting.get("job")),
+            float(waiting.get("grace_s", 0)),
+        )
+
+    def note_given(self, at: float) -> None:
+        """Remembers another begin time as ours. OSError when it cannot be written."""
+        path = self.directory / "waiting.json"
+        plain = json.loads(path.read_bytes())
+        _publish(path, {**plain, "given": [*plain.get("given", ()), at]})
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict of one trial. `if_delayed`: what a failure proves for a job that cannot start yet."""
+
+    verdict: Verdict
+    if_delayed: Verdict | None = None
+    delay: str = ""  # why the job could not start yet, where the trial was judged by that
+    stopped: bool = False  # we were told to end
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 once the verdict is acted upon; LET_GO when ours failed and the real job was let go. After any other exit code
+    the wrapper does that."""
+    directory = Path((sys.argv[1:] if argv is None else argv)[0])
+    voice = Voice.of_terminal("slurmwrap")
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        return _main(directory, voice)
+    except (Exception, Stopped) as error:
+        voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
+        return _let_go(voice, directory)
+
+
+def _main(directory: Path, voice: Voice) -> int:
+    began, trial = time.time(), Trial.read(directory)
+    desk = open_desk(configuration.load(), os.environ, voice)
+    with suppress(OSError, ValueError):  # gsub writes it too, but it may have been killed before
+        prerun_registry.submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
+    _renew(trial, desk, voice)
+    trial = Trial.read(directory)  # with what that gave
+    judged = _judged(trial)
+    _conclude(_waiting(trial), trial.directory, judged, desk, voice)
+    _guests(_Crowd(trial, desk, voice, began, _end_at(trial.spec, began)), judged)
+    tidy(desk)
+    return 0
+
+
+def _renew(trial: Trial, desk: Desk, voice: Voice) -> None:
+    """Where the dependency was met late, the job and those that attached wait for this pre-run from now on."""
+    if trial.spec.mode == "gate" or not trial.request.value("dependency"):
+        return
+    others = (Path(guest.trial_dir) for guest in prerun_registry.guests(trial.directory))
+    for directory in (trial.directory, *others):
+        try:
+            one = Trial.read(directory)
+            if until := renew_grace(_waiting(one), one.grace_s, desk, one.note_given):
+                voice.say(f"job {one.spec.real_job} waits until {time.ctime(until)} at most: its dependency is met")
+        except (SlurmError, OSError, ValueError, TypeError, KeyError) as error:
+            voice.say(f"job of {directory} is not asked to wait: {error}")
+
+
+def _cannot_start(job: str) -> bool:
+    """Whether Slurm holds this job, or it waits for others: its user may have said so after its submission. True also
+    where Slurm does not answer for minutes: then nothing is cancelled."""
+    for pause in (*PAUSES_S, 0.0):
+        try:
+            rows = SlurmCommands(timeout_s=30, environ=os.environ).watched(job)
+            return any(row.dependency or row.record.reason.startswith("JobHeld") for row in rows if row.record.pending)
+        except SlurmUnreachable:
+            time.sleep(pause)
+        except SlurmError:
+            return False
+    return True
+
+
+def _conclude(waiting: Waiting, directory: Path, judged: Judged, desk: Desk, voice: Voice) -> None:
+    """The verdict is acted upon and left for who follows. A signal does not interrupt it: it takes milliseconds."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        verdict = judged.verdict
+        harmless = judged.if_delayed is not None and judged.if_delayed.outcome is not Outcome.FAIL
+        if harmless and judged.if_delayed and waiting.job_id and _cannot_start(str(waiting.job_id)):
+            verdict = judged.if_delayed
+        if verdict.reason.startswith(judged.delay or DELAYED_NOW):
+            waiting = replace(waiting, fingerprint="")  # the same may end otherwise when the file is there
+        record = conclude(waiting, verdict, desk)
+        try:
+            _publish(directory / prerun_registry.VERDICT, verdict_to_json(verdict))
+        except OSError as error:
+            voice.say(f"nobody can follow this: {error}")
+        about = f"job {waiting.job_id}: " if waiting.borrowed else ""
+        voice.say(f"{about}{verdict.outcome.value}: {verdict.reason}")
+        for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+            voice.say(f"  {sentence}")
+        for done in record.changes:
+            voice.say(f"  {done['verb']} {done['target']} {done['option']} {done['new']} {done['error'] or ''}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if was_cancelled(record):
+        _tell(waiting, record, desk, voice)
+
+
+def _tell(waiting: Waiting, record: PrerunRecord, desk: Desk, voice: Voice) -> None:
+    """The user hears of a cancelled job; a fault of this changes nothing."""
+    try:
+        place, slurm = str(configuration.user_state_dir(os.environ)), SlurmCommands(timeout_s=10, environ=os.environ)
+        node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+        tell_cancelled(waiting, record, user=desk.user, node=node, place=place, config=slurm.config, say=voice.say)
+    except Exception as error:
+        voice.fault(error)
+
+
+# --- the jobs that attached -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    """The pre-run that others attached to, since when it runs and until when (Unix seconds) it may try them."""
+
+    first: Trial
+    desk: Desk
+    voice: Voice
+    began: float
+    until: float
+
+
+def _end_at(spec: TrialSpec, began: float) -> float:
+    """When Slurm ends this job (SLURM_JOB_END_TIME, since 23.02; else by the limit that gsub set), less a margin."""
+    try:
+        return float(os.environ["SLURM_JOB_END_TIME"]) - _MARGIN_S
+    except (KeyError, ValueError):
+        return began + spec.time_limit_s + spec.profile_s
+
+
+def _guests(crowd: _Crowd, first: Judged) -> None:
+    """The jobs that wait for this pre-run. One whose arguments were tried has its own verdict at once.
+
+    The others are tried here, one after the other: as long as all fail, and after a pass while pre-runs are short. A
+    failure speaks for the same arguments alone; a pass and an inconclusive verdict speak for those that are left then,
+    and they are released untried.
+    """
+    directory, voice = crowd.first.directory, crowd.voice
+    tried = {crowd.first.spec.fingerprint: first}
+    passed = set(crowd.first.spec.args) if first.verdict.outcome is Outcome.PASS else set()
+    last, longest, speaks = first, time.time() - crowd.began, first.verdict
+    try:
+        while not last.stopped:
+            waiting = _untried(tried, crowd)
+            if not waiting or not _goes_on(last.verdict, speaks, longest, crowd):
+                break
+            guest = choose_next({one: trial.spec.args for one, trial in waiting.items()}, passed)
+            started = time.time()
+            last = _try(guest, _cut(waiting[guest], speaks, crowd), tried, crowd)
+            longest = max(longest, time.time() - started)
+            if last.verdict.outcome is Outcome.PASS:
+                passed |= set(waiting[guest].spec.args)
+            if speaks.outcome is not Outcome.PASS:
+                speaks = last.verdict
+            prerun_registry.take(directory, guest)
+    except (Exception, Stopped) as error:  # who is left is released
+        last = replace(last, stopped=last.stopped or isinstance(error, Stopped))
+        voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for guest in prerun_registry.close(directory):
+        if last.stopped:  # KillWait leaves seconds for all of them
+            _release(str(guest.job_id), guest.release_at, voice)
+        else:
+            _settle(guest, tried, speaks, crowd)
+        prerun_registry.take(directory, guest)
+    if crowd.desk.flights is not None:
+        crowd.desk.flights.drop(_read_text(directory / GROUP), str(directory))
+
+
+def _goes_on(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) -> bool:
+    """Whether one more is tried: as long as all failed; once one has passed, within the time that the site gives."""
+    now = time.time()
+    if crowd.until - now < _WORTH_S:
+        return False
+    if speaks.outcome is Outcome.PASS:
+        return has_time(now - crowd.began, longest_s, crowd.desk.config.prerun.sweep_s)
+    return last.outcome is Outcome.FAIL or _nobody_waited(last)
+
+
+def _cut(trial: Trial, speaks: Verdict, crowd: _Crowd) -> Trial:
+    """The trial of one that attached, within this Slurm job's time and, once one has passed, that of the sweep."""
+    spec, now = trial.spec, time.time()
+    if speaks.outcome is not Outcome.PASS:
+        return replace(trial, spec=replace(spec, time_limit_s=min(spec.time_limit_s, crowd.until - now)))
+    left = min(spec.time_limit_s, crowd.until - now, crowd.began + crowd.desk.config.prerun.sweep_s - now)
+    return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0))
+
+
+def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[Guest, Trial]:
+    """Who waits with arguments that were not tried yet; of those that were, each has its verdict now."""
+    waiting: dict[Guest, Trial] = {}
+    for guest in prerun_registry.guests(crowd.first.directory):
+        trial = Trial.read(Path(guest.trial_dir))
+        known = tried.get(trial.spec.fingerprint)
+        if known is None or _nobody_waited(known.verdict):
+            waiting[guest] = trial
+        else:
+            _settle(guest, tried, known.verdict, crowd)
+            prerun_registry.take(crowd.first.directory, guest)
+    return waiting
+
+
+def _try(guest: Guest, trial: Trial, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
+    """The fate of one that attached, by a trial of its own."""
+    crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
+    judged = _judged(trial)
+    if judged.verdict.layer == "timeout":  # its time was cut: with all of it, it may tell
+        judged = replace(judged, verdict=replace(judged.verdict, lasting=False))
+    tried[trial.spec.fingerprint] = judged
+    _conclude(_waiting(trial), trial.directory, judged, crowd.desk, crowd.voice)
+    return judged
+
+
+def _settle(guest: Guest, tried: Mapping[str, Judged], speaks: Verdict, crowd: _Crowd) -> None:
+    """What the pre-run says of one that it did not try; whatever of ours fails releases it."""
+    try:
+        trial = Trial.read(Path(guest.trial_dir))
+        judged = tried.get(trial.spec.fingerprint) or Judged(_borrowed(speaks))
+        borrowed = judged.verdict.outcome is not Outcome.FAIL
+        _conclude(replace(_waiting(trial), borrowed=borrowed), trial.directory, judged, crowd.desk, crowd.voice)
+    except Exception as error:
+        crowd.voice.fault(error)
+        _release(str(guest.job_id), guest.release_at, crowd.voice)
+
+
+def _borrowed(verdict: Verdict) -> Verdict:
+    """`verdict` for a job with other arguments that was not tried itself: a failure proves nothing about it."""
+    if verdict.outcome is Outcome.FAIL:
+        reason = f"not tried: the pre-run of the same script with other arguments failed ({verdict.reason})"
+        return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason)
+    return replace(verdict, reason=f"with other arguments of the same script: {verdict.reason}")
+
+
+def _nobody_waited(verdict: Verdict) -> bool:
+    """The trial was given up since its job was gone: it says nothing about the others."""
+    return verdict.layer == "supervisor" and verdict.reason.endswith(_GIVEN_UP)
+
+
+def _release(job: str, release_at: str, voice: Voice) -> None:
+    start = start_action(job, release_at, "the pre-run failed to run")
+    try:
+        SlurmCommands(timeout_s=30, environ=os.environ).apply(start)
+    except SlurmError as error:
+        voice.say(f"job {job} starts after its grace time: {error}")
+
+
+def _let_go(voice: Voice, directory: Path) -> int:
+    """Ours failed: no job must wait for it. Needs nothing but the environment, its files and scontrol."""
+    real_job = os.environ.get("SLURMWRAP_REAL_JOB")
+    if real_job:
+        _release(real_job, os.environ.get("SLURMWRAP_RELEASE_AT", "now"), voice)
+    for guest in prerun_registry.close(directory):
+        _release(str(guest.job_id), guest.release_at, voice)
+    return LET_GO
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _judged(trial: Trial) -> Judged:
+    """The verdict says how long was tried, whatever ended the trial."""
+    began = time.monotonic()
+    judged = _run_and_judge(trial, began)
+    seconds = judged.verdict.seconds or round(time.monotonic() - began, 3)
+    return replace(judged, verdict=replace(judged.verdict, seconds=seconds))
+
+
+def _run_and_judge(trial: Trial, began: float) -> Judged:
+    """`began`: of time.monotonic()."""
+    spec = trial.spec
+    watch = Watch(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
+    classify = classifier(configuration.load(os.environ).diagnosis.signatures)
+    try:
+        watch.look()
+        report = _Reporter(trial.directory, watch)
+        result = run_trial(spec, environ=_environment(), on_progress=report)
+        verdict = judge(spec, result, classify)
+        if verdict.outcome is not Outcome.FAIL:
+            return Judged(verdict, delay=spec.delay)
+        if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify)
+        return Judged(verdict, replace(if_delayed, measurement=None))
+    except Stopped:
+        reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
+        return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), stopped=True)
+    except NobodyWaits as why:
+        lasting = time.monotonic() - began >= _LONG_S and why.started
+        reason = f"{why} {_GIVEN_UP}"
+        return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, lasting=lasting))
+
+
+def _environment() -> dict[str, str]:
+    """This job's environment as Slurm gave it: the wrapper's sh may drop what is no name of a variable, as dash does
+    with the functions that bash exports, `module` of Lmod among them."""
+    given = b""
+    with suppress(OSError):
+        given = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    pairs = (os.fsdecode(entry).partition("=") for entry in given.split(b"\0"))
+    dropped = {name: value for name, equals, value in pairs if equals and not name.isidentifier()}
+    return {**dropped, **os.environ}
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks now and then whether the real job still waits. An answer that does not come changes nothing.
+
+    `missed`: answers in a row that knew no such job; a single one may be wrong.
+    """
+
+    job: str | None
+    slurm: Slurm
+    clock: Callable[[], float] = time.monotonic
+    next_at: float = 0.0
+    missed: int = 0
+
+    def look(self) -> None:
+        """Asks Slurm if it is time to. Raises NobodyWaits."""
+        if self.job is None or self.clock() < self.next_at:
+            return
+        wait = WATCH_S
+        with suppress(SlurmError):
+            record = self.slurm.job(self.job)
+            self.missed = 0 if record is not None else self.missed + 1
+            if self.missed >= _SURE or (record is not None and not record.pending):
+                became = _became("" if record is None else record.state)
+                nobody = NobodyWaits(f"job {self.job} {became}")
+                nobody.started = became == "started"
+                raise nobody
+            wait = AGAIN_S if self.missed else WATCH_S
+        self.next_at = self.clock() + wait  # after the answer: a slow controller is not asked more often
+
+
+def _became(state: str) -> str:
+    return {"": "ended", "CANCELLED": "was cancelled"}.get(state, "started")
+
+
+def _waiting(trial: Trial) -> Waiting:
+    spec = trial.spec
+    return Waiting(
+        request=trial.request,
+        plan=trial.plan,
+        job_id=int(spec.real_job) if spec.real_job else None,
+        prerun_job_id=int(os.environ.get("SLURM_JOB_ID", "0")),
+        release_at=trial.release_at,
+        given=trial.given,
+        job=trial.job,
+        profile_key=spec.profile_key,
+        fingerprint=spec.fingerprint,
+        cluster=spec.cluster,
+        output=spec.output,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reporter:
+    """Leaves progress.json for who follows, and gives up a trial for which nobody waits."""
+
+    directory: Path
+    watch: Watch
+
+    def __call__(self, progress: Progress) -> None:
+        shown = asdict(progress)
+        with suppress(OSError):  # a full disk costs the live view, not the trial
+            _publish(self.directory / "progress.json", shown)
+        self.watch.look()
+
+
+def _publish(path: Path, plain: dict[str, Any]) -> None:
+    """Replaced whole, so that a reader never sees half of it."""
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(plain), encoding="utf-8")
+    aside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""One pre-run in flight per user, script, code and environment: a sweep's later jobs wait for the first one's.
+
+A job that attached has its gate and its own trial directory like any other, and is let go by the same verdict (see
+gsub/prerun_job.py: a failure of other arguments proves nothing about it, so it then gets a trial of its own). A
+pre-run that is gone without a word lets go all that waited for it, at the latest when the grace of each is over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurmwrap.errors import SlurmError
+from slurmwrap.gsub.job_identity import Submitted, submitted_from
+from slurmwrap.gsub.release import start_action
+from slurmwrap.gsub.start_time import moved_by_its_user
+from slurmwrap.store import prerun_registry
+from slurmwrap.store.prerun_registry import Flight, Flights, Guest
+
+if TYPE_CHECKING:
+    from slurmwrap.gsub.submit_context import Desk, Prepared
+    from slurmwrap.model.job_record import JobRecord
+
+_TRIES = 3  # a pre-run may end, and another begin, between our looks
+GONE = "gone"  # file in a trial's directory: its pre-run is gone without a verdict, and who waited was let go
+GROUP = "group"  # file in a trial's directory: what it speaks for, so that its end can be told to the pointer
+ATTACHED = "attached"  # file in a trial's directory: no Slurm job of its own, but that of this id
+OLD_S = 14 * 86400.0  # trials that nothing touched for so long are removed
+
+
+def attach_or_claim(prepared: Prepared, guest: Guest, desk: Desk) -> Flight | None:
+    """The pre-run in flight that `guest` now waits for; None: the job needs one of its own, and others may attach to
+    it. OSError where the state directory cannot be written."""
+    flights, group = desk.flights, prepared.group
+    if flights is None or not group:
+        return None
+    for _ in range(_TRIES):
+        if prepared.prerun != "profile" and (found := flights.of(group)):
+            if _alive(found, desk):
+                if prerun_registry.attach(found.directory, guest):
+                    found = _with_id(found, desk)
+                    with suppress(OSError):
+                        (Path(guest.trial_dir) / ATTACHED).write_text(f"{found.job_id or 0}\n", encoding="ascii")
+                    return found
+            else:
+                let_go_of_a_dead_one(found.directory, desk)
+            flights.drop(group, str(found.directory))
+        if flights.claim(group, guest.trial_dir):
+            (Path(guest.trial_dir) / GROUP).write_text(group, encoding="ascii")
+            return None
+        if prepared.prerun == "profile":
+            return None  # another one speaks for the group; this one measures
+    return None
+
+
+def _with_id(found: Flight, desk: Desk) -> Flight:
+    """Waits a moment for a pre-run that is being submitted, so that its id can be told."""
+    for _ in range(60):
+        if found.job_id is not None:
+            break
+        desk.clock.sleep(0.05)
+        found = prerun_registry.flight(found.directory) or found
+    return found
+
+
+def unclaim(prepared: Prepared, directory: str, desk: Desk) -> None:
+    """The pre-run could not be submitted: nobody shall wait for it."""
+    if desk.flights is None or not prepared.group or not directory:
+        return
+    desk.flights.drop(prepared.group, directory)
+    for guest in prerun_registry.close(Path(directory)):
+        _start(guest, desk, "the pre-run that it waited for could not be submitted")
+
+
+def _alive(found: Flight, desk: Desk) -> bool:
+    if found.job_id is None:
+        return found.submitting(desk.clock.now())
+    try:
+        record = desk.slurm.job(str(found.job_id))
+    except SlurmError:  # nobody knows; who attaches to a dead one waits for its grace at most
+        return True
+    return _is_at_work(found, record)
+
+
+def let_go_of_a_dead_one(directory: Path, desk: Desk) -> tuple[int, ...]:
+    """Lets go what waits for a pre-run that is gone without a verdict; returns the job ids. Once per pre-run."""
+    waiting = prerun_registry.close(directory)
+    if not (directory / prerun_registry.VERDICT).exists():
+        waiting = (*_main_job(directory), *waiting)
+    gone = directory / GONE
+    if not directory.is_dir() or gone.exists():
+        return ()
+    try:
+        gone.touch()
+    except OSError:
+        return ()  # else it would be done again and again
+    return tuple(guest.job_id for guest in waiting if _start(guest, desk, "its pre-run is gone"))
+
+
+def sweep(flights: Flights, desk: Desk, *, older_than_s: float = 0.0) -> tuple[int, ...]:
+    """Lets go the jobs whose pre-run was cancelled, lost or forgotten; returns their ids. One question to Slurm."""
+    now = desk.clock.now()
+    found = [one for path in flights.trials() if not _settled(path) and (one := prerun_registry.flight(path))]
+    open_ones = [one for one in found if now - one.since >= older_than_s and not one.submitting(now)]
+    open_ones = [one for one in open_ones if _cluster_of(one.directory) == desk.cluster]
+    if not open_ones:
+        return ()
+    known = {record.job_id: record for record in desk.slurm.jobs(desk.user)}
+    dead = [one for one in open_ones if not _runs(one, known)]
+    # read again: a pre-run writes its verdict before its job ends
+    return tuple(
+        job_id for one in dead if not _settled(one.directory) for job_id in let_go_of_a_dead_one(one.directory, desk)
+    )
+
+
+def live_trials(desk: Desk) -> tuple[Path, ...]:
+    """Directories of trials that are not at their end."""
+    return tuple(path for path in desk.flights.trials() if not _settled(path)) if desk.flights else ()
+
+
+def _runs(found: Flight, known: dict[int, JobRecord]) -> bool:
+    return _is_at_work(found, known.get(found.job_id or -1))
+
+
+def _is_at_work(found: Flight, record: JobRecord | None) -> bool:
+    """Whether the pre-run has not ended: another job may have its id since."""
+    if record is None or record.ended:
+        return False
+    meant = _meant(found.directory)
+    return meant is None or not meant.has_no_prerun_in(record)
+
+
+def _settled(directory: Path) -> bool:
+    """Its verdict was acted upon, its job waits for another one's, or it was found dead before."""
+    return any((directory / name).exists() for name in (prerun_registry.VERDICT, GONE, ATTACHED))
+
+
+def _cluster_of(directory: Path) -> str:
+    """The cluster that its job ids are of: several may share a home. "" when it cannot be read, which is none."""
+    try:
+        return str(json.loads((directory / "spec.json").read_bytes())["cluster"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _main_job(directory: Path) -> Iterable[Guest]:
+    try:
+        job_id = json.loads((directory / "spec.json").read_bytes())["real_job"]
+        release_at = json.loads((directory / "waiting.json").read_bytes())["release_at"]
+        return [Guest(job_id=int(job_id), release_at=release_at, trial_dir=str(directory))] if job_id else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _given(directory: Path) -> tuple[float, ...]:
+    """The begin times that gsub may have given the job of this trial; () when they cannot be read."""
+    try:
+        return tuple(float(at) for at in json.loads((directory / "waiting.json").read_bytes())["given"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _meant(directory: Path) -> Submitted | None:
+    """The job of this trial as it was submitted; None when that cannot be read."""
+    try:
+        return submitted_from(json.loads((directory / "waiting.json").read_bytes())["job"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _start(guest: Guest, desk: Desk, because: str) -> bool:
+    """Only a job that waits for its time: what runs, ended, or was given another time by its user stays as it is, and
+    so does another job that has the id now."""
+    try:
+        record = desk.slurm.job(str(guest.job_id))
+        if record is None or not record.pending:
+            return False
+        if (meant := _meant(Path(guest.trial_dir))) and meant.is_not(record):
+            desk.say(f"job {guest.job_id} is left alone: Slurm gave the id to another job since")
+            return False
+        if moved_by_its_user(record, _given(Path(guest.trial_dir)), desk.clock.now()):
+            return False
+        address = record.waiting_address or str(guest.job_id)  # a task of an array may have begun: of the rest
+        desk.slurm.apply(start_action(address, guest.release_at, because))
+    except SlurmError as error:
+        desk.say(f"job {guest.job_id} could not be released ({error}); it starts by itself after its grace time")
+        return False
+    desk.say(f"job {guest.job_id} was released: {because}")
+    return True

@@ -1,0 +1,270 @@
+"""The pre-run as a Slurm job: its files, the call that submits it, and going first (--prerun=wait, only).
+
+Light imports only: gsub's fast path.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurmwrap import resources
+from slurmwrap.errors import SlurmError, StoreError
+from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.gsub.job_identity import submitted_job
+from slurmwrap.gsub.prepare import static_verdict
+from slurmwrap.gsub.send import sbatch_call
+from slurmwrap.gsub.start_time import given_times
+from slurmwrap.gsub.submit_context import Desk, Prepared, TrialJob
+from slurmwrap.gsub.verdict_output import nothing_proven
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.verdict import Verdict
+from slurmwrap.prerun.trial.trial_spec import (
+    TrialSpec,
+    exported_file,
+    mem_shrunk,
+    spec_to_json,
+    trial_environ,
+    trial_environment,
+    trial_gpus,
+    trial_options,
+    trial_shape,
+    trial_tasks,
+)
+from slurmwrap.protocols import SbatchCall, SbatchResult
+from slurmwrap.sbatch.array_indices import parse_indices
+from slurmwrap.sbatch.eligibility import can_share_dependency, corresponding_jobs, prerun_dependency, reserved_later
+from slurmwrap.sbatch.rewrite import render
+from slurmwrap.store import prerun_registry
+from slurmwrap.store.serialize import to_plain
+
+if TYPE_CHECKING:
+    from slurmwrap.config import Prerun
+    from slurmwrap.console import Voice
+    from slurmwrap.model.node import Node
+    from slurmwrap.sbatch.request import JobRequest
+
+# What no wait can mend: Slurm's words for a request that no node, partition or account of the cluster fits.
+_NEVER = re.compile(
+    r"Requested node configuration is not available|Invalid (partition|account|qos|feature|node|generic resource"
+    r"|job array|license|reservation|constraint)|can not be satisfied|specification|more processors|Node count",
+    re.IGNORECASE,
+)
+
+
+_LAST_ACT_S = 60  # the supervisor's own limit comes first, so that a verdict is written
+_LONG_S = 3600.0  # for --prerun-steps, where the job itself has no time limit
+_STEPS_S = 120.0  # what is left for the steps where a partition's limit is short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of a trial: until its steps are counted, for the CPU curve then, and the time limit of its Slurm job."""
+
+    trial_s: float
+    profile_s: float
+    slurm_s: float
+
+
+def trial_times(prepared: Prepared, settings: Prerun) -> Times:
+    """As configured, but within the partition's time limit: beyond it Slurm would let the pre-run pend for ever."""
+    named = settings.partition or prepared.request.value("partition") or prepared.snapshot.default_partition
+    limits = [p.max_time_s for p in prepared.snapshot.partitions if p.name in named.split(",") and p.max_time_s]
+    most = max(_LAST_ACT_S, min(limits, default=86400 * 365) - _LAST_ACT_S)
+    profile_s = min(prepared.profile_s, max(0.0, most - min(_STEPS_S, settings.time_limit_s)))
+    trial_s = min(_wanted_s(prepared, settings), most - profile_s)
+    return Times(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _LAST_ACT_S)
+
+
+def _wanted_s(prepared: Prepared, settings: Prerun) -> float:
+    """Seconds for the steps. Of --prerun-steps the job's own time limit is a bound that fits, where nothing waits for
+    the pre-run for a bounded time."""
+    asked = prepared.request.own.prerun_steps or 0
+    if asked <= settings.steps or prepared.prerun not in ("only", "wait", "gate"):
+        return float(settings.time_limit_s)
+    return float(max(settings.time_limit_s, prepared.request.shape.time_limit_s or _LONG_S))
+
+
+def many_steps(prepared: Prepared, settings: Prerun) -> str:
+    """What --prerun-steps means for the time that the pre-run may take, in a sentence; "" where nothing is new."""
+    asked = prepared.request.own.prerun_steps or 0
+    if asked <= settings.steps or prepared.prerun == "off":
+        return ""
+    minutes = math.ceil(trial_times(prepared, settings).trial_s / 60)
+    if prepared.prerun in ("only", "wait", "gate"):
+        return f"the pre-run goes on until step {asked}, for {minutes} min at most"
+    waits = math.ceil((settings.grace_s + prepared.profile_s) / 60)
+    return (
+        f"the pre-run goes on until step {asked}; the job waits {waits} min for it at most, and starts then anyway "
+        "(--prerun=gate waits as long as the steps take)"
+    )
+
+
+def largest(prepared: Prepared) -> Node | None:
+    """The usable node with the most GPUs; None when none is known."""
+    return max((n for n in prepared.snapshot.nodes if n.usable), key=lambda n: n.gpus, default=None)
+
+
+def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk: Desk) -> TrialJob:
+    """Writes the trial's files and makes the call that submits it. OSError when they cannot be written."""
+    request, settings = prepared.request, desk.config.prerun
+    directory = Path(desk.memory.trial_dir())
+    times = trial_times(prepared, settings)
+    node = largest(prepared)
+    gpus = trial_gpus(request, node)
+    tasks = trial_tasks(request, gpus)
+    cpus, mem_mib = trial_shape(request, node, gpus)
+    spec = TrialSpec(
+        trial_dir=str(directory),
+        script=str(directory / "script"),
+        script_name=request.script.path or request.script.name,
+        args=request.args,
+        chdir=request.chdir,
+        steps=request.own.prerun_steps or settings.steps,
+        time_limit_s=times.trial_s,
+        environment=trial_environment(request, gpus),
+        real_job=None if job_id is None else str(job_id),
+        cluster=desk.cluster,
+        mode=prepared.prerun,
+        fingerprint=prepared.fingerprint,
+        profile_key=prepared.profile_key,
+        gpus=request.shape.gpus,
+        nodes=prepared.plan.node_count or request.shape.nodes or 1,
+        gpu_type=request.shape.gpu_type or "",
+        cpus=cpus,
+        mem_mib=mem_mib,
+        mem_shrunk=mem_shrunk(request, mem_mib),
+        inputs=prepared.inputs,
+        trial_gpus=gpus,
+        trial_tasks=tasks,
+        command=request.own.prerun_command,
+        profile_s=times.profile_s,
+        overlay=settings.overlay,
+        delay=prepared.delay,
+        no_training_s=float(settings.no_training_s),
+        caches=settings.caches,
+    )
+    _write(directory / "script", request.script.content)
+    (directory / "script").chmod(0o700)
+    _write_json(directory / "spec.json", spec_to_json(spec))
+    grace_s = settings.grace_s + math.ceil(prepared.profile_s)
+    given = given_times(request.value("begin"), grace_s, desk.clock.now())
+    meant = asdict(submitted_job(request, desk.clock.now()))
+    plain = {
+        "request": to_plain(request),
+        "plan": to_plain(prepared.plan),
+        "release_at": release_at,
+        "given": given,
+        "job": meant,
+        "grace_s": grace_s,
+    }
+    dependency = "" if job_id is None else _dependency(request, desk)
+    _write_json(directory / "waiting.json", plain)
+    options = trial_options(
+        request,
+        partition=settings.partition,
+        time_limit_s=times.slurm_s,
+        cpus=cpus,
+        mem_mib=mem_mib,
+        output=str(directory / "job.out"),
+        gpus=gpus,
+        tasks=tasks,
+        dependency=dependency,
+        leave_out=("reservation",)
+        if reserved_later(request, desk.clock.now(), prepared.snapshot.reservation_begins)
+        else (),
+    )
+    environ = {
+        **trial_environ(desk.environ),
+        "SLURMWRAP_PYTHON": sys.executable,
+        "SLURMWRAP_TRIAL_DIR": str(directory),
+        "SLURMWRAP_REAL_JOB": spec.real_job or "",
+        "SLURMWRAP_RELEASE_AT": release_at,
+    }
+    if exported := request.value("export-file"):
+        _write(directory / "environment", exported_file(Path(exported).read_bytes(), environ))
+        options = (*options, f"--export-file={directory / 'environment'}")
+    wrapper = resources.shipped("templates") / "prerun" / "wrapper.sh"
+    call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
+    return TrialJob(call=call, directory=str(directory))
+
+
+def _dependency(request: JobRequest, desk: Desk) -> str:
+    """What the pre-run waits for: what its job waits for, so that it finds what that will find."""
+    value = request.value("dependency") or ""
+    if not value or not can_share_dependency(value):
+        return ""
+    array = parse_indices(request.value("array") or "")
+    jobs = corresponding_jobs(value) if array else ()
+    arrays = [job for job in jobs if (record := desk.slurm.job(job)) and record.array_job_id is not None]
+    return prerun_dependency(value, array.first if array else None, arrays)
+
+
+def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice, live: Voice | None = None) -> Verdict:
+    """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live, on `live`.
+
+    With `only` what Slurm refuses is a verdict; else SlurmError with its words and exit code. KeyboardInterrupt: the
+    user stopped watching; the pre-run goes on, nothing else was submitted, and he was told.
+    """
+    import gc
+
+    from slurmwrap.gsub.follow_prerun import follow
+
+    gc.enable()  # a submission goes without (cli/start.py), but this may take hours
+    alone = prepared.prerun == "only"
+    as_asked = render(prepared.request, (), added=prepared.added)  # a refused plan is no reason to refuse the job
+    tested = desk.slurm.sbatch(sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
+    if tested.exit_code != 0:
+        if not alone:
+            raise SlurmError(_last(tested), exit_code=tested.exit_code)
+        reason = f"Slurm refuses the job: {_last(tested)}"
+        refused = Finding(severity=Severity.ERROR, message=reason, fix="ask for what the cluster has: sinfo")
+        never = _NEVER.search(reason) is not None
+        return static_verdict((refused, *prepared.warnings), reason, 0.0) if never else nothing_proven(reason)
+    try:
+        job = make_trial(prepared, None, "now", desk=desk)
+    except OSError as error:
+        raise StoreError(
+            f"no pre-run: its files cannot be written: {error}", hint="make room there, or go without: --prerun=off"
+        ) from error
+    result = desk.slurm.sbatch(job.call)
+    if result.job_id is None:
+        shutil.rmtree(job.directory, ignore_errors=True)  # else it would be listed as a pre-run that got lost
+        if alone:
+            return nothing_proven(f"Slurm refuses the pre-run: {_last(result)}")
+        raise SlurmError(f"the pre-run was refused: {_last(result)}", hint="submit without it: --prerun=off")
+    try:
+        prerun_registry.submitted(job.directory, result.job_id)
+        live = live or voice
+        live.say(f"pre-run on {on_gpus(prepared)} is job {result.job_id}")
+        if live.tty:
+            live.say("Ctrl-C stops watching, not the pre-run")
+        return follow(Path(job.directory), result.job_id, desk, live)
+    except KeyboardInterrupt:
+        voice.say(f"the pre-run, job {result.job_id}, goes on, and nothing else was submitted")
+        voice.say(f"Follow it: slurmwrap prerun show {result.job_id} --follow")
+        voice.say(f"Cancel it: scancel {result.job_id}")
+        raise
+
+
+def _last(result: SbatchResult) -> str:
+    return "; ".join(line.removeprefix("sbatch: error: ") for line in result.stderr.strip().splitlines()) or "no answer"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def on_gpus(prepared: Prepared) -> str:
+    """ "one GPU", or how many --prerun-gpus asked for."""
+    asked = prepared.request.own.prerun_gpus or 1
+    return "one GPU" if asked == 1 else f"{asked} GPUs"
+
+
+def _write_json(path: Path, plain: object) -> None:
+    _write(path, json.dumps(plain).encode())

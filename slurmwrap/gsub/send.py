@@ -1,0 +1,208 @@
+"""Second step: the real job goes first, waiting; then its pre-run. Nothing is ever submitted twice by mistake."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from slurmwrap import timing
+from slurmwrap.digest import sha256_hex
+from slurmwrap.fast_dataclasses import asdict, replace
+from slurmwrap.gsub.remember import keep
+from slurmwrap.gsub.step_counting import counting
+from slurmwrap.gsub.submit_context import Desk, MakeTrial, Prepared, Sent, last_line
+from slurmwrap.model.placement_plan import PLACING, PlacementPlan
+from slurmwrap.profiling.profile_key import derive_variant
+from slurmwrap.protocols import SbatchCall, SbatchResult
+from slurmwrap.sbatch.command_line import without_quiet
+from slurmwrap.sbatch.getopt import names_with
+from slurmwrap.sbatch.request import BatchScript, JobRequest, Wish
+from slurmwrap.sbatch.rewrite import render, submitted_options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.config import Config
+    from slurmwrap.model.submission import Submission
+
+_Accepted = Callable[[BatchScript, SbatchResult], None]
+
+WARNINGS = 20  # that are kept with a submission, for `slurmwrap why`
+_LOUD = ("sbatch: error", "sbatch: fatal")
+
+
+def send(
+    prepared: Prepared,
+    desk: Desk,
+    make_trial: MakeTrial,
+    show: Callable[[SbatchResult], None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> Sent:
+    """Submits the real job, then its pre-run. An ambiguous or refused sbatch is returned as it is, never repeated.
+
+    `show`: with --wait sbatch's words go there and the job is remembered as soon as Slurm has it; what is returned is
+    then the rest, when the job has ended. `meanwhile`: what may be done while sbatch is at work, twice at most.
+    """
+    now = desk.clock.now()
+    prepared = counting(prepared, desk)
+    begin, release_at = _gate(prepared, desk.config, now)
+    gate = () if begin is None else (begin,)
+    early: list[Sent] = []
+
+    def accepted(batch: BatchScript, result: SbatchResult) -> None:
+        early.append(Sent(result=_shown(prepared, result), batch=batch))
+        if show is not None:
+            show(early[0].result)
+        _remember(prepared, early[0], desk, now)
+
+    waits = show is not None and prepared.request.setting("wait") is not None
+    batch, result = _sbatch(prepared, (*prepared.added, *gate), desk, accepted if waits else None, meanwhile)
+    sent = Sent(result=_shown(prepared, result), batch=batch)
+    if result.job_id is None or early:
+        return sent
+    if begin is not None:
+        from slurmwrap.gsub.start_prerun import start_trial  # only where one is due: most calls start none
+
+        sent = start_trial(prepared, sent, result.job_id, release_at, desk, make_trial)
+    _remember(prepared, sent, desk, now)
+    return sent
+
+
+def _remember(prepared: Prepared, sent: Sent, desk: Desk, now: float) -> None:
+    if sent.result.job_id is not None:
+        job_id = sent.result.job_id
+        keep(lambda: desk.memory.remember_submission(_submission(prepared, sent, job_id, desk, now)), desk)
+
+
+def _shown(prepared: Prepared, result: SbatchResult) -> SbatchResult:
+    return _as_quiet(result) if is_quiet(prepared.request) else result
+
+
+def is_quiet(request: JobRequest) -> bool:
+    """--quiet without --verbose, which sbatch refuses together and says so best itself."""
+    return request.setting("quiet") is not None and request.setting("verbose") is None
+
+
+def _as_quiet(result: SbatchResult) -> SbatchResult:
+    """sbatch's words as --quiet leaves them: we take the option away, since with it nobody is told the job's id."""
+    lines = result.stderr.splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("sbatch: ") or line.startswith(_LOUD)]
+    return replace(result, stdout="", stderr="".join(kept))
+
+
+def _sbatch(
+    prepared: Prepared,
+    added: tuple[Wish, ...],
+    desk: Desk,
+    accepted: _Accepted | None,
+    meanwhile: Callable[[], None] | None,
+) -> tuple[BatchScript, SbatchResult]:
+    """Submits the planned job; one that Slurm clearly refuses goes once more as asked.
+
+    A plan knows nothing of QOS and association limits, so it may ask for what the user may not have. An answer that
+    leaves open whether the job was taken is never answered by submitting again.
+    """
+    request, lines = prepared.request, prepared.plan.lines
+    batch = render(request, lines, added=added)
+
+    def called(one: BatchScript) -> SbatchResult:
+        call = replace(sbatch_call(request, one, desk, environ=prepared.job_environ), meanwhile=meanwhile)
+        timing.reached("render")
+        result = desk.slurm.sbatch(call if accepted is None else replace(call, accepted=partial(accepted, one)))
+        timing.reached("sbatch")
+        return result
+
+    result = called(batch)
+    planned = any(line.value is not None for line in lines)
+    if result.exit_code == 0 or result.job_id is not None or result.timed_out or not planned:
+        return batch, result
+    as_asked = render(request, (), added=added)
+    second = called(as_asked)
+    if second.job_id is not None:
+        desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {last_line(result.stderr)}")
+    return as_asked, second
+
+
+def sbatch_call(
+    request: JobRequest,
+    batch: BatchScript,
+    desk: Desk,
+    extra: tuple[str, ...] = (),
+    environ: Mapping[str, str] | None = None,
+) -> SbatchCall:
+    """The call that submits `batch`: the user's own words, file and environment, and what is changed behind his words.
+
+    `environ`: what the job is to find in its environment besides.
+    """
+    script = request.script
+    wrapped = request.value("wrap") is not None
+    path = None if wrapped else script.word or script.path
+    options = (*submitted_options(request, batch), *extra)
+    options = without_quiet(options, names_with(request.plugin_options)) if is_quiet(request) else options
+    return SbatchCall(
+        options=(*options, "--") if path and path.startswith("-") else options,
+        script_path=path,
+        args=() if wrapped else batch.args,
+        stdin=script.content if path is None and not wrapped else None,
+        environ={**desk.environ, **(environ or {})},
+        timeout_s=math.inf if request.setting("wait") else None,  # --wait lasts as long as the job
+    )
+
+
+def _gate(prepared: Prepared, config: Config, now: float) -> tuple[Wish | None, str]:
+    """(--begin that lets the job wait for its pre-run or None, StartTime that ends the wait)."""
+    if prepared.prerun not in ("auto", "gate", "profile"):
+        return None, "now"
+    from slurmwrap.sbatch.begin import later_begin
+
+    grace = config.prerun.grace_s + math.ceil(prepared.profile_s)
+    # a gate has this bound too at first: start_trial takes it away once there is a pre-run
+    begin, release_at = later_begin(prepared.request.value("begin"), grace, now)
+    bound = "until its verdict" if prepared.prerun == "gate" else f"at most {math.ceil(grace / 60)} min"
+    return Wish(option="begin", value=begin, reason=f"waits for its pre-run on one GPU, {bound}"), release_at
+
+
+def _submission(prepared: Prepared, sent: Sent, job_id: int, desk: Desk, now: float) -> Submission:
+    from slurmwrap.model.submission import Submission
+
+    request, trial = prepared.request, sent.trial
+    return Submission(
+        cluster=desk.cluster,
+        job_id=job_id,
+        uid=desk.uid,
+        user=desk.user,
+        at=now,
+        name=request.job_name,
+        script_path=request.script.path or "",
+        script_sha256=sha256_hex(request.script.content),
+        work_dir=request.chdir,
+        gpus=request.shape.gpus,
+        nodes=prepared.plan.node_count or request.shape.nodes or 0,
+        retry=prepared.retry,
+        profile_key=prepared.profile_key,
+        profile_variant=derive_variant(request),
+        step_dir=prepared.step_dir,
+        prerun_mode=prepared.prerun,
+        prerun_job_id=trial.job_id if trial else sent.attached_to or None,
+        fingerprint=prepared.fingerprint,
+        inputs=prepared.inputs,
+        output_appends=request.value("open-mode") == "append" or any(w.option == "open-mode" for w in prepared.added),
+        plan=asdict(_went(prepared.plan, sent.batch)),
+        changes=tuple(asdict(change) for change in sent.batch.changes),
+        forced=prepared.forced,
+        warnings=prepared.warnings[:WARNINGS],
+        shape=request.shape,
+        own={option: value for option in PLACING if (value := request.value(option)) is not None},
+        # in a reservation it does not compete for what the reconciler divides
+        tune=request.own.tune and desk.config.tuning.enabled and request.setting("reservation") is None,
+        place=request.own.place and desk.config.placement.enabled,
+        lot=prepared.lot,
+        held_out=prepared.held_out,
+    )
+
+
+def _went(plan: PlacementPlan, batch: BatchScript) -> PlacementPlan:
+    """The plan as it is in force: where Slurm refused it and the job went as asked, there is nothing to loosen."""
+    changed = {change.option for change in batch.changes}
+    taken = all(wish.option in changed for wish in plan.lines if wish.value is not None)
+    return plan if taken else replace(plan, lines=(), levels=())

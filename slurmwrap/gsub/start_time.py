@@ -1,0 +1,35 @@
+"""Whether a job waits for the time that we gave it, or for one that its user chose meanwhile. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from slurmwrap.sbatch.begin import begin_time, later_begin
+
+if TYPE_CHECKING:
+    from slurmwrap.model.job_record import JobRecord
+
+UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm still accepts it
+_SLACK_S = 180.0  # sbatch may try for two minutes before the controller takes the job
+
+
+def given_times(own_begin: str | None, grace_s: int, now: float) -> tuple[float, ...]:
+    """The begin times that the job may have from us, in Unix seconds: behind its grace, and as a gate.
+
+    () where the user's own --begin is not understood: then nothing is known.
+    """
+    times = (begin_time(later_begin(own_begin, bound, now)[0], now) for bound in (grace_s, UNBOUNDED_S))
+    return tuple(time for time in times if time is not None)
+
+
+def is_as_given(at: float, given: Sequence[float], eligible_since: float) -> bool:
+    """Whether a begin time is one of ours. With a dependency that was met later than it, it is that moment (measured,
+    Slurm 22.05: EligibleTime)."""
+    return any(abs(at - max(time, eligible_since)) <= _SLACK_S for time in given)
+
+
+def moved_by_its_user(record: JobRecord, given: Sequence[float], now: float) -> bool:
+    """Somebody set another start that is still to come (`scontrol update StartTime=`): no verdict shortens that."""
+    at = record.eligible_time
+    return bool(given) and at is not None and at > now and not is_as_given(at, given, 0.0)

@@ -1,0 +1,53 @@
+"""Leaves what is remembered of a submission or a pre-run. gsub loads this while it waits for sbatch."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from slurmwrap.errors import StoreError
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.spool_writer import begin_sealed, new_nonce, write_plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slurmwrap.config import Site
+    from slurmwrap.model.run import PrerunRecord
+    from slurmwrap.model.submission import Submission
+
+    Tell = Callable[[Observation], str]  # a site that listens; once
+
+
+def teller(site: Site) -> Tell:
+    """Starts what seals the site's copy: there is time for it while sbatch is waited for."""
+    return begin_sealed(site.spool, socket=site.munge_socket)
+
+
+def leave_submission(record: Submission, uid: int, spool: str, tell: Tell | None) -> None:
+    """In the user's own spool, and in that of a site that listens. StoreError where the user's own takes nothing."""
+    facts = {"submission": to_plain(record)}
+    note = Observation(
+        nonce=new_nonce(), cluster=record.cluster, job_id=record.job_id, context=Context.SUBMIT, at=record.at, uid=uid,
+        facts=facts,
+    )  # fmt: skip
+    _leave(note, spool, tell)
+
+
+def leave_prerun(record: PrerunRecord, uid: int, spool: str, tell: Tell | None) -> None:
+    """The same of a pre-run, under the number of the job that waits for it."""
+    facts = {"prerun": to_plain(record)}
+    job_id = record.job_id or record.prerun_job_id
+    note = Observation(
+        nonce=new_nonce(), cluster=record.cluster, job_id=job_id, context=Context.PRERUN, at=record.at, uid=uid,
+        facts=facts,
+    )  # fmt: skip
+    _leave(note, spool, tell)
+
+
+def _leave(note: Observation, spool: str, tell: Tell | None) -> None:
+    write_plain(spool, note)
+    if tell is not None:
+        with suppress(OSError, StoreError):  # the site's copy is a courtesy: the user's own is kept already
+            tell(note)

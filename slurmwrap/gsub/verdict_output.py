@@ -1,0 +1,37 @@
+"""What --prerun=only prints, and `slurmwrap prerun show --json`: a verdict under the names that programs rely on.
+
+Light imports only: gsub's fast path.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from slurmwrap.errors import PrerunFailed, PrerunInconclusive
+from slurmwrap.escape import visible
+from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
+
+_CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
+
+
+def shown(verdict: Verdict, **more: Any) -> dict[str, Any]:
+    """`verdict` ("pass", "fail", "inconclusive"), `layer`, `reason`, `steps`, `seconds`, `category`, `findings`,
+    `evidence`, `measurement`, the blamed input, `failed_commands` (`file`, `line`, `text`), then `more`."""
+    plain = verdict_to_json(verdict)
+    return {"verdict": plain.pop("outcome"), **plain, **more}
+
+
+def print_alone(verdict: Verdict, as_json: bool, **more: Any) -> int:
+    """Prints it on stdout, as one JSON object or in a line; returns the exit code: 0, 3 or 4."""
+    if as_json:
+        print(json.dumps(shown(verdict, **more), indent=1))
+    else:
+        reason = visible(verdict.reason)
+        print(f"{verdict.outcome.value}: {reason}")
+    return _CODES[verdict.outcome]
+
+
+def nothing_proven(reason: str) -> Verdict:
+    """No pre-run took place."""
+    return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason)

@@ -1,0 +1,222 @@
+"""Edge: builds the hooks that Slurm runs: shims with their paths filled in, one zipapp, one settings file.
+
+Everything lands in one directory on the local disk, written aside and renamed, so that a hook that is just being
+started sees the old or the new file. slurm.conf is the matter of slurmwrap/install.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import stat
+import tempfile
+import zipfile
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import slurmwrap.node_hooks
+from slurmwrap import __version__
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.host.run_command import run
+from slurmwrap.resources import shipped
+from slurmwrap.store.atomic_write import replace
+
+MAIN = "import sys\n\nfrom node_hooks.entry import main\n\nsys.exit(main(sys.argv))\n"
+STAMP = (1980, 1, 1, 0, 0, 0)  # the same input gives the same zipapp, byte for byte
+COMPILE = (  # by the interpreter of the nodes; unchecked, since a zip keeps no exact times (PEP 552, Python 3.7)
+    "import pathlib, py_compile, sys\n"
+    "for path in pathlib.Path(sys.argv[1]).rglob('*.py'):\n"
+    "    py_compile.compile(str(path), str(path) + 'c', str(path.name), doraise=True,\n"
+    "                       invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookSettings:
+    """What installation fixes. `%n` in node_state_dir, kernel_log and nvidia_proc is the node's name."""
+
+    directory: Path  # where the files go, on every node and on the controller
+    python: str  # absolute; Python 3.6 or newer, on the nodes' local disk
+    spool: Path  # shared by nodes and controller, mode 1733
+    controller_dir: Path  # private to SlurmUser, local to the controller
+    node_state_dir: Path  # private to root on each node; does not survive a reboot if it is below /run
+    cluster: str
+    munge: str  # absolute
+    munge_socket: str  # "" = MUNGE's default
+    kernel_log: str  # "/dev/kmsg" | "journal" | "file:PATH"
+    nvidia_proc: str  # /proc/driver/nvidia
+    nvidia_control: str = "/dev/nvidiactl"  # NVML is asked only where it exists
+    gate: str = "off"  # "on": the Prolog refuses a node with a conclusive fault, while the reconciler permits it
+    published: str = ""  # site.published, which the gate reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookFiles:
+    """What was written and slurm.conf names."""
+
+    prolog: Path
+    epilog: Path
+    epilog_slurmctld: Path
+    zipapp: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chained:
+    """A script `name` that runs our hook `first` and then becomes the site's program."""
+
+    name: str
+    first: str
+    site: str  # absolute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """One file of the hooks' directory."""
+
+    name: str
+    content: bytes
+    mode: int
+
+
+def install(settings: HookSettings, chains: tuple[Chained, ...] = ()) -> HookFiles:
+    """Writes all files below `settings.directory`, which must be ours and writable by nobody else."""
+    files = rendered(settings, chains)
+    settings.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _refuse_shared(settings.directory)
+    for file in files:
+        replace(settings.directory / file.name, file.content, file.mode)
+    return files_of(settings.directory)
+
+
+def rendered(settings: HookSettings, chains: tuple[Chained, ...] = ()) -> tuple[Rendered, ...]:
+    """What belongs into the hooks' directory; what a hook needs comes before the hook. Nothing is written.
+
+    SlurmwrapError where a setting cannot be used.
+    """
+    _check(settings)
+    files = files_of(settings.directory)
+    own = (
+        Rendered(name=files.zipapp.name, content=_zipapp(settings.python), mode=0o644),
+        Rendered(name=_settings_file(settings.directory).name, content=_settings_json(settings), mode=0o644),
+    )
+    shims = (*_shims(settings, files), *(_chain(settings.directory, chain) for chain in chains))
+    return (*own, *(Rendered(name=path.name, content=text.encode(), mode=0o755) for path, text in shims))
+
+
+def _chain(directory: Path, chain: Chained) -> tuple[Path, str]:
+    template = (shipped("hooks") / "site_chain.sh").read_text(encoding="utf-8")
+    values = {"HOOK": shlex.quote(str(directory / chain.first)), "SITE": shlex.quote(chain.site)}
+    return directory / chain.name, _fill(template, values)
+
+
+def files_of(directory: Path) -> HookFiles:
+    """Where they lie."""
+    return HookFiles(
+        prolog=directory / "prolog",
+        epilog=directory / "epilog",
+        epilog_slurmctld=directory / "epilog_slurmctld",
+        zipapp=directory / "node_hooks.pyz",
+    )
+
+
+def _settings_file(directory: Path) -> Path:
+    return directory / "hooks.json"
+
+
+def _check(settings: HookSettings) -> None:
+    """Relative paths would be looked up in a hook's working directory, and there is no PATH."""
+    named: dict[str, str | Path] = {"directory": settings.directory, "python": settings.python, "spool": settings.spool}
+    named |= {"controller_dir": settings.controller_dir, "node_state_dir": settings.node_state_dir}
+    named |= {"munge": settings.munge, "nvidia_proc": settings.nvidia_proc, "nvidia_control": settings.nvidia_control}
+    named |= {"published": settings.published} if settings.published else {}
+    for name, path in named.items():
+        if not Path(path).is_absolute() or "\n" in str(path):
+            raise SlurmwrapError(f"hooks: {name} '{path}' is not an absolute path", hint="Give the full path.")
+    if settings.kernel_log not in ("/dev/kmsg", "journal") and not settings.kernel_log.startswith("file:/"):
+        raise SlurmwrapError(
+            f"hooks: kernel_log '{settings.kernel_log}' is unknown", hint="It is /dev/kmsg, journal or file:/PATH."
+        )
+    if settings.gate not in ("off", "on"):
+        raise SlurmwrapError(f"hooks: gate '{settings.gate}' is unknown", hint="It is off or on.")
+    if settings.gate == "on" and not settings.published:
+        raise SlurmwrapError(
+            "hooks: the gate is on and published is not set",
+            hint="Give the directory of site.published: without the reconciler's permit there the gate never refuses.",
+        )
+    if any(character.isspace() for character in str(settings.directory)):
+        raise SlurmwrapError(f"hooks: slurm.conf cannot name '{settings.directory}'", hint="Use a path without blanks.")
+
+
+def _refuse_shared(directory: Path) -> None:
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise SlurmwrapError(
+            f"{directory} is not a directory that only uid {os.geteuid()} can write; Slurm would run its files as root",
+            hint=f"Run: chown root {directory} && chmod 755 {directory}",
+        )
+
+
+def _shims(settings: HookSettings, files: HookFiles) -> tuple[tuple[Path, str], ...]:
+    sleep = shutil.which("sleep", path="/usr/bin:/bin") or "/bin/sleep"
+    values = {
+        "PYTHON": shlex.quote(settings.python),
+        "ZIPAPP": shlex.quote(str(files.zipapp)),
+        "SETTINGS": shlex.quote(str(_settings_file(settings.directory))),
+        "SLEEP": shlex.quote(sleep),
+        "STATE": '"${SLURMD_NODENAME-}"'.join(map(shlex.quote, str(settings.node_state_dir).split("%n"))),
+        "CLUSTER": shlex.quote(settings.cluster),
+        "CONTROLLER_DIR": shlex.quote(str(settings.controller_dir)),
+    }
+    node = (shipped("prolog") / "node_hook.sh").read_text(encoding="utf-8")
+    controller = (shipped("hooks") / "epilog_slurmctld.sh").read_text(encoding="utf-8")
+    return (
+        (files.prolog, _fill(node, {**values, "CONTEXT": "prolog", "GATE": settings.gate})),
+        (files.epilog, _fill(node, {**values, "CONTEXT": "epilog", "GATE": "off"})),
+        (files.epilog_slurmctld, _fill(controller, values)),
+    )
+
+
+def _fill(template: str, values: dict[str, str]) -> str:
+    return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], template)  # one pass: values are not templates
+
+
+def _settings_json(settings: HookSettings) -> bytes:
+    names = ["cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc"]
+    names += ["nvidia_control", "gate", "published"]
+    values = {name: str(getattr(settings, name)) for name in names}
+    return json.dumps({**values, "release": __version__, "made_by": "slurmwrap"}, indent=1).encode() + b"\n"
+
+
+@cache
+def _zipapp(python: str) -> bytes:
+    """The package node_hooks, NVIDIA's binding where it is installed, and byte code for speed.
+
+    Byte code belongs to one Python release; another one on a node reads the sources instead.
+    """
+    with tempfile.TemporaryDirectory() as stage:
+        root = Path(stage)
+        shutil.copytree(
+            Path(slurmwrap.node_hooks.__file__).parent,
+            root / "node_hooks",
+            ignore=shutil.ignore_patterns("__pycache__", ".*"),
+        )
+        (root / "__main__.py").write_text(MAIN, encoding="utf-8")
+        binding = find_spec("pynvml")
+        if binding is not None and binding.origin and not binding.submodule_search_locations:  # nvidia-ml-py's one file
+            shutil.copyfile(binding.origin, root / "pynvml.py")
+        run([python, "-I", "-S", "-c", COMPILE, stage], timeout_s=30)
+        return _zip(root)
+
+
+def _zip(root: Path) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:  # stored: decompression costs more than it saves
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            archive.writestr(zipfile.ZipInfo(path.relative_to(root).as_posix(), STAMP), path.read_bytes())
+    return buffer.getvalue()

@@ -1,0 +1,257 @@
+"""How our hooks and the ones that a site has get on: which lines of slurm.conf change, which files that takes. Pure.
+
+What a site set stays in force: its scripts run unchanged, under their own names, after ours. Ours run first: they only
+look, and the site's Epilog may clean up what they are to see, and a site's failing Prolog must not hide that the job
+came. Ours exit 0, so the site's run always (unless the gate, off by default, refuses the node).
+Where two readings are possible the conflict is named and nothing is done.
+
+    site has                what is done
+    nothing                 Prolog=HOOKS/prolog
+    one program             from 24.11 on a line of ours before its own; before that Prolog=HOOKS/prolog_site, a script
+                            that runs ours and then becomes the site's (same pid, environment and exit code)
+    a pattern /DIR/*        a file of ours in DIR, named so that Slurm's reverse alphabetical order runs it first
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Collection, Iterable
+from pathlib import Path, PurePosixPath
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.install.slurm_conf import KEPT, Edit, Setting, named
+
+# Since then a reconfigured slurmctld is a new process. Before, it does not take up an EpilogSlurmctld where none was
+# set when it started (seen on 22.05.8).
+FORKS_SINCE = (23, 11)
+MANY_SINCE = (24, 11)  # Prolog, Epilog and EpilogSlurmctld on several lines (slurm.conf(5) of that release)
+OUR_DEADLINE_S = 10  # of every hook (prolog/node_hook.sh)
+TIMEOUT_S = 60
+NODE_HOOKS = ("Prolog", "Epilog")
+PROGRAMS = (*NODE_HOOKS, "EpilogSlurmctld")
+# Flags that make the Prolog run when the allocation is made (slurm.conf(5), PrologFlags).
+_IMPLY_ALLOC = frozenset(("alloc", "contain", "nohold", "x11", "deferbatch", "forcerequeueonfail", "runinjob"))
+_PATTERN = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A script of ours in the hooks' directory that runs hook `first` and then becomes `site`."""
+
+    name: str
+    first: str
+    site: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """`copies`: (path in a directory of the site's on every node, name of the hook it is a copy of)."""
+
+    edits: tuple[Edit, ...] = ()
+    chains: tuple[Chain, ...] = ()
+    copies: tuple[tuple[Path, str], ...] = ()
+    conflicts: tuple[str, ...] = ()  # each with its way out; nothing may be done
+    remarks: tuple[str, ...] = ()
+    restart: bool = False  # slurmctld has to be started again before EpilogSlurmctld runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What one key asks for."""
+
+    lines: tuple[str, ...] = ()
+    swaps: tuple[tuple[Setting, str], ...] = ()  # a setting, and its new value; "": the line becomes a comment
+    chain: Chain | None = None
+    copy: tuple[Path, str] | None = None
+    first: Setting | None = None  # our line has to come before this one
+    conflict: str = ""
+    remark: str = ""
+
+
+def compose(
+    settings: Collection[Setting],
+    *,
+    directory: Path,
+    release: tuple[int, int],
+    main: str,
+    names_in: Collection[tuple[str, str]] = (),
+    cli_filter: bool = False,
+    spank: bool = False,
+) -> Composition:
+    """`settings` without any of ours; `directory`: of the hooks; `main`: slurm.conf; `names_in`: (directory, file name)
+    of what lies in the directories that the site's patterns name; `spank`: there are SPANK plugins, whose prolog
+    and epilog have the same timeout."""
+    parts = [_program(key, named(settings, key), directory, release, names_in) for key in PROGRAMS]
+    others = spank or any(named(settings, key) for key in (*PROGRAMS, "PrologSlurmctld", "PlugStackConfig"))
+    parts += [
+        _flags(named(settings, "PrologFlags"), bool(named(settings, "Prolog"))),
+        _timeout(named(settings, "PrologEpilogTimeout"), others),
+    ]
+    parts += [_short(named(settings, key)) for key in ("PrologTimeout", "EpilogTimeout")]
+    if cli_filter:
+        parts.append(_filter(named(settings, "CliFilterPlugins")))
+    parts = [_with_room(part) for part in parts]
+    return Composition(
+        edits=_edits(parts, main),
+        chains=tuple(part.chain for part in parts if part.chain),
+        copies=tuple(part.copy for part in parts if part.copy),
+        conflicts=tuple(part.conflict for part in parts if part.conflict),
+        remarks=tuple(part.remark for part in parts if part.remark),
+        restart=release < FORKS_SINCE and not named(settings, "EpilogSlurmctld"),
+    )
+
+
+def _with_room(part: _Part) -> _Part:
+    """A conflict instead, where a line to be changed sets something else as well."""
+    for setting, _ in part.swaps:
+        if not setting.alone:
+            return _Part(
+                conflict=f"{_where(setting)}: {setting.key} stands on a line with others: give it one of its own."
+            )
+    return part
+
+
+def node_lines(edits: Iterable[Edit]) -> tuple[str, ...]:
+    """Of the lines that are added: those by which slurmd finds its hooks."""
+    lines = (line for edit in edits for line in edit.block)
+    return tuple(line for line in lines if line.partition("=")[0] in NODE_HOOKS)
+
+
+def hook_of(key: str) -> str:
+    """The hook's file for a key of slurm.conf."""
+    return {"Prolog": "prolog", "Epilog": "epilog", "EpilogSlurmctld": "epilog_slurmctld"}[key]
+
+
+def _program(
+    key: str,
+    found: tuple[Setting, ...],
+    directory: Path,
+    release: tuple[int, int],
+    names_in: Collection[tuple[str, str]],
+) -> _Part:
+    ours, many = directory / hook_of(key), release >= MANY_SINCE
+    if not found:
+        return _Part(lines=(f"{key}={ours}",))
+    by_hand = [one for one in found if Path(one.value).parent == directory]
+    if by_hand:  # as it was installed before there was `hooks install`
+        line = by_hand[0].text.strip()
+        return _Part(conflict=f"{_where(by_hand[0])}: {line} names a hook of ours, written by hand: take the line out, "
+                              "run no reconfigure, and install; the same is written again.")  # fmt: skip
+    if len(found) > 1 and not many:
+        where = ", ".join(_where(one) for one in found)
+        return _Part(conflict=f"{key} is set {len(found)} times ({where}); Slurm {_text(release)} takes only the last: "
+                              "leave one of them.")  # fmt: skip
+    patterns = [one for one in found if _PATTERN & set(one.value)]
+    if patterns and key in NODE_HOOKS:
+        return _into_pattern(key, patterns[0], names_in)
+    if many:
+        remark = f"{key}: ours runs before {', '.join(one.value for one in found)}, which stays as it is."
+        return _Part(lines=(f"{key}={ours}",), first=found[0], remark=remark)
+    return _chained(key, found[0], directory, release)
+
+
+def _chained(key: str, site: Setting, directory: Path, release: tuple[int, int]) -> _Part:
+    if "," in site.value:
+        return _Part(conflict=f"{_where(site)}: {key}={site.value} holds a comma; Slurm {_text(release)} takes one "
+                              "program: name one, or a directory by a pattern, /etc/slurm/prolog.d/*.")  # fmt: skip
+    if not site.value.startswith("/") or any(c.isspace() for c in site.value):
+        return _Part(conflict=f"{_where(site)}: {key}={site.value} is not a full path: give it one, or install with "
+                              f"Slurm {_text(MANY_SINCE)} or newer, which takes several lines.")  # fmt: skip
+    chain = Chain(name=f"{hook_of(key)}_site", first=hook_of(key), site=site.value)
+    remark = f"{key}: {chain.name} runs ours and then becomes {site.value}, which stays as it is."
+    return _Part(swaps=((site, ""),), lines=(f"{key}={directory / chain.name}",), chain=chain, remark=remark)
+
+
+def _into_pattern(key: str, site: Setting, names_in: Collection[tuple[str, str]]) -> _Part:
+    pattern = PurePosixPath(site.value)
+    if not pattern.is_absolute() or _PATTERN & set(str(pattern.parent)):
+        return _Part(conflict=f"{_where(site)}: {key}={site.value}: where our file would go is not clear: name one "
+                              "directory by a full path and the pattern behind it, /etc/slurm/prolog.d/*.")  # fmt: skip
+    name = pattern.name.replace("*", "zz-slurmwrap", 1).replace("*", "")
+    if "*" not in pattern.name or not fnmatch.fnmatchcase(name, pattern.name):
+        return _Part(conflict=f"{_where(site)}: {key}={site.value}: no name of ours would match: use a pattern "
+                              "with a *.")  # fmt: skip
+    later = sorted(
+        n for d, n in names_in if d == str(pattern.parent) and fnmatch.fnmatchcase(n, pattern.name) and n > name
+    )
+    remark = f"{key}: {pattern.parent / name} on every node; Slurm runs what matches {site.value} from z to a"
+    remark += f", so {', '.join(later)} before it." if later else ", so ours first."
+    return _Part(copy=(Path(pattern.parent / name), hook_of(key)), remark=remark)
+
+
+def _flags(found: tuple[Setting, ...], theirs: bool) -> _Part:
+    """`theirs`: the site has a Prolog."""
+    when = " With Alloc the Prolog, yours too, runs on every node of a job as it is allocated, not at the first step."
+    if not found:
+        return _Part(lines=("PrologFlags=Alloc",), remark=when.strip() if theirs else "")
+    last = found[-1]
+    flags = {flag.strip().lower() for flag in last.value.split(",")}
+    if "runinjob" in flags:
+        return _Part(remark=f"PrologFlags={last.value}: with RunInJob Slurm runs the hooks in each job's own cgroup. "
+                            "slurmwrap was not tried with it: try it on one node first.")  # fmt: skip
+    if _IMPLY_ALLOC & flags:
+        return _Part()
+    return _Part(
+        swaps=((last, f"Alloc,{last.value}"),),
+        remark=f"PrologFlags={last.value} gets Alloc as well.{when if theirs else ''}",
+    )
+
+
+def _timeout(found: tuple[Setting, ...], others: bool) -> _Part:
+    if not found:
+        if others:
+            return _Part(remark="PrologEpilogTimeout is not set and stays so: it would end the site's programs too. "
+                                f"Ours end by themselves within {OUR_DEADLINE_S} s.")  # fmt: skip
+        return _Part(lines=(f"PrologEpilogTimeout={TIMEOUT_S}",))
+    return _short(found)
+
+
+def _short(found: tuple[Setting, ...]) -> _Part:
+    """A remark where the site's own timeout may end a hook of ours; 26.05 has one for each of them as well."""
+    value = found[-1].value if found else ""
+    if value.isdigit() and int(value) < OUR_DEADLINE_S + 5:
+        return _Part(remark=f"{found[-1].key}={value} is the site's and stays; a hook of ours may take "
+                            f"{OUR_DEADLINE_S} s where a driver or file system hangs, and Slurm drains the node of one "
+                            f"that it has to end: {OUR_DEADLINE_S + 5} or more is safer.")  # fmt: skip
+    return _Part()
+
+
+def _filter(found: tuple[Setting, ...]) -> _Part:
+    if not found:
+        return _Part(lines=("CliFilterPlugins=lua",))
+    if "lua" in {word.strip().lower() for word in found[-1].value.split(",")}:
+        return _Part()  # whether the file is free is the plan's to say
+    return _Part(swaps=((found[-1], f"{found[-1].value},lua"),))
+
+
+def _edits(parts: Iterable[_Part], main: str) -> tuple[Edit, ...]:
+    """One Edit per file; only slurm.conf itself gets a block."""
+    parts = [part for part in parts if not part.conflict]
+    swaps = [swap for part in parts for swap in part.swaps]
+    lines = tuple(line for part in parts for line in part.lines)
+    files = dict.fromkeys([main] if lines else []) | dict.fromkeys(setting.file for setting, _ in swaps)
+    return tuple(_edit(file, swaps, lines, parts, main) for file in files)
+
+
+def _edit(
+    file: str, swaps: Iterable[tuple[Setting, str]], lines: tuple[str, ...], parts: Iterable[_Part], main: str
+) -> Edit:
+    here = tuple((setting.text, _instead(setting, value)) for setting, value in swaps if setting.file == file)
+    if file != main:
+        return Edit(file=file, swaps=here)
+    firsts = [part.first for part in parts if part.first is not None]
+    top = any(one.file != main for one in firsts)  # in a file that slurm.conf includes: our lines before all of them
+    before = "" if top or not firsts else min(firsts, key=lambda one: one.line).text
+    return Edit(file=file, swaps=here, block=lines, before=before, top=top)
+
+
+def _instead(setting: Setting, value: str) -> str:
+    return f"{setting.key}={value}" if value else f"{KEPT}{setting.text}"
+
+
+def _where(setting: Setting) -> str:
+    return f"{setting.file}:{setting.line}"
+
+
+def _text(release: tuple[int, int]) -> str:
+    return f"{release[0]}.{release[1]:02}"

@@ -1,0 +1,202 @@
+"""Edge: lays the hooks' files on the nodes' own disks, by Slurm itself: one short job of root's per node.
+
+The files travel inside the batch script, so nothing has to be shared and no login is needed. The job writes, reads back
+and compares; its exit code says what went wrong. A node on which all of them lie already ends at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from slurmwrap.errors import SlurmError
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.node import Node
+from slurmwrap.node_hooks import unpack
+from slurmwrap.protocols import Clock, SbatchCall, Slurm
+
+JOB_NAME = "slurmwrap-hooks"
+AT_ONCE = 64  # jobs: each carries some hundred KiB in slurmctld's state directory
+_LIMIT = 4 << 20  # SchedulerParameters=max_script_size, by default
+_OVER = frozenset(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
+                   "OUT_OF_MEMORY"))  # fmt: skip
+_WORDS: Mapping[int, str] = {
+    unpack.NOT_ROOT: "its job did not run as root (is there a job_submit plugin, or DisableRootJobs?)",
+    unpack.OPEN_TO_OTHERS: "a directory on the way can be written by others than root",
+    unpack.NOT_OURS: "a file of the same name is there and is not slurmwrap's",
+    unpack.NOT_WRITTEN: "its files could not be written (disk full, read-only?)",
+    unpack.DIFFERS: "its files differ after the copy",
+    unpack.NOT_NAMED: "its slurmd reads a slurm.conf of its own, which has not the new lines",
+    unpack.STALE: "its slurmd is configless and has not fetched the new lines yet (restart slurmd there)",
+    unpack.NO_CONF: "the slurm.conf that its slurmd reads was not found",
+    unpack.STILL_NAMED: "its slurmd reads a slurm.conf of its own, which still names the hooks",
+}
+STILL_NAMED = _WORDS[unpack.STILL_NAMED]
+NOT_SEEN = frozenset(_WORDS[code] for code in (unpack.NOT_NAMED, unpack.STALE))  # no hook of ours runs there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shipment:
+    """What goes to the nodes. `files`: (path, mode, content); `named`: what their slurm.conf shall set of them."""
+
+    files: tuple[tuple[Path, int, bytes], ...]
+    python: str
+    named: tuple[str, ...] = ()
+    folders: tuple[tuple[Path, int, str], ...] = ()  # (path, mode, owner by name): of a controller alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What became of one node. `reason` "": all lies there as it should."""
+
+    node: str
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Job:
+    node: str
+    job_id: int
+
+
+def bundle(shipment: Shipment) -> bytes:
+    """A tar.gz of the files by their full paths, the same bytes every time: `tar -C / -xzf` lays them."""
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, compresslevel=9) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for path, mode, owner in shipment.folders:
+            entry = tarfile.TarInfo(str(path).lstrip("/"))
+            entry.type, entry.mode, entry.uname = tarfile.DIRTYPE, mode, owner
+            archive.addfile(entry)
+        for path, mode, content in shipment.files:
+            entry = tarfile.TarInfo(str(path).lstrip("/"))
+            entry.size, entry.mode, entry.uname, entry.gname = len(content), mode, "root", "root"
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def script(shipment: Shipment, action: str) -> bytes:
+    """The batch script of one node: `action` of node_hooks/unpack.py. ValueError: larger than Slurm would take."""
+    source = Path(unpack.__file__).read_text(encoding="utf-8")
+    contents = shipment if action == "lay" else _names_only(shipment)
+    packed = base64.b64encode(bundle(contents)).decode("ascii")
+    text = f"#!{shipment.python} -IS\n{source}\nsys.exit(run({action!r}, {packed!r}, {shipment.named!r}))\n".encode()
+    if len(text) > _LIMIT:
+        raise ValueError(f"{len(text)} bytes are more than a batch script may have")
+    return text
+
+
+def _names_only(shipment: Shipment) -> Shipment:
+    return replace(shipment, files=tuple((path, mode, b"") for path, mode, _ in shipment.files))
+
+
+def send(
+    nodes: Sequence[str],
+    known: Iterable[Node],
+    shipment: Shipment,
+    slurm: Slurm,
+    clock: Clock,
+    *,
+    action: str = "lay",
+    patience_s: float = 300.0,
+    done: Callable[[Sent], None] = lambda sent: None,
+) -> tuple[Sent, ...]:
+    """One result per node, in the order given; `done` hears of each as it ends. Jobs that do not start in `patience_s`
+    are cancelled: the node is busy or down, and nothing was changed there."""
+    text, by_name = script(shipment, action), {node.name: node for node in known}
+    found: dict[str, Sent] = {}
+
+    def ended(sent: Sent) -> None:
+        found[sent.node] = sent
+        done(sent)
+
+    # Jobs on full nodes wait, and only so many are in Slurm at once: those that can start at once come first.
+    waiting = sorted(nodes, key=lambda name: name in by_name and not by_name[name].cpus_free)
+    running, deadline = list[_Job](), clock.now() + patience_s
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            name = waiting.pop(0)
+            job, reason = _submitted(name, by_name.get(name), text, slurm)
+            if job is None:
+                ended(Sent(node=name, reason=reason))
+            else:
+                running.append(job)
+        running = _still_running(running, slurm, ended)
+        if running and clock.now() > deadline:
+            for job in running:
+                _cancel(job.job_id, slurm)
+                ended(Sent(node=job.node, reason=f"its job did not end within {patience_s:.0f} s: it is busy"))
+            for name in waiting:
+                ended(Sent(node=name, reason="there was no time left for it"))
+            break
+        if running:
+            clock.sleep(0.3)
+    return tuple(found[name] for name in nodes)
+
+
+def _submitted(name: str, node: Node | None, text: bytes, slurm: Slurm) -> tuple[_Job | None, str]:
+    if node is None:
+        return None, "Slurm knows no such node"
+    if node.state == "DOWN" or "NOT_RESPONDING" in node.flags:
+        return None, "it is down"
+    if node.flags & {"POWERED_DOWN", "POWERING_DOWN"}:
+        return None, "it is powered down: its image needs the files (`slurmwrap hooks bundle`)"
+    if not node.usable and "DRAIN" not in node.flags:
+        return None, f"it is {'+'.join((node.state, *sorted(node.flags)))}: no job can start there"
+    if not node.usable or not node.partitions:
+        return None, "it is drained or in no partition: no job can start there"
+    options = (
+        f"--job-name={JOB_NAME}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=64", "--time=5",
+        f"--nodelist={name}", f"--partition={','.join(node.partitions)}", "--output=/dev/null", "--error=/dev/null",
+        "--chdir=/", "--no-requeue", "--nice=-10000", "--export=NONE",
+    )  # fmt: skip
+    told = slurm.sbatch(SbatchCall(options=options, script_path=None, stdin=text, environ=dict(os.environ)))
+    if told.job_id is None:
+        return None, f"sbatch: {told.stderr.strip().splitlines()[-1] if told.stderr.strip() else 'refused'}"
+    return _Job(name, told.job_id), ""
+
+
+def _still_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[Sent], None]) -> list[_Job]:
+    if not jobs:
+        return []
+    shown = {record.job_id: record for record in slurm.jobs("root")}
+    left = []
+    for job in jobs:
+        record = shown.get(job.job_id)
+        if record is not None and record.state not in _OVER:
+            left.append(job)
+            continue
+        if record is None:
+            ended(Sent(node=job.node, reason=f"Slurm forgot job {job.job_id}"))
+        else:
+            ended(Sent(node=job.node, reason=_reason(record.state, record.exit_code)))
+    return left
+
+
+def _reason(state: str, code: int) -> str:
+    if state == "COMPLETED" and code == 0:
+        return ""
+    return _WORDS.get(code, f"its job ended as {state}, exit code {code} (is there the Python of --python?)")
+
+
+def _cancel(job_id: int, slurm: Slurm) -> None:
+    with suppress(SlurmError):
+        slurm.apply(SlurmAction(verb=Verb.CANCEL, target=str(job_id)))
+
+
+def summed(sent: Collection[Sent]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """(reason, nodes) of those that failed: the same reason once."""
+    reasons: dict[str, list[str]] = {}
+    for one in sent:
+        if one.reason:
+            reasons.setdefault(one.reason, []).append(one.node)
+    return tuple((reason, tuple(names)) for reason, names in reasons.items())

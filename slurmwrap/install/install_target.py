@@ -1,0 +1,173 @@
+"""What shall be installed where: asked, else as before, else what Slurm, the configuration and the distribution say.
+
+Pure but for `told_by`, which reads /etc/os-release and /etc/passwd of the system that is installed into.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.config import Config
+from slurmwrap.errors import SlurmwrapError, UsageError
+from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.host.hook_files import HookSettings
+from slurmwrap.install.safe_files import Tree
+from slurmwrap.install.slurm_conf import Setting, named
+
+DIRECTORY = "/usr/local/lib/slurmwrap/hooks"
+CONF_PLACES = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+    "/opt/slurm/etc/slurm.conf",
+)
+_NO = ("", "no", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Everything that installation fixes. Paths are as they are called in the installed system; "" = not wanted."""
+
+    slurm_conf: str
+    cluster: str
+    slurm_user: str
+    directory: str = DIRECTORY
+    spool: str
+    published: str
+    state_dir: str = "/var/lib/slurmwrap"
+    node_state_dir: str = "/run/slurmwrap"
+    config: str = "/etc/slurmwrap/config.toml"
+    units: str = "/etc/systemd/system"  # "" = no systemd
+    command: str = "/usr/bin/slurmwrap"
+    python: str = "/usr/bin/python3"
+    munge: str = "/usr/bin/munge"
+    munge_socket: str = ""
+    kernel_log: str = "/dev/kmsg"
+    nvidia_proc: str = "/proc/driver/nvidia"
+    gate: str = "off"
+    cli_filter: str = "off"  # "files": cli_filter.lua is laid; "on": slurm.conf names it too
+    slurm_bin: str = ""  # of Slurm's commands, where they are not in the PATH that systemd gives to services
+    edit: bool = True  # False: slurm.conf is written by others, who bring the lines there
+    become_users: bool = False  # the reconciler may read users' files as these users where SlurmUser is not root
+
+    @property
+    def hooks(self) -> HookSettings:
+        """What the hooks' files are made of."""
+        return HookSettings(
+            directory=Path(self.directory), python=self.python, spool=Path(self.spool), cluster=self.cluster,
+            controller_dir=Path(self.state_dir) / "controller", node_state_dir=Path(self.node_state_dir),
+            munge=self.munge, munge_socket=self.munge_socket, kernel_log=self.kernel_log,
+            nvidia_proc=self.nvidia_proc, gate=self.gate, published=self.published,
+        )  # fmt: skip
+
+    def to_plain(self) -> dict[str, Any]:
+        """For the manifest."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A user of the installed system."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def settle(
+    asked: Mapping[str, Any], before: Mapping[str, Any], told: Mapping[str, Any], config: Config, shared: str
+) -> Wanted:
+    """`asked`: flags (None: not given); `before`: the manifest's settings; `told`: slurm.conf and distribution.
+
+    UsageError where it is not known what nodes and controller share.
+    """
+    site = {"spool": config.site.spool, "published": config.site.published, "state_dir": config.site.state_dir}
+    site |= {"munge_socket": config.site.munge_socket}
+    below = {"spool": f"{shared}/spool", "published": f"{shared}/published"} if shared else {}
+    layers = (told, {key: value for key, value in site.items() if value}, before, below, asked)
+    known = set(Wanted.__dataclass_fields__)
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values |= {key: value for key, value in layer.items() if value is not None and key in known}
+    if not values.get("spool") or not values.get("published"):
+        raise UsageError(
+            "nodes and controller need a directory that they share, for what the hooks find",
+            hint="Say where: --shared /shared/slurmwrap (or site.spool and site.published in the configuration).",
+        )
+    return Wanted(**values)
+
+
+def told_by(settings: tuple[Setting, ...], tree: Tree, slurm_conf: Path) -> dict[str, Any]:
+    """What slurm.conf and the system itself say. SlurmwrapError where slurm.conf has no ClusterName."""
+
+    def value(key: str, default: str = "") -> str:
+        found = named(settings, key)
+        return found[-1].value if found else default
+
+    if not value("ClusterName"):
+        raise SlurmwrapError(f"{slurm_conf} has no ClusterName", hint="Is that the whole slurm.conf?")
+    socket = re.search(r"(?:^|,)\s*socket=([^,\s]+)", value("AuthInfo"))
+    return {
+        "slurm_conf": str(slurm_conf),
+        "cluster": value("ClusterName").lower(),  # slurmctld makes it so
+        "slurm_user": value("SlurmUser", "root"),
+        "munge_socket": socket[1] if socket else None,
+        "python": _python(tree),
+    }
+
+
+def _python(tree: Tree) -> str:
+    """RHEL 8 has platform-python, and python3 only where somebody installed it."""
+    for path in ("/usr/bin/python3", "/usr/libexec/platform-python"):
+        if (tree.root / path.lstrip("/")).exists():
+            return path
+    return "/usr/bin/python3"
+
+
+def family(tree: Tree) -> str:
+    """ "debian", "rhel" or "other", by /etc/os-release."""
+    for path in ("/etc/os-release", "/usr/lib/os-release"):
+        text = tree.root / path.lstrip("/")
+        if text.is_file():
+            words = set(
+                re.findall(r'(?m)^ID(?:_LIKE)?="?([^"\n]*)', text.read_text(encoding="utf-8", errors="replace"))
+            )
+            named_ = " ".join(words).lower().split()
+            if {"debian", "ubuntu"} & set(named_):
+                return "debian"
+            if {"rhel", "fedora", "centos", "rocky", "almalinux"} & set(named_):
+                return "rhel"
+    return "other"
+
+
+def account(tree: Tree, user: str) -> Account:
+    """Of the installed system: its own /etc/passwd where it is an image. SlurmwrapError where there is none."""
+    if tree.root == Path("/"):
+        import pwd
+
+        try:
+            entry = pwd.getpwnam(user)
+            return Account(name=user, uid=entry.pw_uid, gid=entry.pw_gid)
+        except KeyError:
+            raise _nobody(user, tree) from None
+    passwd = tree.root / "etc/passwd"
+    for line in passwd.read_text(encoding="utf-8", errors="replace").splitlines() if passwd.is_file() else ():
+        fields = line.split(":")
+        if fields[0] == user and len(fields) >= 4 and fields[2].isdigit() and fields[3].isdigit():
+            return Account(name=user, uid=int(fields[2]), gid=int(fields[3]))
+    if user == "root":
+        return Account(name="root", uid=0, gid=0)
+    raise _nobody(user, tree)
+
+
+def _nobody(user: str, tree: Tree) -> SlurmwrapError:
+    make = f"useradd --system --no-create-home --shell /usr/sbin/nologin {user}"
+    if family(tree) == "rhel":
+        make = f"useradd --system --no-create-home --shell /sbin/nologin {user}"
+    return SlurmwrapError(
+        f"SlurmUser={user} of slurm.conf is not known on this system",
+        hint=f"slurmctld could not run either. Slurm's package makes it; by hand, with the same uid everywhere: {make}",
+    )

@@ -1,0 +1,349 @@
+"""Looks at a system and says what installing would do to it: directories, files, edits, units. Writes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.host.hook_files import Chained, rendered
+from slurmwrap.install import controllers, systemd_units
+from slurmwrap.install.compose_hooks import Composition, compose
+from slurmwrap.install.install_target import Account, Wanted, account
+from slurmwrap.install.manifest import Edited, Manifest, digest
+from slurmwrap.install.safe_files import Found, Tree
+from slurmwrap.install.slurm_conf import BEGIN, KEPT, Edit, Setting, applied, holds, reverted, settings_of, stripped
+from slurmwrap.install.spank import plugins_there
+from slurmwrap.resources import shipped
+
+NEW, SAME, UPGRADE, CONFLICT = "new", "same", "upgrade", "conflict"
+_HEADER = "# The site's configuration of slurmwrap. `slurmwrap config show` explains every key.\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A directory that there has to be."""
+
+    path: Path
+    uid: int
+    gid: int
+    mode: int
+    owner: str
+    state: str = NEW  # NEW, SAME or CONFLICT
+    text: str = ""  # what is wrong
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A file to be written: root's. `on_nodes`: it has to lie on every node too."""
+
+    path: Path
+    kind: str
+    content: bytes = field(repr=False)
+    mode: int = 0o644
+    state: str = NEW
+    text: str = ""
+    on_nodes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A file of the site's that is edited. `base`: its text without any line of ours."""
+
+    path: Path  # the real one, links resolved
+    found: Found = field(repr=False)
+    base: str = field(repr=False)
+    after: str = field(repr=False)
+    edit: Edit
+
+    @property
+    def before(self) -> str:
+        """As it is now."""
+        return self.found.content.decode("latin-1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that installation does. `conflicts`: why it does nothing."""
+
+    wanted: Wanted
+    release: tuple[int, int]
+    places: tuple[Place, ...]
+    items: tuple[Item, ...]
+    changes: tuple[Change, ...]
+    enable: tuple[str, ...]
+    conflicts: tuple[str, ...]
+    remarks: tuple[str, ...]
+    restart: bool = False  # slurmctld has to be started again before EpilogSlurmctld runs
+    controllers: tuple[str, ...] = ()  # other hosts of slurmctld, on which nothing is done
+    stale: tuple[str, ...] = ()  # files of an earlier installation of ours that no longer belong
+
+    @property
+    def node_items(self) -> tuple[Item, ...]:
+        """What lies on every node."""
+        return tuple(item for item in self.items if item.on_nodes)
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Everything is as it should be already."""
+        settled = {place.state for place in self.places} | {item.state for item in self.items} == {SAME}
+        return settled and all(one.before == one.after for one in self.changes) and not self.stale
+
+
+def read_conf(tree: Tree, path: Path, manifest: Manifest | None, *, edit: bool = True) -> tuple[Setting, ...]:
+    """slurm.conf and what it includes, as they would be without us. `edit` False: lines that others brought there, as
+    we asked them to, are ours though no manifest knows of them."""
+    return settings_of(str(tree.real(path)), lambda name: _base(tree, Path(name), manifest, edit=edit)[0])
+
+
+def make_plan(
+    wanted: Wanted,
+    tree: Tree,
+    manifest: Manifest | None,
+    release: tuple[int, int],
+    *,
+    command_found: bool = True,
+    here: str = "",
+) -> Plan:
+    """SlurmwrapError where the system cannot even be looked at. `here`: this machine's name; "" for an image."""
+    main = tree.real(Path(wanted.slurm_conf))
+    settings = read_conf(tree, main, manifest, edit=wanted.edit)
+    together = compose(
+        settings, directory=Path(wanted.directory), release=release, main=str(main),
+        names_in=_names_in(tree, settings, manifest), cli_filter=wanted.cli_filter == "on",
+        spank=plugins_there(tree, main.parent / "plugstack.conf"),
+    )  # fmt: skip
+    slurm = account(tree, wanted.slurm_user)
+    places = tuple(_looked(place, tree) for place in _places(wanted, slurm, tree))
+    items = tuple(_judged(item, tree, manifest) for item in _items(wanted, together, tree, main))
+    _refuse_open([item.path for item in items if item.on_nodes], tree)
+    changes = tuple(_change(edit, tree, manifest, wanted) for edit in together.edits)
+    wrong = [place.text for place in places if place.state == CONFLICT]
+    wrong += [item.text for item in items if item.state == CONFLICT]
+    conflicts = (*together.conflicts, *_about_filter(wanted, manifest, main), *wrong)
+    hosts = controllers.hosts_of(settings)
+    remarks = [*together.remarks, *_about_config(wanted, tree, items)]
+    remarks += [text for text in (controllers.not_one(hosts, here),) if text]
+    if not command_found and wanted.units:
+        remarks.append(f"There is no {wanted.command} here; the services start it.")
+    paths = {str(item.path) for item in items}
+    old = manifest.files if manifest else ()
+    stale = tuple(one.path for one in old if one.path not in paths and one.kind != "config")
+    return Plan(
+        wanted=wanted, release=release, places=places, items=items, changes=changes,
+        enable=systemd_units.ENABLED if wanted.units else (), conflicts=conflicts, remarks=tuple(remarks), stale=stale,
+        restart=together.restart, controllers=controllers.others(hosts, here),
+    )  # fmt: skip
+
+
+def _refuse_open(paths: list[Path], tree: Tree) -> None:
+    """SlurmwrapError where anybody but root could put something in the place of what root runs; SlurmUser neither."""
+    strict = replace(tree, trusted=frozenset({0, os.geteuid()}))
+    for folder in dict.fromkeys(path.parent for path in paths):
+        strict.names(folder)  # opens every directory on the way
+
+
+def _base(tree: Tree, path: Path, manifest: Manifest | None, *, edit: bool) -> tuple[str, Found]:
+    """(a configuration file's text without our lines, the file)."""
+    found = tree.read(path)
+    if found is None:
+        raise SlurmwrapError(f"there is no {path}", hint="Name slurm.conf with --slurm-conf.")
+    text = found.content.decode("latin-1")
+    known = manifest.edit_of(path) if manifest else None
+    if known is not None and holds(text, known.edit):
+        return reverted(text, known.edit, newline_at_end=known.newline_at_end), found
+    if not edit and (BEGIN in text or KEPT in text):
+        return stripped(text), found
+    if BEGIN in text:
+        raise SlurmwrapError(
+            f"{path} holds lines of slurmwrap that no installation here knows of",
+            hint=f"Take out by hand what stands from '{BEGIN[:17]}' to the line after it that ends it, and plan again.",
+        )
+    return text, found
+
+
+def _names_in(tree: Tree, settings: tuple[Setting, ...], manifest: Manifest | None) -> tuple[tuple[str, str], ...]:
+    ours = {one.path for one in manifest.files} if manifest else set()
+    folders = {str(Path(one.value).parent) for one in settings if one.key.lower() in ("prolog", "epilog")}
+    found = []
+    for folder in sorted(folder for folder in folders if folder.startswith("/") and not set("*?[") & set(folder)):
+        found += [(folder, name) for name in tree.names(Path(folder)) if f"{folder}/{name}" not in ours]
+    return tuple(found)
+
+
+def _places(wanted: Wanted, slurm: Account, tree: Tree) -> list[Place]:
+    own: dict[str, Any] = {"uid": slurm.uid, "gid": slurm.gid, "owner": slurm.name}
+    state = Path(wanted.state_dir)
+    named = [
+        Place(path=Path(wanted.spool), mode=0o1733, why="what the hooks found, until it is read", **own),
+        Place(path=Path(wanted.published), mode=0o755, why="what everybody may see", **own),
+        Place(path=state, mode=0o700, why="the site's database", **own),
+        Place(path=state / "controller", mode=0o700, why="what EpilogSlurmctld leaves", **own),
+        Place(path=state / "reports", mode=0o700, why="the night's reports", **own),
+    ]
+    roots = [Path(wanted.directory), Path(wanted.config).parent, *([Path(wanted.units)] if wanted.units else [])]
+    named += [Place(path=path, uid=0, gid=0, owner="root", mode=0o755) for path in roots]
+    return _with_parents(named, tree)
+
+
+def _with_parents(named: list[Place], tree: Tree) -> list[Place]:
+    """The missing directories above, root's, each once and before what is in it."""
+    found: dict[Path, Place] = {}
+    mine = {place.path: place for place in named}
+    for place in named:
+        for parent in reversed(place.path.parents):
+            if parent not in found and parent not in mine and tree.directory(parent) is None:
+                found[parent] = Place(path=parent, uid=0, gid=0, owner="root", mode=0o755)
+        found[place.path] = place
+    return list(found.values())
+
+
+def _looked(place: Place, tree: Tree) -> Place:
+    """A directory that is there is never changed: where it is not as it must be, that is said."""
+    there = tree.directory(place.path)
+    if there is None:
+        return place
+    mode = there.st_mode & 0o7777
+    plain = place.uid == 0 and place.mode == 0o755  # /etc/systemd/system and the like: safe is enough
+    wrong = mode & 0o022 or there.st_uid != 0 if plain else (mode, there.st_uid) != (place.mode, place.uid)
+    if not wrong:
+        return _with(place, SAME, "")
+    mend = f"chown {place.owner} {place.path} && chmod {place.mode:04o} {place.path}"
+    return _with(
+        place,
+        CONFLICT,
+        f"{place.path} is uid {there.st_uid}'s with mode {mode:04o}; it has to be {place.owner}'s with "
+        f"{place.mode:04o}: {mend}",
+    )
+
+
+def _with(place: Place, state: str, text: str) -> Place:
+    return replace(place, state=state, text=text)
+
+
+def _items(wanted: Wanted, together: Composition, tree: Tree, main: Path) -> list[Item]:
+    chains = tuple(Chained(name=one.name, first=one.first, site=one.site) for one in together.chains)
+    hooks = rendered(wanted.hooks, chains)
+    items = [
+        Item(path=Path(wanted.directory) / one.name, kind="hook", content=one.content, mode=one.mode, on_nodes=True)
+        for one in hooks
+    ]
+    by_name = {one.name: one.content for one in hooks}
+    items += [
+        Item(path=path, kind="copy", content=by_name[hook], mode=0o755, on_nodes=True) for path, hook in together.copies
+    ]
+    config = Path(wanted.config)
+    if tree.read(config) is None:
+        items.append(Item(path=config, kind="config", content=config_text(wanted).encode()))
+    if wanted.cli_filter != "off":
+        text = (shipped("hooks") / "cli_filter.lua").read_bytes()
+        items.append(Item(path=main.parent / "cli_filter.lua", kind="filter", content=text, on_nodes=True))
+    if wanted.units:
+        for name, unit in systemd_units.rendered(wanted, configured(wanted, tree)):
+            items.append(Item(path=Path(wanted.units) / name, kind="unit", content=unit.encode()))
+    return items
+
+
+def _judged(item: Item, tree: Tree, manifest: Manifest | None) -> Item:
+    there = tree.read(item.path)
+    if there is None:
+        return item
+    ours = manifest.digests_of(item.path) if manifest else ()
+    if there.content == item.content:
+        return replace(item, state=SAME)
+    if item.kind == "config":
+        return replace(item, state=SAME, content=there.content)  # the administrator's, whoever began it
+    if digest(there.content) in ours or (not ours and _adoptable(item, there.content)):
+        return replace(item, state=UPGRADE)
+    if ours:
+        text = f"{item.path} was changed since slurmwrap wrote it: move it away, then again"
+    elif item.kind == "filter":
+        text = (
+            f"{item.path} is there already and not ours: add to its slurm_cli_pre_submit what stands in "
+            f"{shipped('hooks') / 'cli_filter.lua'}, and install with --cli-filter off"
+        )
+    else:
+        text = f"{item.path} is there already and not ours: move it away, or choose another place"
+    return replace(item, state=CONFLICT, text=text)
+
+
+def _change(edit: Edit, tree: Tree, manifest: Manifest | None, wanted: Wanted) -> Change:
+    path = Path(edit.file)
+    base, found = _base(tree, path, manifest, edit=wanted.edit)
+    return Change(path=path, found=found, base=base, after=applied(base, edit), edit=edit)
+
+
+def config_text(wanted: Wanted) -> str:
+    """The [site] of a new configuration file; every other key has its default."""
+    keys = {
+        "spool": wanted.spool,
+        "published": wanted.published,
+        "state_dir": wanted.state_dir,
+        "munge_socket": wanted.munge_socket,
+        "slurm_user": wanted.slurm_user,
+    }
+    lines = [f"{key} = {_toml(value)}" for key, value in keys.items() if value]
+    return f"{_HEADER}[site]\n" + "\n".join(lines) + "\n"
+
+
+def _toml(text: str) -> str:
+    return json.dumps(text)  # TOML's basic strings are JSON's
+
+
+def configured(wanted: Wanted, tree: Tree) -> dict[str, Any]:
+    """The site's file as it is; {} where there is none, or one that slurmwrap itself will refuse."""
+    found = tree.read(Path(wanted.config))
+    try:
+        return tomllib.loads(found.content.decode("utf-8")) if found else {}
+    except ValueError:
+        return {}
+
+
+def _about_filter(wanted: Wanted, manifest: Manifest | None, main: Path) -> list[str]:
+    """Slurm refuses every sbatch and srun on a host whose configuration names the plugin and that lacks its file (seen
+    on 22.05.8), and we cannot write on login nodes."""
+    if wanted.cli_filter not in ("off", "files", "on"):
+        return [f"--cli-filter {wanted.cli_filter} is unknown: it is off, files or on"]
+    laid = manifest is not None and any(one.kind == "filter" for one in manifest.files)
+    if wanted.cli_filter != "on" or laid:
+        return []
+    return [
+        f"--cli-filter on: Slurm refuses every sbatch and srun on a host without {main.parent / 'cli_filter.lua'}. "
+        "First install with --cli-filter files, bring that file to every login node, then --cli-filter on"
+    ]
+
+
+def _adoptable(item: Item, there: bytes) -> bool:
+    """Whether a file in the hooks' directory is an older one of ours, of which no manifest knows."""
+    signs = {"node_hooks.pyz": b"node_hooks/entry.py", "hooks.json": b'"node_state_dir"'}
+    return item.kind == "hook" and signs.get(item.path.name, b"\n# slurmwrap: ") in there
+
+
+def _about_config(wanted: Wanted, tree: Tree, items: tuple[Item, ...]) -> list[str]:
+    """Which keys the site's own file lacks, or has otherwise."""
+    if any(item.kind == "config" and item.state == NEW for item in items):
+        return []
+    site = configured(wanted, tree).get("site", {})
+    needed = {"spool": wanted.spool, "published": wanted.published, "state_dir": wanted.state_dir}
+    needed |= {"munge_socket": wanted.munge_socket} if wanted.munge_socket else {}
+    missing = [
+        f"{key} = {_toml(value)}"
+        for key, value in needed.items()
+        if not isinstance(site, dict) or site.get(key) != value
+    ]
+    if not missing:
+        return []
+    return [f"{wanted.config} is the site's own and stays. Its [site] needs: {'; '.join(missing)}"]
+
+
+def edited(plan: Plan, manifest: Manifest | None) -> tuple[Edited, ...]:
+    """What the manifest has to know of the edits."""
+    return tuple(
+        Edited(edit=one.edit, original=one.base.encode("latin-1"), newline_at_end=one.base.endswith("\n"))
+        for one in plan.changes
+    )

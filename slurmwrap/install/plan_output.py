@@ -1,0 +1,138 @@
+"""A plan, a check and a taking as people and programs read them. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from slurmwrap.fast_dataclasses import asdict
+from slurmwrap.install.check_installation import Held
+from slurmwrap.install.controllers import needs
+from slurmwrap.install.plan_installation import CONFLICT, NEW, SAME, UPGRADE, Change, Plan
+from slurmwrap.install.uninstall import Taking
+from slurmwrap.report.job_report.job_report_text import Paint
+
+_SIGNS = {NEW: "+", UPGRADE: "~", SAME: "=", CONFLICT: "!"}
+_STYLES = {NEW: "green", UPGRADE: "yellow", SAME: "dim", CONFLICT: "red"}
+
+
+def diff(changes: Iterable[Change]) -> str:
+    """Unified, as `patch` takes it; bytes above ASCII as they are in latin-1."""
+    parts = []
+    for one in changes:
+        lines = difflib.unified_diff(_lines(one.before), _lines(one.after), str(one.path), str(one.path), n=2)
+        for line in lines:
+            parts.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    return "".join(parts)
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def plan_text(plan: Plan, steps: Sequence[str], paint: Paint) -> str:
+    """What `hooks plan` prints: everything that installation would do, and nothing else."""
+    wanted = plan.wanted
+    head = f"Cluster {wanted.cluster}, Slurm {plan.release[0]}.{plan.release[1]:02}, SlurmUser {wanted.slurm_user}"
+    blocks = [paint(head, "bold")]
+    changed = diff(plan.changes)
+    blocks.append(_coloured(changed, paint) if changed else "slurm.conf: no change")
+    blocks.append(_titled("Directories (owner, mode)", [_place(one, paint) for one in plan.places], paint))
+    blocks.append(_titled("Files of root's (* on every node too)", [_item(one, paint) for one in plan.items], paint))
+    blocks.append(_titled("No longer needed, removed", [f"  - {path}" for path in plan.stale], paint))
+    numbered = [_wrapped(f"  {number}. ", step) for number, step in enumerate(steps, 1)]
+    blocks.append(_titled("Users: none is made; all runs as root or SlurmUser. Then, in this order", numbered, paint))
+    blocks.append(_titled("To know", [_wrapped("  - ", text) for text in plan.remarks], paint))
+    elsewhere = [_wrapped("  - ", text) for text in needs(plan.controllers, wanted.directory)]
+    blocks.append(_titled("Other controllers: for you to do", elsewhere, paint))
+    in_the_way = [paint(_wrapped("  ! ", text), "red") for text in plan.conflicts]
+    blocks.append(_titled("In the way: nothing can be installed", in_the_way, paint))
+    if plan.nothing_to_do and not plan.conflicts:
+        blocks.append("All of it is in place already.")
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _wrapped(mark: str, text: str) -> str:
+    """At 80 columns; a path is never broken."""
+    indent = " " * len(mark)
+    return textwrap.fill(
+        text, 80, initial_indent=mark, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _titled(title: str, lines: Sequence[str], paint: Paint) -> str:
+    return "\n".join([paint(title, "bold"), *lines]) if lines else ""
+
+
+def _coloured(text: str, paint: Paint) -> str:
+    styles = {"+": "green", "-": "red", "@": "dim"}
+    return "\n".join(paint(line, styles[line[0]]) if line[:1] in styles else line for line in text.splitlines())
+
+
+def _place(one: Any, paint: Paint) -> str:
+    text = f"  {_SIGNS[one.state]} {one.mode:04o} {one.owner:8} {one.path}"
+    return paint(f"{text}  {one.why}".rstrip() if one.why and one.state == NEW else text, _STYLES[one.state])
+
+
+def _item(one: Any, paint: Paint) -> str:
+    star = "*" if one.on_nodes else " "
+    return paint(
+        f"  {_SIGNS[one.state]} {one.mode:04o} {star} {one.path}  ({len(one.content):,} bytes)", _STYLES[one.state]
+    )
+
+
+def plan_json(plan: Plan, steps: Sequence[str]) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "settings": plan.wanted.to_plain(),
+        "slurm": f"{plan.release[0]}.{plan.release[1]:02}",
+        "diff": diff(plan.changes),
+        "directories": [
+            {"path": str(one.path), "owner": one.owner, "mode": f"{one.mode:04o}", "state": one.state}
+            for one in plan.places
+        ],
+        "files": [
+            {"path": str(one.path), "kind": one.kind, "mode": f"{one.mode:04o}", "bytes": len(one.content),
+             "state": one.state, "on_nodes": one.on_nodes}
+            for one in plan.items
+        ],
+        "units": list(plan.enable),
+        "removed": list(plan.stale),
+        "users": [],
+        "steps": list(steps),
+        "remarks": list(plan.remarks),
+        "conflicts": list(plan.conflicts),
+        "other_controllers": list(plan.controllers),
+        "nothing_to_do": plan.nothing_to_do,
+    }  # fmt: skip
+
+
+def check_text(held: Sequence[Held], paint: Paint) -> str:
+    """One line per thing, and what to do below it."""
+    styles, wide = {"ok": "green", "warn": "yellow", "fail": "red"}, max(len(one.what) for one in held)
+    lines = []
+    for one in held:
+        lines.append(f"{paint(f'{one.state:4}', styles[one.state])}  {one.what:{wide}}  {one.text}")
+        lines += [f"{'':{wide + 8}}{one.hint}"] if one.hint else []
+    return "\n".join(lines)
+
+
+def check_json(held: Sequence[Held], state: str) -> dict[str, Any]:
+    """For programs."""
+    return {"state": state, "checks": [asdict(one) for one in held]}
+
+
+def taking_text(taking: Taking, purge: bool, paint: Paint) -> str:
+    """What `hooks uninstall --dry-run` prints."""
+    kept = () if purge else taking.data
+    blocks = [_coloured(diff(taking.changes), paint) or "slurm.conf: no change"]
+    blocks.append(
+        _titled("Removed", [f"  - {path}" for path in (*taking.files, *taking.directories) if path not in kept], paint)
+    )
+    blocks.append(_titled("Kept: changed since they were written", [f"  ! {path}" for path in taking.changed], paint))
+    blocks.append(
+        _titled("Kept if something is in them (--purge removes them)", [f"  = {path}" for path in kept], paint)
+    )
+    return "\n\n".join(block for block in blocks if block)

@@ -1,0 +1,59 @@
+"""systemd's units for the controller: reconciler, night report, watchdog. Pure but for reading the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurmwrap.resources import shipped
+
+if TYPE_CHECKING:
+    from slurmwrap.install.install_target import Wanted
+
+ENABLED = ("slurmwrap-reconcile.service", "slurmwrap-report.timer", "slurmwrap-watchdog.timer")
+STAMPS = (Path("/var/lib/systemd/timers/stamp-slurmwrap-report.timer"),)  # of Persistent=, systemd.timer(5)
+PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")  # systemd's own
+_HIDDEN = ("/tmp", "/var/tmp")  # by PrivateTmp=
+
+
+def rendered(wanted: Wanted, configured: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """(file name, text), by name. `configured`: the site's configuration, for the places that it names."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(shipped("templates") / "hooks")
+    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)  # noqa: S701
+    writable = _writable(wanted, configured)
+    paths = (*writable, wanted.config, wanted.slurm_conf, wanted.munge_socket, wanted.command)
+    values = {
+        "wanted": wanted,
+        "root": wanted.slurm_user == "root",
+        "conf": "" if wanted.slurm_conf == "/etc/slurm/slurm.conf" else wanted.slurm_conf,
+        "path": ":".join((_escaped(wanted.slurm_bin), *PATH)) if wanted.slurm_bin else "",
+        "writable": " ".join(f"-{_escaped(path)}" for path in writable),
+        "private_tmp": not any(path.startswith(f"{hidden}/") for path in paths for hidden in _HIDDEN),
+    }
+    names = sorted(environment.list_templates(extensions=["j2"]))
+    units = {name.removesuffix(".j2"): environment.get_template(name) for name in names}
+    return tuple((name, template.render(values, name=name)) for name, template in units.items())
+
+
+def _writable(wanted: Wanted, configured: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the services write: the site's own places, and those that its configuration names."""
+    found = [wanted.spool, wanted.published, wanted.state_dir]
+    textfile = _named(configured, "metrics", "textfile")
+    found += [str(Path(textfile).parent)] if textfile.startswith("/") else []
+    reports = _named(configured, "report", "directory")
+    found += [reports] if reports.startswith("/") else []
+    return tuple(dict.fromkeys(found))
+
+
+def _named(configured: Mapping[str, Any], section: str, key: str) -> str:
+    table = configured.get(section, {})
+    value = table.get(key, "") if isinstance(table, Mapping) else ""
+    return value if isinstance(value, str) else ""
+
+
+def _escaped(path: str) -> str:
+    """As a word of ReadWritePaths= (systemd.syntax(7)): blanks and quotes escaped, % doubled."""
+    return "".join(f"\\x{ord(c):02x}" if c in " \t\"'\\" else c for c in path).replace("%", "%%")

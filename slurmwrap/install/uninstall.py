@@ -1,0 +1,140 @@
+"""Edge: takes an installation back. slurm.conf first, so that nothing names a file that is about to go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.install import systemd_units
+from slurmwrap.install.apply_plan import System, systemctl, tell_slurm, write_change
+from slurmwrap.install.manifest import (
+    REMOVED,
+    REMOVING,
+    Edited,
+    Manifest,
+    digest,
+    remove_manifest,
+    write_manifest,
+)
+from slurmwrap.install.plan_installation import Change
+from slurmwrap.install.safe_files import Tree
+from slurmwrap.install.slurm_conf import BEGIN, holds, reverted
+
+_DATA = ("spool", "published", "state_dir")
+NODE_KINDS = ("hook", "copy", "filter")  # of the files: those that lie on nodes too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taking:
+    """What taking back does. `changed`: files that somebody changed since; they stay, and are named."""
+
+    changes: tuple[Change, ...]
+    files: tuple[Path, ...]
+    changed: tuple[Path, ...]
+    directories: tuple[Path, ...]  # children first
+    data: tuple[Path, ...]  # of the directories: those that hold what was found
+
+
+def make_taking(manifest: Manifest, tree: Tree) -> Taking:
+    """SlurmwrapError where our lines in slurm.conf cannot be told from others any more: then nothing may go."""
+    ours, changed = list[Path](), list[Path]()
+    for one in manifest.files:
+        path = Path(one.path)
+        there = tree.read(path)
+        if there is not None:
+            same = digest(there.content) in one.digests and not tree.is_link(path)
+            (ours if same else changed).append(path)
+    data = {str(manifest.settings.get(key, "")) for key in _DATA}
+    data |= {f"{manifest.settings.get('state_dir', '')}/{name}" for name in ("controller", "reports")}
+    directories = tuple(Path(path) for path in reversed(manifest.directories))
+    return Taking(
+        changes=tuple(filter(None, (_change(one, tree) for one in reversed(manifest.edits)))),
+        files=tuple(ours),
+        changed=tuple(changed),
+        directories=directories,
+        data=tuple(path for path in directories if str(path) in data),
+    )
+
+
+def _change(known: Edited, tree: Tree) -> Change | None:
+    path = Path(known.edit.file)
+    found = tree.read(path)
+    if found is None:
+        return None
+    text = found.content.decode("latin-1")
+    if not holds(text, known.edit):
+        if BEGIN in text or any(new in text.split("\n") for _, new in known.edit.swaps):
+            reverted(text, known.edit)  # says what is wrong
+        return None  # not edited yet, or taken out by hand
+    base = reverted(text, known.edit, newline_at_end=known.newline_at_end)
+    return Change(path=path, found=found, base=base, after=base, edit=known.edit)
+
+
+def restore_conf(taking: Taking, manifest: Manifest, system: System) -> Manifest:
+    """The site's configuration as it was; slurmctld and nodes read it again. After that no hook is started."""
+    if taking.changes and not manifest.settings.get("edit", True):
+        raise SlurmwrapError(
+            f"{taking.changes[0].path} has slurmwrap's lines still, and is not edited by us (--no-edit)",
+            hint="Take them out where that file is written, run `scontrol reconfigure`, then this again.",
+        )
+    again = manifest.state == REMOVING  # an earlier attempt may not have come to tell Slurm
+    manifest = replace(manifest, state=REMOVING)
+    write_manifest(system.tree, manifest, system.manifest_file)
+    for change in taking.changes:
+        write_change(change, system)
+        system.say(f"restored {change.path}")
+    if taking.changes or again:
+        tell_slurm(system)
+    return manifest
+
+
+def take_away(
+    taking: Taking, manifest: Manifest, system: System, *, purge: bool, behind: Collection[str] = ()
+) -> tuple[Path, ...]:
+    """Units, files, directories, manifest. Returns what stays: changed files, directories with something in them.
+
+    `behind`: nodes that have their files still.
+    """
+    if manifest.units and system.systemd_runs:
+        systemctl(["disable", "--now", *manifest.units], must=False)
+    for path in taking.files:
+        system.tree.remove(path)
+    for name in (*(one.path for one in manifest.files), *(one.edit.file for one in manifest.edits)):
+        system.tree.remove_aside(Path(name))
+    if manifest.units and system.systemd_runs:
+        _forget(manifest, system)
+    if purge:
+        for path in taking.data:
+            _empty(path, system.tree)
+    left = tuple(path for path in taking.directories if not system.tree.remove_directory(path))
+    if behind or set(left) & set(taking.data):
+        write_manifest(system.tree, _remains(manifest, left, behind), system.manifest_file)
+    else:
+        remove_manifest(system.tree, system.manifest_file)
+    return (*taking.changed, *left)
+
+
+def _forget(manifest: Manifest, system: System) -> None:
+    """What systemd itself keeps of units that are gone: a failed one would stay in `systemctl --failed`."""
+    systemctl(["daemon-reload"], must=False)
+    services = [Path(one.path).name for one in manifest.files if one.kind == "unit" and one.path.endswith(".service")]
+    systemctl(["reset-failed", *services], must=False)
+    for stamp in systemd_units.STAMPS:
+        system.tree.remove(stamp)
+
+
+def _empty(path: Path, tree: Tree) -> None:
+    """A directory that cannot be emptied stays, and is named."""
+    with suppress(SlurmwrapError):
+        tree.empty(path)
+
+
+def _remains(manifest: Manifest, left: Collection[Path], behind: Collection[str]) -> Manifest:
+    """What a later `uninstall --purge` may take as well, and one for nodes that come back."""
+    files = tuple(one for one in manifest.files if one.kind in NODE_KINDS) if behind else ()
+    directories = tuple(str(path) for path in reversed(tuple(left)))
+    nodes = dict.fromkeys(behind, "")
+    return replace(manifest, state=REMOVED, directories=directories, files=files, edits=(), units=(), nodes=nodes)

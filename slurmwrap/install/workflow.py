@@ -1,0 +1,295 @@
+"""The order of steps of `slurmwrap hooks`: from flags to a plan, from a plan to a cluster that has it, and back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.config import Config, load, site_file
+from slurmwrap.console import Voice
+from slurmwrap.errors import ConfigError, SlurmError, SlurmwrapError, StoreError, UsageError
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.host.system_clock import SystemClock
+from slurmwrap.install.apply_plan import System, prepare, switch_on
+from slurmwrap.install.copy_to_nodes import Shipment, bundle, send, summed
+from slurmwrap.install.hook_test_job import Tried, representatives, try_out
+from slurmwrap.install.install_target import CONF_PLACES, account, settle, told_by
+from slurmwrap.install.manifest import INSTALLED, Manifest, digest, read_manifest, write_manifest
+from slurmwrap.install.plan_installation import Plan, config_text, make_plan, read_conf
+from slurmwrap.install.safe_files import Tree
+from slurmwrap.install.systemd_units import PATH as SERVICE_PATH
+from slurmwrap.model import hostlist
+from slurmwrap.model.node import Node
+from slurmwrap.model.observation import Observation
+from slurmwrap.model.spool_entry import Collected
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.pyslurm.compatibility import commands_release
+from slurmwrap.slurm.scontrol_parser import as_release
+from slurmwrap.store.database import Database
+from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
+
+NONE, ALL = "none", "all"
+SETTLE_S = 30.0
+RESTART = (
+    "restart slurmctld once (systemctl restart slurmctld): before 23.11 it takes up an EpilogSlurmctld only if one was "
+    "set when it started. Jobs go on meanwhile, and until then too all is recorded but array ids and names"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a command of `slurmwrap hooks` works on."""
+
+    system: System
+    manifest: Manifest | None
+    slurm: SlurmCommands
+    voice: Voice
+
+
+def ground(
+    root: Path, manifest_file: Path, *, reconfigure: bool = True, systemd: bool = True, slurm_conf: Path | None = None
+) -> Ground:
+    """SlurmwrapError where the manifest cannot be read."""
+    voice = Voice.of_terminal("slurmwrap")
+    tree = Tree(root=root, trusted=frozenset({0, os.geteuid()}))
+    manifest = read_manifest(tree, manifest_file)
+    named = slurm_conf or (manifest.settings.get("slurm_conf") if manifest else None)
+    if named and root == Path("/"):
+        os.environ["SLURM_CONF"] = str(named)  # Slurm's commands shall speak of the same cluster
+    system = System(tree=tree, manifest_file=manifest_file, reconfigure=reconfigure, systemd=systemd, say=voice.say)
+    commands = SlurmCommands(dict(os.environ), timeout_s=30.0)
+    return Ground(system=system, manifest=manifest, slurm=commands, voice=voice)
+
+
+def make(
+    where: Ground, asked: Mapping[str, Any], shared: str, slurm_conf: Path | None, release: str
+) -> tuple[Ground, Plan]:
+    """The plan, and the ground with SlurmUser trusted, whose directories the site's are."""
+    conf = _conf(where, slurm_conf)
+    before = where.manifest.settings if where.manifest else {}
+    edit = before.get("edit", True) if asked.get("edit") is None else bool(asked["edit"])
+    settings = read_conf(where.system.tree, conf, where.manifest, edit=edit)
+    told = told_by(settings, where.system.tree, conf)
+    defaults = {"config": str(site_file(os.environ)), "command": _command(), "munge": shutil.which("munge")}
+    asked = {**asked, "slurm_bin": _slurm_bin()} if where.system.alive else asked
+    wanted = settle(asked, before, {**defaults, **told}, _config(where), shared)
+    tree = replace(
+        where.system.tree, trusted=where.system.tree.trusted | {account(where.system.tree, wanted.slurm_user).uid}
+    )
+    where = replace(where, system=replace(where.system, tree=tree))
+    found = (tree.root / wanted.command.lstrip("/")).exists()
+    here, of = where.system.here, _release(release)
+    return where, make_plan(wanted, tree, where.manifest, of, command_found=found, here=here)
+
+
+def _conf(where: Ground, named: Path | None) -> Path:
+    if named is not None:
+        return named
+    if where.manifest is not None:
+        return Path(str(where.manifest.settings["slurm_conf"]))
+    places = [*([os.environ["SLURM_CONF"]] if os.environ.get("SLURM_CONF") else []), *CONF_PLACES]
+    for place in places:
+        if where.system.tree.read(Path(place)) is not None:
+            return Path(place)
+    try:
+        told = where.slurm.config().get("SLURM_CONF", "") if where.system.alive else ""
+    except SlurmError:
+        told = ""
+    if not told:
+        raise UsageError("there is no slurm.conf where one is looked for", hint="Name it: --slurm-conf PATH")
+    return Path(told)
+
+
+def _config(where: Ground) -> Config:
+    """The site's, of the running system; an image has none of ours yet."""
+    if not where.system.alive:
+        return Config()
+    try:
+        return load(os.environ)
+    except ConfigError as error:
+        raise ConfigError(str(error), hint=error.hint or "Correct it first: the services would not start.") from error
+
+
+def _command() -> str:
+    beside = Path(sys.executable).with_name("slurmwrap")
+    return shutil.which("slurmwrap") or str(beside if beside.exists() else "/usr/bin/slurmwrap")
+
+
+def _slurm_bin() -> str:
+    """Of the Slurm that is found here, /opt/slurm/bin; "" where every service finds it."""
+    folder = str(Path(shutil.which("scontrol") or "/usr/bin/scontrol").parent)
+    return "" if folder in SERVICE_PATH else folder
+
+
+def _release(named: str) -> tuple[int, int]:
+    found = as_release(named or commands_release(os.environ))
+    if found is None:
+        raise UsageError("Slurm's release is not known here", hint="Say it: --slurm-release 24.11")
+    return found
+
+
+def steps_of(plan: Plan, where: Ground, names: Sequence[str], *, by_hand: bool, test: bool) -> tuple[str, ...]:
+    """What installation does, in its order."""
+    found = [f"{where.system.manifest_file}: what is done is written down first"]
+    found.append("directories and files on this machine")
+    if names:
+        found.append(f"the files marked * to {hostlist.fold(names)}, by one short job of root's on each")
+    elif where.system.alive and not by_hand:
+        found.append("the nodes have the files marked * already")
+    else:
+        found.append("the files marked * on the nodes: not by us; `slurmwrap hooks bundle` packs them for you")
+    changed = [str(one.path) for one in plan.changes if one.before != one.after]
+    if changed and not plan.wanted.edit:
+        found.append(f"not done: you bring these lines to {', '.join(changed)}, then run `scontrol reconfigure`")
+    elif changed:
+        found.append(", ".join(changed))
+        told = where.system.reconfigure and where.system.alive
+        found.append("scontrol reconfigure" if told else "not done: run `scontrol reconfigure` yourself")
+    if plan.restart and changed:
+        found.append(f"not done: {RESTART}")
+    if plan.enable and where.system.systemd_runs:
+        found.append(f"systemctl enable, and restart: {' '.join(plan.enable)}")
+    elif plan.enable:
+        found.append(f"not done, systemd does not run here: systemctl enable --now {' '.join(plan.enable)}")
+    if test and not lines_missing(plan):
+        found.append("a test job on one node of each partition, whose hooks must be heard and believed")
+    return tuple(found)
+
+
+def lines_missing(plan: Plan) -> bool:
+    """Whether slurm.conf lacks lines that others have to bring there."""
+    return not plan.wanted.edit and any(one.before != one.after for one in plan.changes)
+
+
+def shipment_of(plan: Plan) -> Shipment:
+    """What every node needs."""
+    files = tuple((item.path, item.mode, item.content) for item in plan.node_items)
+    return Shipment(files=files, python=plan.wanted.python)
+
+
+def for_controller(plan: Plan, where: Ground) -> Shipment:
+    """What a backup controller needs: the nodes' files, the configuration, EpilogSlurmctld's directory."""
+    wanted, nodes = plan.wanted, shipment_of(plan)
+    there = where.system.tree.read(Path(wanted.config))
+    content = there.content if there else config_text(wanted).encode()
+    state = Path(wanted.state_dir)
+    folders = tuple((path, 0o700, wanted.slurm_user) for path in (state, state / "controller"))
+    return replace(nodes, files=(*nodes.files, (Path(wanted.config), 0o644, content)), folders=folders)
+
+
+def target_nodes(where: Ground, asked: str, plan: Plan) -> tuple[str, ...]:
+    """Who gets the files: `asked` NONE, ALL, a host list, or "": those that have not got just these."""
+    if asked == NONE or not where.system.alive:
+        return ()
+    names = tuple(node.name for node in all_nodes(where))
+    if asked == ALL:
+        return names
+    if asked:
+        return hostlist.expand(asked)
+    mark = digest(bundle(shipment_of(plan)))
+    known = where.manifest.nodes if where.manifest else {}
+    return tuple(name for name in names if known.get(name) != mark)
+
+
+def all_nodes(where: Ground) -> tuple[Node, ...]:
+    """Of this cluster. SlurmError where slurmctld does not answer."""
+    return tuple(where.slurm.snapshot().nodes)
+
+
+def install(where: Ground, plan: Plan, names: Sequence[str], patience_s: float, skip: Iterable[str]) -> Manifest:
+    """Everything but the test job. SlurmwrapError says how far it came: Slurm's configuration is untouched until every
+    node has the files."""
+    if where.system.alive and os.geteuid() != 0:
+        raise SlurmwrapError(
+            "only root can install hooks", hint="Run it with sudo. `slurmwrap hooks plan` needs no root."
+        )
+    manifest = prepare(plan, where.system, where.manifest)
+    if names:
+        manifest = _send(where, plan, names, patience_s, frozenset(skip), manifest)
+    unfinished = where.manifest is not None and where.manifest.state != INSTALLED
+    return switch_on(plan, where.system, manifest, unfinished=unfinished)
+
+
+def _send(
+    where: Ground, plan: Plan, names: Sequence[str], patience_s: float, skip: frozenset[str], manifest: Manifest
+) -> Manifest:
+    shipment = shipment_of(plan)
+    where.voice.say(f"sending {len(bundle(shipment)) >> 10} KiB to {hostlist.fold(names)}")
+    sent = send(
+        [name for name in names if name not in skip], all_nodes(where), shipment, where.slurm, SystemClock(),
+        patience_s=patience_s,
+    )  # fmt: skip
+    mark = digest(bundle(shipment))
+    manifest = replace(manifest, nodes={**manifest.nodes, **{one.node: mark for one in sent if not one.reason}})
+    write_manifest(where.system.tree, manifest, where.system.manifest_file)
+    failed = summed(sent)
+    if failed:
+        told = "; ".join(f"{hostlist.fold(nodes)}: {reason}" for reason, nodes in failed)
+        left = hostlist.fold([name for _, nodes in failed for name in nodes])
+        raise SlurmwrapError(
+            f"not on every node: {told}",
+            hint="slurm.conf was not touched: a node without the files is drained at its first job. Install again "
+            "when they are free, bring the files there yourself (`slurmwrap hooks bundle`), or leave out: "
+            f"--skip {left}",
+        )
+    where.voice.say(f"{len(sent)} nodes have the files")
+    return manifest
+
+
+def test_jobs(where: Ground, plan: Plan, names: Sequence[str], user: str, patience_s: float) -> tuple[Tried, ...]:
+    """Waits until the hooks of one tiny job on each node were heard and believed."""
+    nodes, wanted = settled_nodes(where), plan.wanted
+    trusted = frozenset({0, account(where.system.tree, wanted.slurm_user).uid})
+    addresses = {node.name: node.address for node in nodes}
+    sealed = SealedSpool(wanted.spool, wanted.munge_socket, lambda: addresses, trusted, wanted.cluster)
+    controller = PlainSpool(Path(wanted.state_dir) / "controller", trusted)
+
+    def spooled() -> list[Collected]:
+        return [*sealed.collect(100_000), *controller.collect(100_000)]
+
+    def heard(job_id: int) -> list[Observation]:
+        found = [one.item for one in spooled() if isinstance(one.item, Observation)]
+        return [*(one for one in found if one.job_id == job_id), *_stored(wanted.state_dir, wanted.cluster, job_id)]
+
+    return try_out(
+        tuple(names) or representatives(nodes), nodes, where.slurm, heard, spooled, SystemClock(), user=user,
+        patience_s=patience_s,
+    )  # fmt: skip
+
+
+def _unsettled(node: Node) -> bool:
+    """Not registered yet with a slurmctld that has just begun."""
+    return node.state == "UNKNOWN" or "NOT_RESPONDING" in node.flags
+
+
+def settled_nodes(where: Ground, names: Collection[str] = ()) -> tuple[Node, ...]:
+    """Since 23.11 a reconfigured slurmctld starts anew, and its nodes answer some seconds later. `names`: those that
+    are waited for; (): all."""
+    nodes: tuple[Node, ...] = ()
+    clock = SystemClock()
+    late = clock.now() + SETTLE_S
+    while clock.now() < late:
+        with suppress(SlurmError):
+            nodes = all_nodes(where)
+        awaited = [node for node in nodes if not names or node.name in names]
+        if representatives(nodes) and not any(map(_unsettled, awaited)):
+            break
+        clock.sleep(0.5)
+    return nodes
+
+
+def _stored(state_dir: str, cluster: str, job_id: int) -> tuple[Observation, ...]:
+    """What the reconciler has read already; it may be at work, or not there yet."""
+    path = Path(state_dir) / "site.db"
+    if not path.exists():
+        return ()
+    try:
+        with Database.open(path, readonly=True) as store:
+            return store.observations(cluster, job_id)
+    except StoreError:
+        return ()

@@ -1,0 +1,167 @@
+"""Edge: starts the lab's daemons, and finds and ends what belongs to one lab and to nothing else.
+
+A process is ours when /etc/hosts as it sees it is one of our nodes' files (everything on a node with namespaces), when
+it sits in our cgroups, when it carries our mark in its environment (daemons), when it is a slurmstepd that logs to us,
+when Slurm runs it as a hook out of our directory, or when Slurm gave it our SLURM_CONF together with a SLURMD_NODENAME
+(job processes without namespaces). A user's shell that evaluated `lab env` has none of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmwrap.errors import LabError
+from slurmwrap.lab import lab_cgroups
+from slurmwrap.lab.lab_directories import Layout
+
+MARK = "SLURMWRAP_LAB"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_KILL_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A daemon that was started. `started` is its start time in clock ticks since boot (proc(5), stat field 22)."""
+
+    name: str  # munged, slurmctld, reconcile, or the node's name
+    pid: int
+    started: int
+
+
+def start(
+    name: str, argv: Sequence[str], layout: Layout, *, user: str | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[Daemon, subprocess.Popen[bytes]]:
+    """Starts `argv` in a session of its own, its output in D/log/NAME.err. LabError when it cannot."""
+    env = {
+        "PATH": PATH,
+        "LC_ALL": "C",
+        MARK: str(layout.root),
+    }
+    uid, gid, groups = _identity(user) if user else (None, None, None)
+    with layout.errors(name).open("ab") as errors:
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd="/", start_new_session=True,
+                env={**env, **(environ or {})}, umask=0o022,
+                user=uid, group=gid, extra_groups=groups,
+            )  # fmt: skip
+        except OSError as error:
+            raise LabError(f"cannot start {argv[0]}: {error.strerror}") from error
+    return Daemon(name=name, pid=process.pid, started=started_at(process.pid)), process
+
+
+def as_service_of(user: str) -> list[str]:
+    """argv before a command that root starts as `user`, who may read users' files as these users: as systemd does with
+    `slurmwrap hooks install --become-users`. [] where no other user is to be, or util-linux' setpriv is missing."""
+    program = shutil.which("setpriv", path=PATH)
+    if os.geteuid() != 0 or user == "root" or program is None:
+        return []
+    uid, gid, _ = _identity(user)
+    caps = "caps=+setuid,+setgid"
+    return [program, f"--reuid={uid}", f"--regid={gid}", "--init-groups", f"--inh-{caps}", f"--ambient-{caps}",
+            "--no-new-privs"]  # fmt: skip
+
+
+def alive(daemon: Daemon) -> bool:
+    """Whether that very process still runs (a pid that was given to another one does not count; nor does a zombie)."""
+    return started_at(daemon.pid) == daemon.started != 0
+
+
+def started_at(pid: int) -> int:
+    """Start time of a process in clock ticks since boot; 0 when it is gone or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    fields = stat.rpartition(")")[2].split()  # the command name may hold blanks and parentheses
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def owned(layout: Layout) -> set[int]:
+    """All living processes of this lab, but never ourselves or who called us."""
+    hosts = _hosts_files(layout)
+    found = {pid for pid in _pids() if _is_ours(pid, layout, hosts)} | set(lab_cgroups.members(layout.cgroup_name))
+    return {pid for pid in found - set(_ancestry()) if started_at(pid)}
+
+
+def kill_all(layout: Layout) -> int:
+    """Ends every process of this lab and waits for it; how many there were. LabError when one will not go."""
+    deadline, total = time.monotonic() + _KILL_PATIENCE_S, set[int]()
+    while pids := owned(layout):
+        total |= pids
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise LabError(
+                f"process {min(pids)} of {layout.root} does not end", hint="see what it waits for, then again"
+            )
+        time.sleep(0.02)
+    return len(total)
+
+
+def _is_ours(pid: int, layout: Layout, hosts: set[tuple[int, int]]) -> bool:
+    with contextlib.suppress(OSError):
+        seen = os.stat(f"/proc/{pid}/root/etc/hosts")  # noqa: PTH116 - follows the process's own mounts
+        if (seen.st_dev, seen.st_ino) in hosts:
+            return True
+    environ = _strings(pid, "environ")
+    if _is_stepd(pid, layout):
+        return True
+    if f"{MARK}={layout.root}" in environ:
+        return True
+    if f"SLURM_CONF={layout.slurm_conf}" in environ and any(e.startswith("SLURMD_NODENAME=") for e in environ):
+        return True
+    # slurmctld gives its hooks neither its own environment nor SLURM_CONF.
+    is_hook = any(entry.startswith("SLURM_SCRIPT_CONTEXT=") for entry in environ)
+    return is_hook and any(argument.startswith(f"{layout.hooks}/") for argument in _strings(pid, "cmdline"))
+
+
+def _is_stepd(pid: int, layout: Layout) -> bool:
+    """slurmstepd writes its title over its own environment; what remains is its open log file."""
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace") == "slurmstepd\n":
+            logs = f"{layout.logs}/"
+            return any(str(link.readlink()).startswith(logs) for link in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def _hosts_files(layout: Layout) -> set[tuple[int, int]]:
+    stats = [path.stat() for path in layout.node("any").parent.glob("*/hosts")]
+    return {(stat.st_dev, stat.st_ino) for stat in stats}
+
+
+def _strings(pid: int, name: str) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode("utf-8", "surrogateescape").split("\0")
+    except OSError:
+        return []
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208
+
+
+def _ancestry() -> Iterator[int]:
+    pid = os.getpid()
+    while pid > 0:
+        yield pid
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return
+        pid = int(stat.rpartition(")")[2].split()[1])
+
+
+def _identity(user: str) -> tuple[int, int, list[int]]:
+    entry = pwd.getpwnam(user)
+    return entry.pw_uid, entry.pw_gid, os.getgrouplist(user, entry.pw_gid)

@@ -1,0 +1,83 @@
+"""Edge: the lab's accounting (`lab up --accounting`): a private MariaDB, slurmdbd, and who may run jobs.
+
+The database lives in D/accounting, is reached by a socket there alone and belongs to SlurmUser, who needs no password
+(unix_socket). No service of the machine is started or stopped, and none of its databases is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from collections.abc import Iterable, Sequence
+
+from slurmwrap.errors import LabError
+from slurmwrap.lab import daemons, machine
+from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_spec import ACCOUNT, LabSpec
+from slurmwrap.lab.render_slurm_conf import DATABASE
+
+_PEOPLE = range(1000, 60_000)  # UID_MIN to UID_MAX of login.defs(5), as Debian ships them
+
+
+def make_database(layout: Layout, user: str) -> None:
+    """An empty MariaDB whose only account is `user`. LabError with the program's own words.
+
+    slurmdbd would make its database itself, but with libmariadb3 11.8.9 it cannot: after a connection that failed for
+    want of the database that library refuses every result ("maximum allowed number of columns (=0)").
+    """
+    place = layout.accounting
+    sql = (
+        f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
+        f"CREATE USER IF NOT EXISTS '{user}'@'localhost' IDENTIFIED VIA unix_socket;\n"
+        f"GRANT ALL ON {DATABASE}.* TO '{user}'@'localhost';\n"
+    )
+    (place / "init.sql").write_text(sql, encoding="utf-8")
+    argv = [machine.program("mariadb-install-db"), "--no-defaults", f"--datadir={place / 'data'}", f"--user={user}",
+            "--auth-root-authentication-method=socket", "--skip-test-db"]  # fmt: skip
+    _checked(argv)
+
+
+def mariadbd_argv(layout: Layout, user: str) -> list[str]:
+    """Small, on its socket only, and of no configuration of the machine's own server."""
+    place = layout.accounting
+    return [
+        machine.program("mariadbd"), "--no-defaults", f"--user={user}", f"--datadir={place / 'data'}",
+        f"--socket={layout.database_socket}", f"--pid-file={place / 'mariadbd.pid'}", "--skip-networking",
+        f"--init-file={place / 'init.sql'}", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M",
+        "--innodb-lock-wait-timeout=900", "--performance-schema=OFF", "--skip-log-bin",
+        "--loose-innodb-snapshot-isolation=OFF",  # on since MariaDB 11.6; slurmdbd may then die of two writers
+    ]  # fmt: skip
+
+
+def slurmdbd_environ(layout: Layout) -> dict[str, str]:
+    """slurmdbd.conf lies beside slurm.conf; where the database's socket is, only the client library can be told."""
+    return {**exports(layout), "MYSQL_UNIX_PORT": str(layout.database_socket)}
+
+
+def admit(spec: LabSpec, layout: Layout) -> None:
+    """Who may run jobs: everybody with an account on this machine, or only we; all in the account "lab"."""
+    add = [machine.program("sacctmgr"), "-i", "add"]
+    environ = exports(layout)
+    _checked([*add, "account", ACCOUNT, "Description=lab", "Organization=lab"], environ)
+    _checked([*add, "user", ",".join(people(pwd.getpwall(), spec.slurm_user)), f"Account={ACCOUNT}"], environ)
+
+
+def people(accounts: Iterable[pwd.struct_passwd], slurm_user: str) -> tuple[str, ...]:
+    """SlurmUser and all who can log in. Pure. Names that sacctmgr would read as more than one are left out."""
+    named = (a.pw_name for a in accounts if a.pw_uid in _PEOPLE and not a.pw_shell.endswith(("/nologin", "/false")))
+    plain = (name for name in named if name.replace("-", "").replace("_", "").replace(".", "").isalnum())
+    return tuple(dict.fromkeys((slurm_user, *sorted(plain))))
+
+
+def _checked(argv: Sequence[str], environ: dict[str, str] | None = None) -> None:
+    environ = {"PATH": daemons.PATH, "LC_ALL": "C", **(environ or {})}
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=60, env=environ, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise LabError(f"{os.path.basename(argv[0])} did not answer within 60 s") from None  # noqa: PTH119
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise LabError(f"{os.path.basename(argv[0])} failed: {said[0].strip()}")  # noqa: PTH119

@@ -1,0 +1,106 @@
+"""Edge: writes the directory of a lab: Slurm's configuration, nodes' private files, slurmwrap's places and hooks."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+from pathlib import Path
+
+from slurmwrap.host import hook_files
+from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_spec import LabSpec, gpu_bus_id, gpu_information, hosts_text
+from slurmwrap.lab.machine import output, program
+from slurmwrap.lab.render_slurm_conf import HookPaths, Means, render
+
+
+def make_skeleton(layout: Layout) -> None:
+    """The directories that probing needs."""
+    for path in (layout.etc, layout.munge_key.parent, layout.munge_socket.parent, layout.logs, layout.devices):
+        _directory(path, 0o755)
+
+
+def fill(spec: LabSpec, layout: Layout, means: Means, owner: pwd.struct_passwd, hooks: HookPaths | None) -> None:
+    """Everything the daemons need before they start."""
+    _make_key(layout)
+    _make_slurmwrap_places(layout, owner)
+    private = (layout.accounting,) if spec.accounting else ()
+    for path in (layout.controller, layout.controller / "state", *private):
+        _directory(path, 0o700, owner)
+    for name in ("slurmctld", "slurmdbd") if spec.accounting else ("slurmctld",):
+        layout.log(name).touch()
+        _give(layout.log(name), owner)
+    for name in spec.node_names:
+        _make_node(spec, layout, name)
+    for name, text in render(spec, layout, means, hooks).items():
+        path = layout.etc / name
+        _directory(path.parent, 0o755)
+        path.write_text(text, encoding="utf-8")
+        if name == "slurmdbd.conf":  # slurmdbd refuses one that others could read
+            path.chmod(0o600)
+            _give(path, owner)
+
+
+def install_hooks(spec: LabSpec, layout: Layout, owner: pwd.struct_passwd) -> HookPaths:
+    """This project's hooks, unpacked into D/hooks."""
+    controller_dir = layout.state / "controller"
+    _directory(layout.hooks, 0o755)
+    for path in (layout.state, controller_dir):
+        _directory(path, 0o700, owner)
+    settings = hook_files.HookSettings(
+        directory=layout.hooks,
+        python=str(Path(sys.executable).resolve()),
+        spool=layout.spool,
+        controller_dir=controller_dir,
+        node_state_dir=layout.node("%n") / "state",
+        cluster=spec.cluster,
+        munge=program("munge"),
+        munge_socket=str(layout.munge_socket),
+        kernel_log=f"file:{layout.kernel_log('%n')}",
+        nvidia_proc=str(layout.node("%n") / "nvidia"),
+    )
+    files = hook_files.install(settings)
+    return HookPaths(prolog=str(files.prolog), epilog=str(files.epilog), epilog_slurmctld=str(files.epilog_slurmctld))
+
+
+def _make_key(layout: Layout) -> None:
+    output([program("mungekey"), "--create", f"--keyfile={layout.munge_key}"])
+    layout.munge_key.chmod(0o400)
+
+
+def _make_slurmwrap_places(layout: Layout, owner: pwd.struct_passwd) -> None:
+    _directory(layout.spool, 0o1733, owner)
+    _directory(layout.published, 0o755, owner)
+    _directory(layout.state, 0o700, owner)
+
+
+def _make_node(spec: LabSpec, layout: Layout, name: str) -> None:
+    node = layout.node(name)
+    for path in (node, node / "spool"):
+        _directory(path, 0o755)
+    _directory(node / "state", 0o700)
+    machine = Path("/etc/hosts").read_text(encoding="utf-8", errors="surrogateescape") if _has_hosts() else ""
+    (node / "hosts").write_text(hosts_text(spec, machine), encoding="utf-8", errors="surrogateescape")
+    os.close(os.open(layout.kernel_log(name), os.O_WRONLY | os.O_CREAT, 0o600))
+    for index in range(spec.gpus):
+        folder = node / "nvidia" / "gpus" / gpu_bus_id(index)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "information").write_text(gpu_information(spec, index), encoding="utf-8")
+
+
+def _has_hosts() -> bool:
+    return Path("/etc/hosts").is_file()
+
+
+def _directory(path: Path, mode: int, owner: pwd.struct_passwd | None = None) -> None:
+    """Makes it with exactly this mode, whatever the umask, and owner."""
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(mode)
+    if owner is not None:
+        _give(path, owner)
+
+
+def _give(path: Path, owner: pwd.struct_passwd) -> None:
+    if os.geteuid() == 0:
+        shutil.chown(path, owner.pw_uid, owner.pw_gid)

@@ -1,0 +1,36 @@
+"""SlurmAction: a change of Slurm that is intended, as a value. Shown, stored, applied and ticked off one by one."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from slurmwrap.fast_dataclasses import dataclass
+
+
+class Verb(Enum):
+    """scontrol's and scancel's verbs; BLOCK_INPUT is our own, recorded beside them and never sent to Slurm."""
+
+    REQUEUE = "requeue"
+    REQUEUEHOLD = "requeuehold"
+    RELEASE = "release"
+    HOLD = "hold"
+    UPDATE_JOB = "update job"  # one key per action: a bad key aborts the rest of a call (facts/slurm.md 4)
+    CANCEL = "cancel"
+    DRAIN = "drain"
+    RESUME = "resume"
+    BLOCK_INPUT = "block input"  # target: path, key: "user" or "site", value: digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmAction:
+    """`verb` on `target` (a job id, array task address "77_2", or a node name)."""
+
+    verb: Verb
+    target: str
+    key: str = ""  # for UPDATE_JOB: "ExcNodeList", "MinMemoryNode", "StartTime", ...
+    value: str = ""  # for UPDATE_JOB its value; for DRAIN the Reason
+    because: str = ""
+
+
+GATE_PREFIX = "slurmwrap: gate: "  # what our Prolog gate refused: may replace slurmctld's own "Prolog error"
+DRAIN_PREFIX = "slurmwrap:"  # a drain whose Reason starts so is ours; no other is ever touched

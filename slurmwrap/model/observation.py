@@ -1,0 +1,37 @@
+"""Observation: one dated fact with who saw it. Apart from Evidence: every gsub leaves one. Records only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from slurmwrap.fast_dataclasses import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Context(Enum):
+    """Which part of ours made an observation."""
+
+    PROLOG = "prolog"
+    EPILOG = "epilog"
+    EPILOG_SLURMCTLD = "epilog_slurmctld"
+    SUBMIT = "submit"
+    PRERUN = "prerun"
+    SLURM = "slurm"  # the reconciler's own read of Slurm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One file of the spool, unsealed. `nonce` is its key: ingesting it twice does nothing."""
+
+    nonce: str
+    cluster: str
+    job_id: int
+    context: Context
+    at: float  # Unix seconds, the observer's clock
+    node: str = ""  # "" for the controller and for users
+    uid: int = -1  # of the encoding process, by MUNGE; -1 when the seal is directory ownership
+    facts: Mapping[str, Any] = field(default_factory=dict)  # see docs/records.md for the keys of each context

@@ -1,4 +1,0 @@
-"""What Slurm's hooks execute on nodes: one zipapp, standard library only, Python 3.6 and newer, nothing of the rest.
-
-Put together and installed by host/hookfiles.py. Record only: no Slurm command, no database, always exit 0.
-"""

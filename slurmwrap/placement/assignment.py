@@ -1,0 +1,145 @@
+"""Who of a round sits where: jobs on emptied servers, hungry ones beside light ones. Pure but for the rooms it fills.
+
+First everybody gets a target: of all servers together, the steps with the greatest weighted gain of speed, as long as
+CPUs and memory last. Then they are seated, those of most GPUs first, so that none of these finds only fragments, and
+among equals the hungriest. Each takes the server with most CPUs left per free GPU, the light ones in the end that with
+fewest: what they leave is already taken there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.placement.allocation_options import Rung
+from slurmwrap.placement.demand import Claim
+from slurmwrap.placement.free_capacity import Order, Room, choose, eligible
+from slurmwrap.placement.lease_options import Menu
+
+
+class Step(NamedTuple):
+    """From one level of a job's ladder to the next, for one of its nodes. In order, the greatest gain comes first."""
+
+    minus_gain: float  # weighted
+    number: int  # of the job
+    level: int  # that it leads to
+    cpus: float  # more of them
+    mem_mib: float
+    worth: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """One job of a round; `given` holds where it is seated."""
+
+    number: int  # in the queue
+    claim: Claim
+    menu: Menu
+    weight: float  # of one GPU's speed
+    given: Rung
+    rooms: tuple[Room, ...] = ()
+    ladder: tuple[Step, ...] = ()  # above its floor
+    gpus: int = field(init=False)  # on one of its nodes, as what follows
+    floor_cpus: float = field(init=False)
+    floor_mib: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gpus = self.claim.gpus_per_node
+        self.floor_cpus, self.floor_mib = self.menu.floor.cpus * self.gpus, self.menu.floor.mem_mib * self.gpus
+
+    def worth(self, rung: Rung) -> float:
+        """Of a node's part at that rung; a speed that nobody knows counts as that of the share."""
+        return self.weight * self.gpus * (1.0 if rung.speed is None else rung.speed)
+
+
+def job_of(number: int, claim: Claim, menu: Menu, weight: float) -> Job:
+    """`number`: in the queue; `weight`: of one GPU's speed. It has no seat yet."""
+    job = Job(number=number, claim=claim, menu=menu, weight=weight, given=menu.floor)
+    job.ladder = tuple(
+        Step(
+            minus_gain=-there.gain * weight,
+            number=number,
+            level=level,
+            cpus=(there.cpus - here.cpus) * job.gpus,
+            mem_mib=(there.mem_mib - here.mem_mib) * job.gpus,
+            worth=job.worth(there) - job.worth(here),
+        )
+        for level, (here, there) in enumerate(zip(menu.steps, menu.steps[1:], strict=False), start=1)
+    )
+    return job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Climb:
+    """Where jobs of one server, or of all, get to. `cpus` and `mem_mib` are left."""
+
+    worth: float  # of their speeds above the floors
+    levels: dict[int, int]  # by number
+    cpus: float
+    mem_mib: float
+
+
+def climb(jobs: Sequence[Job], cpus: float, mem_mib: float) -> Climb:
+    """Raises one node's part of `jobs` from their floors, the greatest gain first, with so much for all of them.
+
+    What is left is below zero where the floors alone are more than there is.
+    """
+    for job in jobs:
+        cpus -= job.floor_cpus
+        mem_mib -= job.floor_mib
+    levels, worth = {job.number: 0 for job in jobs}, 0.0
+    for _, number, level, more_cpus, more_mem, more_worth in sorted([step for job in jobs for step in job.ladder]):
+        if more_cpus <= cpus and more_mem <= mem_mib and levels[number] == level - 1:
+            cpus, mem_mib, worth = cpus - more_cpus, mem_mib - more_mem, worth + more_worth
+            levels[number] = level
+    return Climb(worth=worth, levels=levels, cpus=cpus, mem_mib=mem_mib)
+
+
+def seat(jobs: Sequence[Job], rooms: Sequence[Room]) -> None:
+    """Sets `rooms` of all jobs that find a place, each with its floor. `jobs`: highest priority first."""
+    chosen = _first(jobs, sum(room.gpus for room in rooms))
+    targets = _targets(chosen, rooms)
+    hungry = sum(room.server.cpus for room in rooms) / max(1, sum(room.server.gpus for room in rooms))
+    plans = {room.server.name: replace(room) for room in rooms}
+    spare = [job for job in jobs if job.number not in targets]
+    for job in (*sorted(chosen, key=lambda job: _place_in_line(job, targets[job.number])), *spare):
+        target = targets.get(job.number, job.menu.floor)
+        order = _order(job, target, plans, most=target.cpus > hungry)
+        job.rooms = choose(job.claim, job.given.cpus, job.given.mem_mib, eligible(job.claim, rooms), order)
+        for room in job.rooms:
+            room.take(job.gpus, job.given.cpus, job.given.mem_mib)
+            plans[room.server.name].take(job.gpus, target.cpus, target.mem_mib)
+
+
+def _first(jobs: Sequence[Job], gpus: int) -> list[Job]:
+    """Those whose GPUs there are, in the order of the queue; who does not fit is passed."""
+    chosen = []
+    for job in jobs:
+        if job.claim.gpus <= gpus:
+            gpus -= job.claim.gpus
+            chosen.append(job)
+    return chosen
+
+
+def _targets(jobs: Sequence[Job], rooms: Sequence[Room]) -> dict[int, Rung]:
+    """By number; as if the servers were one."""
+    parts = [job for job in jobs for _ in range(job.claim.nodes)]
+    levels = climb(parts, sum(room.cpus for room in rooms), sum(room.mem_mib for room in rooms)).levels
+    return {job.number: job.menu.steps[levels[job.number]] for job in jobs}
+
+
+def _place_in_line(job: Job, target: Rung) -> tuple[float, ...]:
+    return (-job.gpus, -job.claim.nodes, -target.cpus, -target.mem_mib, job.number)
+
+
+def _order(job: Job, target: Rung, plans: Mapping[str, Room], *, most: bool) -> Order:
+    """Where the target fits beside what is planned; then by what is planned to be left per free GPU."""
+    sign = -1.0 if most else 1.0
+
+    def order(room: Room) -> tuple[float | str, ...]:
+        plan = plans[room.server.name]
+        fits = plan.holds(job.gpus, target.cpus, target.mem_mib)
+        return (float(not fits), sign * plan.cpus / plan.gpus, sign * plan.mem_mib / plan.gpus, room.server.name)
+
+    return order

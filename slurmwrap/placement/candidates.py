@@ -1,0 +1,273 @@
+"""The nodes that matter to one request: which could run it at all, which have room now, which lie close. Pure.
+
+Linear in the nodes: one look at each node of the job's partitions, one at each node of each network domain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+
+from slurmwrap.fast_dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.model.node import Node, Partition, Reservation, Snapshot
+    from slurmwrap.model.topology import Topology
+    from slurmwrap.placement.resource_units import Need
+    from slurmwrap.sbatch.request import JobRequest
+
+_SIMPLE_FEATURE = r"(?a)[A-Za-z0-9._-]+"
+# With one of these we cannot tell which nodes may run the job.
+_OPAQUE = ("nodelist", "nodefile", "reservation", "contiguous", "cluster-constraint", "batch", "spread-job")
+LATER = ("begin", "dependency", "hold")  # with one of these nobody knows what is free when the job may start
+_UNFIT = frozenset({"DRAIN", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT"})
+_OPEN = frozenset({"UP", ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """A node with room for `units` of the job now."""
+
+    node: Node
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """The nodes of one request. `capacity`: units that an able node holds when it is empty; `certain`: in whichever
+    of its partitions."""
+
+    need: Need
+    members: tuple[Node, ...]  # of its partitions
+    able: tuple[Node, ...]  # of these, whose size, GPU type and features allow it; whatever runs there now
+    capacity: Mapping[str, int]
+    certain: Mapping[str, int]
+    cpu_cap: int | None  # CPUs of one node that the tightest of its partitions gives a job
+    ready: frozenset[str]  # able nodes that are up and not reserved for others while the job would run
+    partitions: tuple[Partition, ...]  # those it names, as far as Slurm told them
+    free: tuple[tuple[Spot, ...], ...]  # room now, for each partition: a job never lies in two
+    reserved: tuple[str, ...]  # able and free, but for a reservation that begins before the job would end
+    levels: tuple[Mapping[str, str], ...]  # node -> network domain, the closest level first
+    fewest: int  # nodes that it needs at least, were the able ones empty
+
+    def holds_on(self, nodes: Iterable[Node], count: int) -> bool:
+        """Whether the best `count` of `nodes` would do, in each of the job's partitions."""
+        for name in [partition.name for partition in self.partitions] or [""]:
+            here = [n for n in nodes if n.name in self.ready and (not name or name in n.partitions)]
+            best = sorted((self.certain.get(node.name, 0) for node in here), reverse=True)[:count]
+            tasks = sorted((_tasks(self.need, node, self.cpu_cap) for node in here), reverse=True)[:count]
+            if len(best) < count or sum(best) < self.need.units or sum(tasks) < self.need.tasks:
+                return False
+        return True
+
+    def holds(self, nodes: Iterable[Node], count: int) -> bool:
+        """Whether the job and so many nodes fit into those of `nodes` that are ready, were they empty, for certain."""
+        need = self.need
+        count = max(count, need.tasks) if need.blurred else count
+        many = need.tasks > 1
+        found = units = tasks = 0
+        for node in nodes:
+            if node.name in self.ready:
+                found += 1
+                units += self.certain.get(node.name, 0)
+                tasks += _tasks(need, node, self.cpu_cap) if many else 1
+                if found >= count and units >= need.units and tasks >= need.tasks:
+                    return True
+        return False
+
+
+def field_of(request: JobRequest, need: Need, snapshot: Snapshot, like: Field | None = None) -> Field:
+    """The field of `request`, which takes `need`. `like`: one of the same partitions and snapshot, to build on."""
+    names = wanted_partitions(request, snapshot)
+    members = like.members if like else _members(names, snapshot)
+    partitions = tuple(p for p in snapshot.partitions if p.name in names)
+    tightest, loosest = _caps(partitions)
+    certain = _capacity(members, need, request, tightest, strict=True)
+    alike = need.sure and tightest == loosest
+    capacity = certain if alike else _capacity(members, need, request, loosest, strict=need.sure)
+    able = tuple(node for node in members if node.name in capacity)
+    held = _held_cpus(request, snapshot, able, partitions)
+    ready = _ready(able, request)
+    free, reserved = _free(ready, need, partitions, held)
+    return Field(
+        need=need,
+        members=members,
+        able=able,
+        capacity=capacity,
+        certain=certain,
+        cpu_cap=tightest[0],
+        ready=frozenset(node.name for node in ready if held.get(node.name, 0) < node.cpus),
+        partitions=partitions,
+        free=free,
+        reserved=reserved,
+        levels=like.levels if like else domain_tables(snapshot.topology),
+        fewest=_fewest(capacity.values(), need),
+    )
+
+
+def _members(names: frozenset[str], snapshot: Snapshot) -> tuple[Node, ...]:
+    return tuple(node for node in snapshot.nodes if not names or not names.isdisjoint(node.partitions))
+
+
+def wanted_partitions(request: JobRequest, snapshot: Snapshot) -> frozenset[str]:
+    """The partitions it may run in; none where Slurm has no default."""
+    return frozenset((request.value("partition") or snapshot.default_partition).split(",")) - {""}
+
+
+def opaque(request: JobRequest) -> bool:
+    """Whether the request itself picks nodes in a way that we do not follow."""
+    return any(request.setting(option) for option in _OPAQUE) or _complex_feature(request)
+
+
+def domain_tables(topology: Topology) -> tuple[Mapping[str, str], ...]:
+    """Node name → domain, one table per level: asking the domains node by node would be quadratic."""
+    levels: dict[int, dict[str, str]] = {}
+    for domain in topology.domains:
+        levels.setdefault(domain.level, {}).update(dict.fromkeys(domain.nodes, domain.name))
+    return tuple(levels[level] for level in sorted(levels))
+
+
+def _complex_feature(request: JobRequest) -> bool:
+    feature = request.value("constraint")
+    return bool(feature) and not re.fullmatch(_SIMPLE_FEATURE, feature or "")
+
+
+Caps = tuple[int | None, int | None]  # CPUs and MiB that a job may have of one node; None: no limit
+
+
+def _caps(partitions: Sequence[Partition]) -> tuple[Caps, Caps]:
+    """The tightest and the loosest of these partitions."""
+    cpus = [partition.max_cpus_per_node for partition in partitions]
+    memory = [partition.max_mem_mib_per_node for partition in partitions]
+    return (_least(cpus), _least(memory)), (_most(cpus), _most(memory))
+
+
+def _least(caps: Sequence[int | None]) -> int | None:
+    return min((cap for cap in caps if cap), default=None)
+
+
+def _most(caps: Sequence[int | None]) -> int | None:
+    return max((cap for cap in caps if cap), default=None) if all(caps) else None
+
+
+def _capacity(
+    members: Sequence[Node], need: Need, request: JobRequest, caps: Caps, *, strict: bool
+) -> Mapping[str, int]:
+    """Units per able node. Not `strict`: by GPUs alone, for CPUs and memory that we do not know shut no node out."""
+    kind = request.shape.gpu_type
+    feature = "" if _complex_feature(request) else request.value("constraint") or ""
+    by_size: dict[tuple[int, int, int], int] = {}
+    found = {}
+    for node in members:
+        size = (node.gpus, node.cpus, node.mem_mib)
+        if size not in by_size:
+            cpus, memory = (own if cap is None else min(own, cap) for own, cap in zip(size[1:], caps, strict=True))
+            by_size[size] = need.fitting(node.gpus, cpus, memory) if strict else _by_gpus(need, node)
+        units = by_size[size]
+        if units and (not kind or kind in node.gpu_type.split(",")) and (not feature or feature in node.features):
+            found[node.name] = units
+    return found
+
+
+def _tasks(need: Need, node: Node, cap: int | None) -> int:
+    cpus = node.cpus if cap is None else min(cap, node.cpus)
+    if need.gpus_bring_cpus:
+        cpus = min(cpus, int(_by_gpus(need, node) * need.cpus))
+    room = cpus // need.task_cpus
+    return min(room, node.mem_mib // need.task_mem_mib) if need.task_mem_mib else room
+
+
+def _by_gpus(need: Need, node: Node) -> int:
+    return min(need.units, node.gpus // need.gpus, need.per_node or need.units)
+
+
+def _fewest(capacities: Iterable[int], need: Need) -> int:
+    """The least number of nodes that holds all units; the request's own where even all nodes do not."""
+    units = count = 0
+    for capacity in sorted(capacities, reverse=True):
+        if units >= need.units:
+            break
+        units += capacity
+        count += 1
+    return max(count, need.least_nodes) if units >= need.units else need.least_nodes
+
+
+# ------------------------------------------------------------------------------------------- free now
+
+
+def _ready(able: Sequence[Node], request: JobRequest) -> list[Node]:
+    """Nodes that are up. Maintenance is no bar for a job that names its reservation."""
+    if request.setting("reservation") is None:
+        return [node for node in able if node.usable]
+    up = ("IDLE", "MIXED", "ALLOCATED")
+    return [node for node in able if node.state in up and not node.flags & _UNFIT]
+
+
+def _free(
+    ready: Sequence[Node], need: Need, partitions: Sequence[Partition], held: Mapping[str, int]
+) -> tuple[tuple[tuple[Spot, ...], ...], tuple[str, ...]]:
+    """(room now per partition, nodes with room that a reservation takes away)."""
+    spots: list[Spot] = []
+    reserved: list[str] = []
+    alone = need.whole or (bool(partitions) and all(p.exclusive for p in partitions))
+    for node in ready:
+        if node.gpus_used >= node.gpus or (alone and node.cpus_alloc) or (need.all_memory and node.mem_alloc_mib):
+            continue
+        units = need.fitting(node.gpus_free, node.cpus_free, node.mem_free_mib)
+        if units and node.name in held:
+            units = need.fitting(node.gpus_free, node.cpus_free - held[node.name], node.mem_free_mib)
+            if not units:
+                reserved.append(node.name)
+        if units:
+            spots.append(Spot(node=node, units=units))
+    if len(partitions) <= 1:
+        return (tuple(spots) if _open(partitions) else (),), tuple(reserved)
+    groups = (tuple(s for s in spots if one.name in s.node.partitions) for one in partitions if _open((one,)))
+    return tuple(groups), tuple(reserved)
+
+
+def _open(partitions: Sequence[Partition]) -> bool:
+    return all(partition.state in _OPEN for partition in partitions)
+
+
+def _held_cpus(
+    request: JobRequest, snapshot: Snapshot, able: Sequence[Node], partitions: Sequence[Partition]
+) -> Mapping[str, int]:
+    """CPUs per node that the job cannot have since a reservation begins before it would end; all of the node's,
+    unless the reservation takes only some cores."""
+    if not snapshot.reservations:
+        return {}
+    end = snapshot.taken_at + _longest(request, partitions)
+    own = frozenset((request.value("reservation") or "").split(","))
+    cpus = {node.name: node.cpus for node in able}
+    held: dict[str, int] = {}
+    for one in snapshot.reservations:
+        if one.name not in own and one.start < end and one.end > snapshot.taken_at:
+            for name, share in _shares(one, cpus):
+                held[name] = held.get(name, 0) + share
+    outside = set(cpus) - _nodes_of(own, snapshot.reservations) if own - {""} else set()
+    return {**held, **{name: cpus[name] for name in outside}}
+
+
+def _shares(one: Reservation, cpus: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    here = [name for name in one.nodes if name in cpus]
+    partial = one.cpus and one.nodes and len(here) == len(one.nodes) and one.cpus < sum(cpus[name] for name in here)
+    share = ceil(one.cpus / len(one.nodes)) if partial else None
+    return ((name, cpus[name] if share is None else share) for name in here)
+
+
+def _nodes_of(names: frozenset[str], reservations: Sequence[Reservation]) -> set[str]:
+    return {node for one in reservations if one.name in names for node in one.nodes}
+
+
+def _longest(request: JobRequest, partitions: Sequence[Partition]) -> float:
+    """Until when it may run, from now: its time limit, else the longest that its partitions allow. Without end where
+    nobody knows when it begins."""
+    if any(request.setting(option) for option in LATER):
+        return float("inf")
+    if request.shape.time_limit_s is not None:
+        return request.shape.time_limit_s
+    limits = [partition.max_time_s for partition in partitions]
+    return max((limit for limit in limits if limit), default=float("inf")) if limits and all(limits) else float("inf")

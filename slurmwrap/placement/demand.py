@@ -1,0 +1,81 @@
+"""What the allocation of CPUs and memory works on: Claim, Server, Grant, Settings. Records; CPUs and MiB per GPU."""
+
+from __future__ import annotations
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.resource_profile import SpeedPoint as SpeedPoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A node as the allocation sees it: what it has, and what no running job holds."""
+
+    name: str
+    gpus: int
+    cpus: int
+    mem_mib: int
+    gpus_free: int
+    cpus_free: int
+    mem_free_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One job of the queue. What its user asked, what it may be given at least and at most, and what it makes of it.
+
+    `cpus` and `mem_mib` are what the user asked, not what it was changed to since: else every pass would start from the
+    one before.
+    """
+
+    job: str  # address, or any id of the caller's
+    gpus_per_node: int
+    nodes: int = 1
+    cpus: float  # per GPU; the proportional share where nobody said anything
+    mem_mib: int  # per GPU
+    least_cpus: float = 1.0  # per GPU: never below
+    most_cpus: float | None = None  # per GPU: partition, QOS, association, node
+    least_mem_mib: int = 0
+    most_mem_mib: int | None = None
+    speeds: tuple[SpeedPoint, ...] = ()  # (): nobody knows, it keeps what it asks
+    servers: frozenset[str] | None = None  # where it may run; None: anywhere
+    run_s: float | None = None  # expected at its proportional share; None: unknown
+    startable_s: float = 0.0  # for how long it could have started at its share, as the caller saw
+
+    @property
+    def gpus(self) -> int:
+        """Of all its nodes."""
+        return self.gpus_per_node * self.nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What one job is to ask for. `servers`: where it would start now, one name per node; () when it must wait."""
+
+    job: str
+    cpus: float  # per GPU; times gpus_per_node it is whole
+    mem_mib: int  # per GPU
+    servers: tuple[str, ...] = ()
+    speed: float | None = None  # relative to its proportional share, where that is known
+    cpu_reason: str = ""
+    mem_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of `graded`. Chosen on generated queues (docs/placement.md), one setting for all.
+
+    `leases_end` makes another problem of it, which lease_rounds.py solves: all servers are divided anew each time, so
+    `drain`, `reserve` and `assumed_run_s` mean nothing. No Slurm takes GPUs back every few minutes: nothing in
+    production sets it. It is there so that the simulator can hold the same prices and profiles against Synergy's in
+    Synergy's own world. What gsub and the reconciler run is `graded` without it, which the mode *slurm* plays.
+    """
+
+    drain: float = 1.1  # a queue that no longer fills the GPUs asks for so much, in parts of what the servers have
+    reserve: float = 0.5  # of its share is kept for each idle GPU that nobody waits for: somebody may come
+    memory_weight: float = 0.25  # price of a share of memory, that of a share of CPUs being 1
+    assumed_run_s: float = 13_000.0  # where nobody knows: the mean of Philly's jobs (Jeon et al., ATC 2019)
+    leases_end: bool = False  # only in the simulator's mode rounds
+    lead: float = 1.0  # only then: speed at the queue's head counts e^lead times as much as one cluster behind it
+
+
+ROUNDS = Settings(leases_end=True)  # for the simulator's mode of the same name

@@ -1,0 +1,64 @@
+"""Whether a waiting job lacks GPUs, or only GPUs in the shape and the place it insists on. Pure.
+
+Philly (Jeon et al., ATC 2019) splits queueing delay so: fair share, where priority, limits or the mere number of free
+GPUs hold a job back; fragmentation, where enough are free, but scattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil
+
+from slurmwrap.model.hostlist import names_in
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import Node, Snapshot
+from slurmwrap.sbatch.request import GpuUnit, ResourceShape
+
+_PER_NODE = frozenset((GpuUnit.GRES, GpuUnit.PER_NODE, GpuUnit.PER_SOCKET))
+
+
+def scattered(record: JobRecord, shape: ResourceShape, snapshot: Snapshot, *, one_domain: bool = False) -> bool:
+    """Enough GPUs are free on usable nodes of its partitions, but the job does not fit. False where it fits: then
+    Slurm only has not come to it. `one_domain`: it insists on one switch."""
+    partitions = set(record.partition.split(","))
+    usable = [
+        node
+        for node in snapshot.nodes
+        if node.usable
+        and not partitions.isdisjoint(node.partitions)
+        and (not shape.gpu_type or shape.gpu_type in node.gpu_type.split(","))
+    ]
+    if not record.gpus or sum(node.gpus_free for node in usable) < record.gpus:
+        return False
+    allowed = _allowed(record)
+    room = [node for node in usable if allowed(node) and _roomy(node, record)]
+    if not one_domain:
+        return not _fits(room, record, shape)
+    closest = [frozenset(domain.nodes) for domain in snapshot.topology.domains if domain.level == 0]
+    return not any(_fits([node for node in room if node.name in names], record, shape) for names in closest)
+
+
+def _allowed(record: JobRecord) -> Callable[[Node], bool]:
+    """By its lists of nodes and its features; an expression of features that we do not read forbids nothing."""
+    listed, out = frozenset(names_in(record.req_nodes)), frozenset(names_in(record.exc_nodes))
+    wanted = record.features if record.features.replace("_", "").replace("-", "").isalnum() else ""
+    narrow = len(listed) >= record.num_nodes  # a shorter list only says where some of its nodes must be
+    return lambda node: (
+        node.name not in out
+        and (not listed or not narrow or node.name in listed)
+        and (not wanted or wanted in node.features)
+    )
+
+
+def _roomy(node: Node, record: JobRecord) -> bool:
+    memory = record.mem_mib_per_node or (record.mem_mib_per_cpu or 0) * record.min_cpus
+    return node.gpus_free > 0 and node.cpus_free >= record.min_cpus and node.mem_free_mib >= memory
+
+
+def _fits(nodes: Sequence[Node], record: JobRecord, shape: ResourceShape) -> bool:
+    least = max(1, record.num_nodes)
+    if shape.gpu_unit in _PER_NODE:
+        share = ceil(record.gpus / least)
+        return sum(node.gpus_free >= share for node in nodes) >= least
+    free = sorted((node.gpus_free for node in nodes), reverse=True)
+    return len(free) >= least and sum(free[: record.max_nodes or None]) >= record.gpus

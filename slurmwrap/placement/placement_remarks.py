@@ -1,0 +1,82 @@
+"""Why the place that looks best now looks best, in sentences for `--explain`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from slurmwrap.model.hostlist import fold
+from slurmwrap.placement.node_ranking import on_one_socket, score
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.model.node import Node
+    from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.placement.candidates import Field, Spot
+    from slurmwrap.placement.locality import Choice
+    from slurmwrap.placement.planning_facts import Outlook
+
+
+def remarks(
+    field: Field, choice: Choice, avoided: frozenset[str], profile: ResourceProfile | None, outlook: Outlook
+) -> tuple[str, ...]:
+    """Clauses without a full stop; () where we know no node of the job. `avoided`: nodes that it does not get."""
+    if not field.able:
+        return ()
+    found = [_where(field, choice)]
+    if field.reserved:
+        found.append(f"{_some(field.reserved)} cannot be had: a reservation begins before the job would end")
+    if len(choice.nodes) == 1:
+        spot, group = next((s, group) for group in field.free for s in group if s.node.name == choice.nodes[0])
+        found += _spared(spot, group, avoided, field)
+        found += _node(spot.node, min(spot.units, field.need.units), field, profile, outlook)
+    return tuple(found)
+
+
+def _where(field: Field, choice: Choice) -> str:
+    if not choice.nodes:
+        return "no place has room for all of it now: it waits, and takes nothing before it can have everything"
+    names = _some(choice.nodes)
+    inside = f" in {choice.domain}" if choice.domain else ""
+    if len(choice.nodes) == 1 and choice.broken:
+        return f"best now: {names}{inside}, an idle node: none in use has room for it"
+    if len(choice.nodes) == 1:
+        return f"best now: {names}{inside}, {_why(field, choice)}"
+    spread = "" if choice.domain or not field.levels else "; no single network domain has room for it"
+    return f"best now: {names}{inside}, the fewest nodes that hold it{spread}"
+
+
+def _why(field: Field, choice: Choice) -> str:
+    node = next(s.node for group in field.free for s in group if s.node.name == choice.nodes[0])
+    if node.gpus_free <= field.need.units * field.need.gpus:
+        return "whose free GPUs it fills"
+    return "a node in use, so that no idle one is broken"
+
+
+def _spared(chosen: Spot, group: Sequence[Spot], avoided: frozenset[str], field: Field) -> Iterator[str]:
+    """Nodes with as many GPUs and as many free that only Slurm's Weight puts behind it."""
+    node, units = chosen.node, field.need.units
+    heavier = (s for s in group if s.node.weight > node.weight and s.units >= units and s.node.name not in avoided)
+    alike = tuple(s.node.name for s in heavier if (s.node.gpus, s.node.gpus_free) == (node.gpus, node.gpus_free))
+    if alike:
+        yield f"{_some(alike)} would do too, but Slurm's Weight spares {'it' if len(alike) == 1 else 'them'}"
+
+
+def _node(node: Node, units: int, field: Field, profile: ResourceProfile | None, outlook: Outlook) -> Iterator[str]:
+    """What made this node better than others with as many GPUs free."""
+    gpus = field.need.on(units)[0]
+    parts = score(node, units, field.need, profile, outlook.loads)
+    if gpus > 1 and on_one_socket(node, gpus):
+        yield f"its {gpus} GPUs can lie on one socket of {node.name}"
+    if parts.sockets:
+        yield f"its {gpus} GPUs would lie on two sockets of {node.name}; no node that ranks better is free"
+    if parts.balance < -0.5:
+        yield f"{node.name} has CPUs or memory that its light jobs left over"
+    if node.name in outlook.loads and profile is not None:
+        load = outlook.loads[node.name]
+        busy = f"{load.cpus_busy:.0f} of its {node.cpus} CPUs"
+        yield f"the jobs on {node.name} keep {busy} busy"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    text = fold(names)
+    return text if len(text) <= 60 else f"{len(names)} nodes"

@@ -1,0 +1,162 @@
+"""Turns a request, a profile and a snapshot into a PlacementPlan: what to ask Slurm for, with a reason each. Pure.
+
+The order: what the job needs (resource_units.py), the nodes that matter (candidates.py), those to avoid
+(excluded_nodes.py), CPUs and memory (tuning.py, within tuning_bounds.py and quota.py), the best place now (locality.py,
+node_ranking.py), how much it insists on closeness (locality_delay.py), what of that is asked of Slurm (node_options.py,
+network_options.py), how it is loosened (relaxation_levels.py), and why, in words (placement_remarks.py). No wish
+contradicts what the user set, and none takes away a node without which the job could not run at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.placement.candidates import Field, Spot, field_of, opaque
+from slurmwrap.placement.excluded_nodes import Avoidance, avoid
+from slurmwrap.placement.locality import Choice, Rank, choose, fullest, whole_node_broken
+from slurmwrap.placement.locality_delay import Patience, patience
+from slurmwrap.placement.network_options import one_domain
+from slurmwrap.placement.node_options import how_many, which
+from slurmwrap.placement.node_ranking import Score, clash, score
+from slurmwrap.placement.placement_remarks import remarks
+from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.placement.relaxation_levels import levels_from, tuned_step
+from slurmwrap.placement.resource_units import Need, need_of
+from slurmwrap.placement.slurm_options import Asked, Case
+from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, Wish
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.config import Config
+    from slurmwrap.model.node import NodeHealth, Snapshot
+    from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.placement.tuning import Tuned
+
+NOTHING = Outlook()
+
+
+def plan(
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    snapshot: Snapshot,
+    health: Sequence[NodeHealth],
+    config: Config,
+    outlook: Outlook = NOTHING,
+    before: PlacementPlan | None = None,
+) -> PlacementPlan:
+    """What to change about `request`, for cluster and node history as they are. Never raises for a strange request.
+
+    `before`: the plan that the job was submitted with, when a waiting job is planned again.
+    """
+    need = need_of(request)
+    if request.hetjob or need is None:
+        return PlacementPlan()
+    field = field_of(request, need, snapshot)
+    placing = config.placement.enabled and request.own.place
+    avoidance = avoid(request, field, health, config) if placing else Avoidance()
+    tuned = _tuned(request, profile, field, snapshot, config, outlook) if profile is not None else None
+    wishes = tuned.wishes if tuned is not None else ()
+    field = _as_tuned(request, wishes, field, snapshot)
+    rank = _ranking(field.need, profile, outlook)
+    known = avoidance.readable and not opaque(request)
+    choice = choose(field, avoidance.nodes, rank) if known else Choice()
+    eager = _patience(request, profile, field, avoidance, config)
+    case = Case(
+        request=request, field=field, choice=choice, avoided=avoidance.nodes, patience=eager, snapshot=snapshot,
+        outlook=outlook, config=config,
+    )  # fmt: skip
+    asked = _asked(case, avoidance, before) if placing else Asked()
+    told = remarks(field, choice, avoidance.nodes, profile, outlook) if known else ()
+    return PlacementPlan(
+        lines=(*asked.wishes, *wishes),
+        node_count=field.fewest,
+        gpus_per_node=request.shape.gpus_per_node,
+        candidates=choice.nodes,
+        switch=choice.domain,
+        locality=_locality(choice),
+        levels=levels_from((*asked.steps, *tuned_step(request, wishes, config))),
+        cpus_per_gpu=None if tuned is None or tuned.given.cpus_per_gpu is None else ceil(tuned.given.cpus_per_gpu),
+        mem_mib_per_gpu=None if tuned is None else tuned.given.mem_mib_per_gpu,
+        profile_key=profile.key if profile else "",
+        remarks=(*told, *asked.remarks, *snapshot.topology.remarks) if placing else (),
+    )
+
+
+def _tuned(
+    request: JobRequest, profile: ResourceProfile, field: Field, snapshot: Snapshot, config: Config, outlook: Outlook
+) -> Tuned:
+    from slurmwrap.placement.quota import limits_of  # without a profile everything stays as asked
+    from slurmwrap.placement.tuning import tune
+
+    limits = limits_of(request, field.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)
+    return tune(request, profile, field, config, limits)
+
+
+def _locality(choice: Choice) -> str:
+    if not choice.nodes:
+        return "any"
+    return "spread" if len(choice.nodes) > 1 and not choice.domain else "consolidated"
+
+
+def _asked(case: Case, avoidance: Avoidance, before: PlacementPlan | None) -> Asked:
+    """The nodes to avoid, then what is insisted on, in the order in which it is loosened."""
+    avoided = Asked(wishes=(avoidance.wish,) if avoidance.wish else ())
+    if opaque(case.request):
+        return avoided + Asked(remarks=("you pick the nodes yourself, so nothing is asked for about them",))
+    count = how_many(case, before)
+    network = one_domain(case, before, count)
+    return avoided + which(case, count + network) + count + network
+
+
+def _as_tuned(request: JobRequest, wishes: Sequence[Wish], field: Field, snapshot: Snapshot) -> Field:
+    """The field of the job with the CPUs and memory that it will ask for."""
+    given = {wish.option: wish.value for wish in wishes if wish.value}
+    if not given:
+        return field
+    shape = request.shape
+    for option, value in given.items():
+        if option in ("cpus-per-task", "cpus-per-gpu"):
+            shape = replace(shape, cpus=int(value), cpu_unit=CpuUnit(option))
+        else:
+            shape = replace(shape, mem_mib=int(value.removesuffix("M")), mem_unit=MemUnit(option))
+    changed = replace(request, shape=shape)
+    need = need_of(changed)
+    return field if need is None else field_of(changed, need, snapshot, like=field)
+
+
+def _patience(
+    request: JobRequest, profile: ResourceProfile | None, field: Field, avoidance: Avoidance, config: Config
+) -> Patience:
+    """Not firm where we cannot tell which nodes the user shuts out himself."""
+    found = patience(
+        skew=profile.skew if profile else None,
+        limit=config.placement.skew_limit,
+        nodes=max(2, field.fewest),
+        room=fullest(field, avoidance.nodes),
+        base_s=config.placement.switch_wait_s,
+        time_limit_s=request.shape.time_limit_s,
+    )
+    return replace(found, firm=found.firm and avoidance.readable)
+
+
+def _ranking(need: Need, profile: ResourceProfile | None, outlook: Outlook) -> Rank:
+    """Ranks nodes; those that look alike are scored once, and most of a large cluster looks alike."""
+    known: dict[tuple[object, ...], Score] = {}
+
+    def rank(spot: Spot, units: int) -> tuple[bool, int, float]:
+        node = spot.node
+        alike = (
+            units, node.gpus, node.gpus_used, node.cpus, node.cpus_alloc, node.mem_mib, node.mem_alloc_mib,
+            node.gpus_used_at, node.gpu_sockets,
+        )  # fmt: skip
+        alone = known.get(alike)
+        if alone is None:
+            alone = known[alike] = score(node, units, need, profile, {})
+        load = outlook.loads.get(node.name)
+        more = clash(node, units * need.gpus, load, profile) if load is not None and profile is not None else 0.0
+        return whole_node_broken(spot, need, units), node.weight, alone.total_with(more)
+
+    return rank

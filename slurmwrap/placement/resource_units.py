@@ -1,0 +1,196 @@
+"""What a job takes from each node, in whichever way it asked: cut into units that must each lie on one node. Pure.
+
+A unit is what Slurm cannot cut: the whole share of a node (--gres, --gpus-per-node, --gpus-per-socket), a task
+(--gpus-per-task), or a GPU (--gpus). Where Slurm computes a number only when it allocates, the least that it can be is
+taken, and `sure` is False.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
+
+# With one of these a task's CPUs are not what --cpus-per-task alone says.
+CPU_OPAQUE = (
+    *("ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "ntasks-per-tres", "mincpus", "overcommit", "hint"),
+    *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core", "core-spec", "thread-spec"),
+    *("gres-flags", "resources"),
+)
+_GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "tres-per-task", "gpus-per-socket")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """The job in units. CPUs and MiB; `node_*` are taken once on each node beside its units."""
+
+    units: int  # in all: every one of them is placed, or none
+    gpus: int  # of one unit, as the two that follow
+    cpus: float = 0.0
+    mem_mib: float = 0.0
+    node_cpus: int = 0
+    node_mem_mib: int = 0
+    per_node: int | None = None  # units on one node at most; None: what fits
+    least_nodes: int = 1
+    most_nodes: int | None = None  # None: Slurm decides
+    whole: bool = False  # nodes without anybody else
+    all_memory: bool = False  # --mem=0
+    tasks: int = 0  # in all, where somebody said it: they too must lie somewhere
+    task_cpus: int = 1
+    task_mem_mib: int = 0
+    gpus_bring_cpus: bool = False  # --cpus-per-gpu: a node's tasks have no other CPUs (24.11; 22.05 gives them more)
+    sure: bool = True  # nothing that counts is unknown
+    blurred: bool = False  # options that we do not follow decide how tasks and CPUs lie
+
+    @property
+    def exact(self) -> bool:
+        """The request fixes the number of nodes."""
+        return self.most_nodes == self.least_nodes
+
+    def fitting(self, gpus: int, cpus: int, mem_mib: int) -> int:
+        """How many units fit into so much of one node."""
+        room = min(gpus // self.gpus, self.units)
+        if self.per_node is not None and room > self.per_node:
+            room = self.per_node
+        if room <= 0 or cpus < self.node_cpus or mem_mib < self.node_mem_mib:
+            return 0
+        if self.cpus:
+            room = min(room, int((cpus - self.node_cpus) / self.cpus))
+        if self.mem_mib:
+            room = min(room, int((mem_mib - self.node_mem_mib) / self.mem_mib))
+        return room
+
+    def on(self, units: int) -> tuple[int, int, int]:
+        """(GPUs, CPUs, MiB) that so many units take of one node."""
+        cpus = self.node_cpus + ceil(units * self.cpus)
+        return units * self.gpus, cpus, self.node_mem_mib + ceil(units * self.mem_mib)
+
+
+def need_of(request: JobRequest) -> Need | None:
+    """What `request` takes; None for a job without GPUs, or one whose numbers contradict each other."""
+    shape = request.shape
+    if shape.gpus <= 0:
+        return None
+    need = _cut(shape)
+    if need.gpus <= 0 or need.units <= 0:
+        return None
+    blurred = mixed_gpus(request) or any(request.setting(option) for option in CPU_OPAQUE)
+    return replace(
+        need,
+        most_nodes=shape.max_nodes,
+        whole=shape.exclusive,
+        all_memory=shape.mem_mib == 0 and shape.mem_unit is MemUnit.PER_NODE,
+        tasks=shape.tasks or 0,
+        task_cpus=(shape.cpus or 1) if shape.cpu_unit is not CpuUnit.PER_GPU else 1,
+        task_mem_mib=(shape.mem_mib or 0) * (shape.cpus or 1) if shape.mem_unit is MemUnit.PER_CPU else 0,
+        gpus_bring_cpus=shape.cpu_unit is CpuUnit.PER_GPU,
+        blurred=blurred,
+        sure=need.sure and shape.mem_mib is not None and not blurred,
+    )
+
+
+def mixed_gpus(request: JobRequest) -> bool:
+    """Whether GPUs are asked for in two ways at once, as `--gpus=8 --gpus-per-node=4`: which one counts CPUs and memory
+    is not clear (22.05.8 takes --mem-per-gpu=16G there and refuses 255000M on nodes that have it)."""
+    return sum(request.setting(option) is not None for option in _GPU_OPTIONS) > 1
+
+
+def _cut(shape: ResourceShape) -> Need:
+    if shape.gpu_unit is GpuUnit.PER_TASK:
+        return _by_task(shape)
+    if shape.gpu_unit is GpuUnit.GPUS and not shape.gpus_per_node:
+        return _by_gpu(shape)
+    return _by_node(shape)
+
+
+def _by_node(shape: ResourceShape) -> Need:
+    """Each node the same share."""
+    least = shape.nodes or _nodes_of_tasks(shape)
+    if shape.gpu_unit is GpuUnit.GPUS and shape.gpus_per_node:
+        least = max(least, ceil(shape.gpus / shape.gpus_per_node))
+    gpus = shape.gpus_per_node or shape.gpus // least
+    tasks, sure = _tasks_on_a_node(shape, least)
+    cpus = _cpus(shape, gpus=gpus, tasks=tasks)
+    return Need(
+        units=least,
+        gpus=gpus,
+        cpus=cpus,
+        mem_mib=_memory(shape, gpus=gpus, cpus=cpus),
+        node_mem_mib=_memory_of_a_node(shape),
+        per_node=1,
+        least_nodes=least,
+        sure=sure and shape.gpu_unit is not GpuUnit.PER_SOCKET,
+    )
+
+
+def _by_task(shape: ResourceShape) -> Need:
+    """Tasks with their GPUs, wherever they fit."""
+    least = shape.nodes or _nodes_of_tasks(shape)
+    units = shape.tasks or least * (shape.tasks_per_node or 1)
+    gpus = shape.gpus // units
+    cpus = _cpus(shape, gpus=gpus, tasks=1)
+    return Need(
+        units=units,
+        gpus=gpus,
+        cpus=cpus,
+        mem_mib=_memory(shape, gpus=gpus, cpus=cpus),
+        node_mem_mib=_memory_of_a_node(shape),
+        per_node=shape.tasks_per_node,
+        least_nodes=least,
+    )
+
+
+def _by_gpu(shape: ResourceShape) -> Need:
+    """GPUs wherever they fit; the CPUs of tasks are spread as the GPUs are, or lie once on each node."""
+    least = shape.nodes or _nodes_of_tasks(shape)
+    one_node = least == 1 == shape.max_nodes
+    per_gpu, on_node, sure = 0.0, 0, True
+    if shape.cpu_unit is CpuUnit.PER_GPU:
+        # every task needs a CPU too, wherever it comes to lie
+        per_gpu, sure = float(shape.cpus or 1), shape.tasks is None and shape.tasks_per_node is None
+    elif shape.tasks and not one_node:
+        per_gpu, sure = shape.tasks * (shape.cpus or 1) / shape.gpus, False
+    else:
+        on_node = (shape.tasks or shape.tasks_per_node or 1) * (shape.cpus or 1)
+    of_cpus = (shape.mem_mib or 0) if shape.mem_unit is MemUnit.PER_CPU else 0
+    return Need(
+        units=shape.gpus,
+        gpus=1,
+        cpus=per_gpu,
+        mem_mib=of_cpus * per_gpu + ((shape.mem_mib or 0) if shape.mem_unit is MemUnit.PER_GPU else 0),
+        node_cpus=on_node,
+        node_mem_mib=of_cpus * on_node + _memory_of_a_node(shape),
+        least_nodes=least,
+        sure=sure,
+    )
+
+
+def _nodes_of_tasks(shape: ResourceShape) -> int:
+    """The least number of nodes where nobody said one."""
+    return max(1, ceil(shape.tasks / shape.tasks_per_node)) if shape.tasks and shape.tasks_per_node else 1
+
+
+def _tasks_on_a_node(shape: ResourceShape, nodes: int) -> tuple[int, bool]:
+    """(tasks on a node, whether that is certain); sbatch's default is one task per node."""
+    if shape.tasks_per_node:
+        return shape.tasks_per_node, shape.tasks is None or shape.tasks == nodes * shape.tasks_per_node
+    if shape.tasks is None or shape.tasks == 1:
+        return 1, True
+    if shape.nodes is None or shape.max_nodes != shape.nodes:
+        return 1, False
+    return ceil(shape.tasks / nodes), shape.tasks % nodes == 0
+
+
+def _cpus(shape: ResourceShape, *, gpus: int, tasks: int) -> int:
+    """CPUs of a unit. Said nothing: Slurm gives one per task, and never less."""
+    return max(tasks, (shape.cpus or 1) * gpus) if shape.cpu_unit is CpuUnit.PER_GPU else (shape.cpus or 1) * tasks
+
+
+def _memory(shape: ResourceShape, *, gpus: int, cpus: int) -> int:
+    factor = {MemUnit.PER_GPU: gpus, MemUnit.PER_CPU: cpus}.get(shape.mem_unit, 0)
+    return (shape.mem_mib or 0) * factor
+
+
+def _memory_of_a_node(shape: ResourceShape) -> int:
+    return (shape.mem_mib or 0) if shape.mem_unit is MemUnit.PER_NODE else 0

@@ -1,0 +1,115 @@
+"""CPUs and memory of one job at submission, in its own unit: --cpus-per-task, --mem and their like. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil, inf
+
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.model.limits import NO_LIMITS, Limits
+from slurmwrap.placement.quota import keep
+from slurmwrap.placement.resource_units import CPU_OPAQUE, mixed_gpus
+from slurmwrap.placement.tuning_bounds import Bounds, asked_mem_mib_per_gpu, bounds, least_node, tasks_per_node
+from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, ResourceShape, Wish
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.config import Config
+    from slurmwrap.model.node import Node
+    from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.placement.candidates import Field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """The wishes and what one GPU gets by them."""
+
+    wishes: tuple[Wish, ...] = ()
+    given: Bounds = field(default_factory=Bounds)
+
+
+def tune(
+    request: JobRequest, profile: ResourceProfile | None, nodes: Field, config: Config, limits: Limits = NO_LIMITS
+) -> Tuned:
+    """Within what each node that could run the job has, and within `limits`: a tuned request must not shut one out, nor
+    wait for its raise."""
+    alone = any(partition.exclusive for partition in nodes.partitions)
+    if not config.tuning.enabled or not request.own.tune or not nodes.able or alone or mixed_gpus(request):
+        return Tuned()
+    node = least_node(nodes.able, nodes.partitions)
+    if any(request.setting(option) for option in CPU_OPAQUE):
+        given = bounds(request.shape, profile, node, config)
+        by_cpu = request.shape.mem_unit is MemUnit.PER_CPU  # then nobody knows how much memory a node would give
+        given = replace(given, cpus_per_gpu=None, mem_mib_per_gpu=None if by_cpu else given.mem_mib_per_gpu)
+    else:
+        given = _given(request.shape, profile, node, config)
+    kept = keep(given, request.shape, limits)
+    share = node.cpus / node.gpus
+    cap = share if kept.cpu_cap is None else min(share, kept.cpu_cap)
+    wishes = (*_wishes(request.shape, kept.given, cap, node.mem_mib), *_left_as_asked(request.shape, kept.reasons))
+    return Tuned(wishes=wishes, given=kept.given)
+
+
+def _left_as_asked(shape: ResourceShape, reasons: Sequence[tuple[str, str]]) -> Iterator[Wish]:
+    for what, why in reasons:
+        unit: CpuUnit | MemUnit = shape.cpu_unit if what == "cpus" else shape.mem_unit
+        default = CpuUnit.PER_TASK if what == "cpus" else MemUnit.PER_NODE
+        yield Wish(option=(default if unit.value == "none" else unit).value, value=None, reason=why)
+
+
+def _given(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
+    """By its speed where that is known, else what tuning_bounds.py says alone."""
+    given = bounds(shape, profile, node, config)
+    if config.tuning.policy == "proportional":  # a job that is killed for memory helps nobody
+        more = (given.mem_mib_per_gpu or 0) > (asked_mem_mib_per_gpu(shape) or inf)
+        return replace(given, cpus_per_gpu=None, mem_mib_per_gpu=given.mem_mib_per_gpu if more else None)
+    if profile is None or not (profile.surface or profile.cpu_curve):
+        return given
+    from slurmwrap.placement.single_job_tuning import lone
+
+    return lone(shape, profile, node, config.tuning, given)
+
+
+def _wishes(shape: ResourceShape, given: Bounds, most_cpus: float, most_mem: int) -> list[Wish]:
+    """In the user's own unit: Slurm's units for one resource exclude each other."""
+    wishes = []
+    if given.cpus_per_gpu is not None and (cpus := _in_cpu_unit(shape, given.cpus_per_gpu, most_cpus)):
+        wishes.append(Wish(option=cpus[0], value=cpus[1], reason=given.cpu_reason))
+    if given.mem_mib_per_gpu is not None and (memory := _in_mem_unit(shape, given.mem_mib_per_gpu, most_mem)):
+        wishes.append(Wish(option=memory[0], value=memory[1], reason=given.mem_reason))
+    return wishes
+
+
+def _in_cpu_unit(shape: ResourceShape, per_gpu: float, share: float) -> tuple[str, str] | None:
+    """Rounded up to whole CPUs, unless a raise would pass the node's share by that."""
+    tasks, gpus = tasks_per_node(shape), shape.gpus_per_node
+    if shape.cpu_unit is CpuUnit.PER_GPU:
+        tasks = gpus = 1
+    if not tasks or not gpus:
+        return None
+    asked, exact = shape.cpus or 1, per_gpu * gpus / tasks
+    value = ceil(exact)
+    if value > asked and value * tasks > share * gpus:
+        value = int(exact)
+    option = "cpus-per-gpu" if shape.cpu_unit is CpuUnit.PER_GPU else "cpus-per-task"
+    # rounding may eat the change, never turn it round
+    return (option, str(value)) if value >= 1 and (value - asked) * (exact - asked) > 0 else None
+
+
+def _in_mem_unit(shape: ResourceShape, per_gpu: int, node_mib: int) -> tuple[str, str] | None:
+    gpus = shape.gpus_per_node or 1
+    if shape.mem_unit is MemUnit.PER_GPU:
+        return "mem-per-gpu", f"{per_gpu}M"
+    if shape.mem_unit is MemUnit.PER_CPU:
+        tasks = tasks_per_node(shape)
+        if tasks is None:
+            return None
+        by_gpu = shape.cpu_unit is CpuUnit.PER_GPU  # still at least one CPU for each task
+        cpus = max(tasks, (shape.cpus or 1) * gpus) if by_gpu else (shape.cpus or 1) * tasks
+        exact, asked = per_gpu * gpus / cpus, shape.mem_mib or 0
+        if exact <= asked:
+            return "mem-per-cpu", f"{ceil(exact)}M"
+        # not rounded up past a node's memory; and of a core with two threads Slurm gives both, each with its memory
+        value = min(int(exact), node_mib // (cpus + cpus % 2))
+        return ("mem-per-cpu", f"{value}M") if value > asked else None
+    return "mem", f"{per_gpu * gpus}M"

@@ -1,0 +1,132 @@
+"""Whether an intended action is still to be done, looking at what Slurm says now. Pure.
+
+A reconciler can be killed between asking Slurm and ticking off. What was intended is therefore compared with Slurm's
+present state before it is done: nothing is done twice, and nothing is done to a job or node that moved on.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.action import DRAIN_PREFIX, Verb
+from slurmwrap.model.hostlist import expand
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import Node
+from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.policy.launch_failure import HELD_LAUNCH
+from slurmwrap.policy.strikes import Fleet, drained_by_us
+
+_ROUNDED_S = 2  # Slurm's times are whole seconds
+# squeue(1), JOB REASON CODES
+HELD = frozenset({"job_requeued_in_held_state", "JobHeldAdmin", "JobHeldUser", HELD_LAUNCH})
+
+
+class Due(Enum):
+    """`VOID`: the world moved on and the action is given up."""
+
+    NOW = "now"
+    LATER = "later"
+    DONE = "done"
+    VOID = "void"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Whether, and for VOID why not."""
+
+    due: Due
+    why: str = ""
+
+
+_NOW, _LATER, _DONE = Standing(due=Due.NOW), Standing(due=Due.LATER), Standing(due=Due.DONE)
+
+
+def of_job(action: ActionRecord, record: AttemptRecord, job: JobRecord | None, now: float) -> Standing:
+    """Of an action that runs `record`'s job again; `job` is Slurm's word at this moment."""
+    if job is None:
+        return _void("Slurm has forgotten the job")
+    if job.uid != record.uid:
+        return _void("the job id belongs to another user's job now")
+    if job.state == "CANCELLED":
+        return _void("it was cancelled meanwhile")
+    if action.verb == Verb.REQUEUEHOLD.value:
+        return _requeuehold(record, job)
+    # Not "later than": the controller's clock may have been put back meanwhile.
+    if job.submit_time == record.attempt.submit_time or job.restarts != record.restarts + 1:
+        return _void("the job is not in the run that this belongs to")
+    if action.verb == Verb.RELEASE.value:
+        return _NOW if _held(job) else _DONE
+    if action.key == "StartTime":
+        return _start_time(action, job, now)
+    if not job.pending:
+        return _void("the next run has started already")
+    return _DONE if _set_already(action, job) else _NOW
+
+
+def of_drain(action: ActionRecord, fleet: Fleet, share: float) -> Standing:
+    """Of a drain; `fleet` is the job's partition at this moment, `share` the cap on nodes drained by us."""
+    node = next((node for node in fleet.nodes if node.name == action.target), None)
+    if node is None:
+        return _void(f"Slurm knows no node {action.target}")
+    if drained_by_us(node):
+        return _DONE
+    if action.rule == "gate":  # it is out already; only the Reason becomes ours
+        return _NOW if node.prolog_failed else _void(f"node {node.name} is not drained for a Prolog error any more")
+    if "DRAIN" in node.flags or (_down(node) and node.reason and not node.reason.startswith(DRAIN_PREFIX)):
+        return _void(f"node {node.name} was taken out by somebody else already")
+    ours = sum(drained_by_us(other) for other in fleet.nodes)
+    if ours >= fleet.allowance(share):
+        return _void(f"{ours} of {len(fleet.nodes)} nodes are drained by us already: placement.exclude_cap is used up")
+    return _NOW
+
+
+def _requeuehold(record: AttemptRecord, job: JobRecord) -> Standing:
+    if job.submit_time == record.attempt.submit_time:
+        if job.state == "COMPLETING":
+            return _LATER
+        return _NOW if job.ended else _void(f"Slurm says it is {job.state}")
+    ours = job.pending and job.restarts == record.restarts + 1 and _held(job)
+    return _DONE if ours else _void("it was requeued already")
+
+
+def _start_time(action: ActionRecord, job: JobRecord, now: float) -> Standing:
+    """Done as soon as it starts neither later nor sooner than asked for; "now+60" counts from the moment of asking.
+
+    Without it a requeued job starts two minutes after its SubmitTime: sooner than a long delay asks for.
+    """
+    if not job.pending:
+        return _DONE
+    delay, eligible = int(action.value.partition("+")[2] or 0), job.eligible_time or 0
+    asked = job.submit_time + delay - _ROUNDED_S <= eligible <= now + delay
+    return _DONE if asked and not _held(job) else _NOW
+
+
+def _set_already(action: ActionRecord, job: JobRecord) -> bool:
+    """A size is asked for again even where Slurm shows it: 22.05 shows what it refused, too (requeue.undo)."""
+    shown = {
+        "ExcNodeList": lambda: _same_hosts(job.exc_nodes, action.value),
+        "ReqNodeList": lambda: _same_hosts(job.req_nodes, action.value),
+        "StdOut": lambda: job.std_out == action.value,
+        "Comment": lambda: job.comment == action.value,
+    }
+    return action.key in shown and shown[action.key]()
+
+
+def _same_hosts(one: str, other: str) -> bool:
+    try:
+        return set(expand(one)) == set(expand(other))
+    except ValueError:
+        return one == other
+
+
+def _held(job: JobRecord) -> bool:
+    return job.pending and job.reason.replace(" ", "_") in HELD  # squeue prints blanks, scontrol underscores
+
+
+def _down(node: Node) -> bool:
+    return node.state in {"DOWN", "FAIL", "ERROR"}
+
+
+def _void(why: str) -> Standing:
+    return Standing(due=Due.VOID, why=why)

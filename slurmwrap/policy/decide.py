@@ -1,0 +1,219 @@
+"""Turns a Diagnosis into a RetryDecision: what to do about the job, its nodes and its inputs. Pure.
+
+Every job gets a decision; Slurm is asked to change only the jobs of gsub whose user agreed to retries, and only after
+the ledger of the job's earlier failures was asked too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.retry_decision import RetryDecision
+from slurmwrap.policy import backoff, blocked_inputs, consent, requeue, resize
+from slurmwrap.policy.decision_context import Case
+from slurmwrap.policy.incident import Incident, wait_s
+from slurmwrap.policy.launch_failure import comment_of, decide_launch, failed_to_launch
+from slurmwrap.policy.requeue import Again
+from slurmwrap.policy.retry_budget import retries_of
+from slurmwrap.policy.run_from_slurm import REQUEUED
+from slurmwrap.policy.strikes import blamed_node, drains_of, strikes_of
+
+__all__ = ["REQUEUED_ALREADY", "Case", "decide"]
+
+BY_HAND = "requeued by its own script, its user or an administrator, which is no failure"
+REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
+
+
+def decide(case: Case, config: Config) -> RetryDecision:
+    """The decision with its reason, the actions it asks for, strikes and blocked inputs.
+
+    Of an incident no node is blamed, unless that very node's kernel shows a conclusive fault.
+    """
+    about_job = decide_launch(case, config) if failed_to_launch(case) else _about(case)(case, config)
+    blames = case.incident is None or _own_fault(case)
+    strikes = strikes_of(case.diagnosis, case.record) if blames else ()
+    drains = drains_of(case.diagnosis, case.record) if blames else ()
+    return replace(about_job, actions=(*drains, *about_job.actions), strikes=strikes)
+
+
+def _about(case: Case) -> Callable[[Case, Config], RetryDecision]:
+    if case.incident is not None and case.diagnosis.decision == "blacklist_input":
+        return _retry  # the file is where it was; what is under it was away
+    return _ABOUT.get(case.diagnosis.decision, _stop)
+
+
+def _own_fault(case: Case) -> bool:
+    return case.diagnosis.conclusive and bool(blamed_node(case.diagnosis, case.record))
+
+
+def _none(case: Case, config: Config) -> RetryDecision:
+    told = {"CANCELLED": "it was cancelled", REQUEUED: BY_HAND}
+    reason = told.get(case.record.state, "nothing failed")
+    if case.diagnosis.category == COMPLETED_WITH_ERROR:
+        reason = "Slurm calls it COMPLETED, so it is not run again"
+    return RetryDecision(decision="none", reason=reason)
+
+
+def _stop(case: Case, config: Config) -> RetryDecision:
+    return RetryDecision(decision="stop", reason=case.diagnosis.advice or "the same would happen again")
+
+
+def _retry(case: Case, config: Config) -> RetryDecision:
+    category = case.diagnosis.category
+    limit = retries_of(case.diagnosis, False, config.retry)
+    spent = case.ledger.spent(category)
+    delay = backoff.back_off(config.retry.backoff_s, spent, _seed(case))
+    return _again(case, config, spent, limit, Again(rule="retry", delay_s=delay))
+
+
+def _retry_elsewhere(case: Case, config: Config) -> RetryDecision:
+    blamed = blamed_node(case.diagnosis, case.record)
+    limit = retries_of(case.diagnosis, bool(blamed), config.retry)
+    spent = case.ledger.spent(case.diagnosis.category)
+    return _again(case, config, spent, limit, Again(rule="retry_elsewhere", avoid=_avoid(case, config)))
+
+
+def _resize(case: Case, config: Config) -> RetryDecision:
+    return {"cpu_oom": _more_memory, "time_limit": _more_time}.get(case.diagnosis.category, _stop)(case, config)
+
+
+def _more_memory(case: Case, config: Config) -> RetryDecision:
+    if case.job is None or consent.requeued(case) or consent.refusal(case):
+        return _again(case, config, 0, 1, Again(rule="resize"))
+    peak = case.record.measurement.mem_peak_mib if case.record.measurement else None
+    cap = resize.memory_cap(case.job, case.fleet.largest_mem_mib, case.limits)
+    memory = resize.more_memory(case.job, peak, factor=config.retry.resize_memory_factor, cap_mib=cap)
+    if memory is None:
+        why = "it ran out of host memory, and no node of its partition has more for it"
+        return RetryDecision(decision="stop", reason=why)
+    return _larger(case, config, Again(rule="resize", memory=memory))
+
+
+def _more_time(case: Case, config: Config) -> RetryDecision:
+    """Only for a job that was seen to resume: any other one would lose the longer time as well.
+
+    At the partition's limit the same time again is enough, for it goes on from its checkpoint.
+    """
+    if not case.diagnosis.resumed or case.diagnosis.checkpoint_step is None:
+        return _stop(case, config)
+    factor, remaining_s = config.retry.resize_time_factor, case.diagnosis.remaining_s
+    minutes = resize.more_time(case.record.time_limit_s, case.limits, factor=factor, remaining_s=remaining_s)
+    if minutes is None:
+        return _retry(case, config)
+    return _larger(case, config, Again(rule="resize", time_min=minutes))
+
+
+def _larger(case: Case, config: Config, again: Again) -> RetryDecision:
+    category = case.diagnosis.category
+    if category in case.ledger.refused:
+        reason = f"{category}; Slurm refused the larger job last time (association, QOS or partition limits)"
+        return RetryDecision(decision="stop", reason=reason)
+    return _again(case, config, case.ledger.spent(category), config.retry.per_root_cause, again)
+
+
+def _blacklist_input(case: Case, config: Config) -> RetryDecision:
+    path = case.diagnosis.input_path
+    confirmed = case.ledger.confirmations(case.diagnosis.category, path) >= config.retry.confirmations
+    possible = not consent.refusal(case) and config.mode_of("retry_elsewhere") == "act"
+    if path and not case.fault and not confirmed and consent.requeued(case):
+        return RetryDecision(decision="retry_elsewhere", reason=f"{path} is blamed; {REQUEUED_ALREADY}")
+    if path and not case.fault and not confirmed and possible and not consent.exhausted(case, 0, 1, config):
+        because = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
+        return _granted(case, config, Again(rule="retry_elsewhere", because=because, avoid=_avoid(case, config)))
+    blocks = blocked_inputs.blocks_of(case)
+    return RetryDecision(
+        decision="blacklist_input",
+        reason=blocked_inputs.reason_of(case),
+        actions=blocked_inputs.actions_of(blocks),
+        blocked=blocks if config.mode_of("block_input") == "act" else (),
+    )
+
+
+_ABOUT: dict[str, Callable[[Case, Config], RetryDecision]] = {
+    "none": _none,
+    "stop": _stop,
+    "retry": _retry,
+    "retry_elsewhere": _retry_elsewhere,
+    "resize": _resize,
+    "blacklist_input": _blacklist_input,
+}
+
+
+def _again(case: Case, config: Config, spent: int, limit: int, again: Again) -> RetryDecision:
+    """`again` if Slurm, the ledger and the user's consent allow it, else `stop` or `none` with the reason."""
+    category = case.diagnosis.category
+    if case.record.state == "CANCELLED":
+        return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
+    if consent.requeued(case):
+        return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
+    if reason := consent.exhausted(case, spent, limit, config):
+        return RetryDecision(decision="stop", reason=reason)
+    if refusal := consent.refusal(case):
+        return RetryDecision(decision="stop", reason=f"{category}; not run again: {refusal}")
+    return _granted(case, config, replace(again, because=_because(case, spent, limit)))
+
+
+def _because(case: Case, spent: int, limit: int) -> str:
+    if case.incident is not None:
+        return f"{case.diagnosis.category}, part of an incident ({_named(case.incident)}): no retry is counted"
+    return f"{case.diagnosis.category}, retry {spent + 1} of {limit}"
+
+
+def _named(incident: Incident) -> str:
+    return f"{incident.category}, {incident.scope}, {len(incident.jobs)} jobs"
+
+
+def _granted(case: Case, config: Config, again: Again) -> RetryDecision:
+    """With the moment it may start: after back-off, incident and brake."""
+    assert case.job is not None and case.submission is not None
+    delay = again.delay_s
+    if case.incident is not None:
+        delay = max(delay, wait_s(case.incident, case.record.attempt.job_id, case.now))
+    acts = config.mode_of(again.rule) == "act"
+    brake = config.retry.max_per_hour if acts else 0
+    start_at = backoff.slot(case.starts, case.now + delay, brake)
+    braked = start_at > case.now + delay
+    again = replace(again, delay_s=math.ceil(start_at - case.now) if braked else delay, comment=comment_of(case))
+    if not case.submission.output_appends:
+        again = replace(again, std_out=requeue.retry_output(case.record.std_out, case.record.restarts))
+    reason = _told(again) + (f", for {brake} retries an hour are the limit (retry.max_per_hour)" if braked else "")
+    return RetryDecision(
+        decision=again.rule,
+        reason=reason,
+        actions=requeue.actions(again, case.job),
+        start_at=start_at if acts else None,
+    )
+
+
+def _told(again: Again) -> str:
+    details = [again.because]
+    if again.avoid:
+        details.append(f"away from {', '.join(again.avoid)}")
+    if again.memory:
+        details.append(f"with {again.memory[0]}={again.memory[1]}M")
+    if again.time_min is not None:
+        details.append(f"with {again.time_min} minutes, for it resumes from its checkpoint")
+    if again.delay_s:
+        details.append(f"after {again.delay_s} s")
+    return "; ".join(details)
+
+
+def _avoid(case: Case, config: Config) -> tuple[str, ...]:
+    """Nodes the next run should leave, within the share that may be excluded; none for an incident's sake."""
+    if case.incident is not None and not _own_fault(case):
+        return ()
+    blamed = blamed_node(case.diagnosis, case.record)
+    nodes = requeue.suspects(case.diagnosis, case.record, blamed)
+    if not case.fleet.nodes:
+        return nodes
+    allowed = case.fleet.allowance(config.placement.exclude_cap)
+    return nodes if len(case.ledger.nodes | set(nodes)) <= allowed else ()
+
+
+def _seed(case: Case) -> str:
+    attempt = case.record.attempt
+    return f"{attempt.cluster}:{attempt.job_id}:{case.record.restarts}"

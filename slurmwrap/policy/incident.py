@@ -1,0 +1,277 @@
+"""Incident: one infrastructure cause that struck several jobs, users or nodes within minutes. Pure.
+
+Philly's advice: observe related failures and act ahead. While an incident is open its retries wait, no node is blamed
+for it, the report shows one line, and jobs about to start are warned (docs/incidents.md).
+
+A user writes what he likes into his log. One user alone therefore neither opens an incident nor keeps one open: that
+takes a second user who says the same, or the word of kernel, NVML or Slurm; and no incident lasts longer than max_s.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+
+from slurmwrap.config import Incidents
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.run import AttemptRecord, Incident
+from slurmwrap.model.topology import Topology
+from slurmwrap.policy.backoff import spread
+from slurmwrap.policy.run_from_slurm import submitted_id
+
+__all__ = [
+    "FAILURES", "SHARED", "Incident", "Mounts", "category_of", "closed", "concerns", "find", "first_component",
+    "joined", "of_attempt", "wait_s",
+]  # fmt: skip
+
+Mounts = Callable[[str], str]  # a path -> the mount point below "/" that it lies on; "": none is known
+
+# Of domain AE only what a network, a fabric or a driver roll-out does to several jobs at once.
+SHARED = frozenset(
+    (
+        *(c.id for c in CATEGORIES.values() if c.domain == "IF"),
+        *("nccl_error", "mpi_runtime_failure", "cuda_init_failed", "cuda_version_mismatch"),
+    )
+)
+# A file system that is away looks like a missing file: such a failure joins an open storage incident, and opens none.
+_FOLLOW = {"storage_io": frozenset({"incorrect_inputs", "checkpoint_error"})}
+FAILURES = SHARED.union(*_FOLLOW.values())  # that can belong to an incident
+_VOUCHED = ("kernel", "nvml", "slurm")
+_PATH = re.compile(r"(?<![\w/.:])(/[\w.+@-]{1,64}(?:/[\w.+@-]{1,64}){0,3})")
+_HOST = re.compile(r"\b((?:[a-z0-9-]{1,63}\.){1,5}[a-z]{2,24})\b")
+_HOST_CATEGORY = "network_error"
+_LOCAL = frozenset(
+    (
+        *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "opt", "proc"),
+        *("root", "run", "sbin", "snap", "sys", "tmp", "usr", "var"),
+    )
+)
+_TEXT_CAP = 2000
+_CONFIRMED = 2  # users who say the same
+_FILES = ("py", "so", "cc", "cpp", "cu", "h", "c", "rs", "go", "json", "yaml", "txt", "log", "out", "err")
+
+
+def first_component(path: str) -> str:
+    """ "/scratch/ada/x" -> "/scratch": the Mounts of whoever knows no mount points."""
+    return "/" + path.split("/")[1] if path.startswith("/") else ""
+
+
+def find(
+    attempts: Iterable[AttemptRecord],
+    known: Iterable[Incident],
+    *,
+    now: float,
+    topology: Topology,
+    settings: Incidents,
+    mounts: Mounts = first_component,
+) -> tuple[Incident, ...]:
+    """`known` brought up to `now`, and those that `attempts` show anew; oldest first. Known ones keep their id, and
+    their scope unless one that seemed a leaf switch's shows beyond it."""
+    failed = [a for a in attempts if a.diagnosis is not None and a.end_time is not None and a.end_time <= now]
+    grown = [joined(incident, failed) if incident.over_at is None else incident for incident in known]
+    taken = {a.attempt for a in failed if of_attempt(grown, a) is not None}
+    rest = sorted((a for a in failed if a.attempt not in taken and category_of(a) in SHARED), key=_end)
+    for group in _groups(rest, settings):
+        while opening := _opening(group, settings):
+            _add(joined(_opened(opening, topology, settings, mounts), failed), grown, failed)
+            group = [record for record in group[len(opening) :] if of_attempt(grown, record) is None]
+    return tuple(sorted((closed(one, now) for one in grown), key=lambda i: (i.began, i.incident_id)))
+
+
+def concerns(record: AttemptRecord) -> bool:
+    """Whether this failure can belong to an incident at all, so that no other need be looked at."""
+    return category_of(record) in FAILURES
+
+
+def of_attempt(incidents: Iterable[Incident], record: AttemptRecord) -> Incident | None:
+    """The incident that a failed run, with its diagnosis, belongs to; None: to none."""
+    return next((incident for incident in incidents if _belongs(record, incident)), None)
+
+
+def wait_s(incident: Incident, job_id: int, now: float) -> int:
+    """Whole seconds a retry waits: until the incident is over, as far as is known now, and its own share of the spread.
+
+    The share is the same for a job whenever it is asked for, so that a reconciler that was killed decides the same.
+    """
+    over = incident.over_at if incident.over_at is not None else max(now, incident.ends)
+    share = spread(f"{incident.incident_id}:{job_id}") * incident.spread_s
+    return max(0, math.ceil(over + share - now))
+
+
+def _belongs(record: AttemptRecord, incident: Incident) -> bool:
+    category = category_of(record)
+    if record.end_time is None or not incident.began <= record.end_time <= incident.ends:
+        return False
+    followers = _FOLLOW.get(incident.category, frozenset()) if incident.scope.startswith("path ") else frozenset()
+    return (category == incident.category or category in followers) and _touches(record, incident)
+
+
+def _touches(record: AttemptRecord, incident: Incident) -> bool:
+    kind, _, what = incident.scope.partition(" ")
+    if kind == "path":
+        return any(path == what or path.startswith(f"{what}/") for path in _paths(record, believe_user=True))
+    if kind == "switch":
+        return bool(record.nodes) and set(record.nodes) <= set(incident.reach)
+    if kind == "host":
+        return what in _hosts(record)
+    return True
+
+
+def joined(incident: Incident, failed: Iterable[AttemptRecord]) -> Incident:
+    """With every failure that belongs to it. One that is believed lengthens it, so that the next may belong too.
+
+    Believed is what kernel, NVML or Slurm speak of, and what two users wrote since; a missing file lengthens nothing.
+    """
+    members, said = [], set[int]()
+    for record in sorted(failed, key=_end):
+        if not _belongs(record, incident):
+            continue
+        members.append(record)
+        believable = incident.over_at is None and category_of(record) == incident.category
+        if believable and _end(record) > incident.last:
+            said.add(record.uid)
+            if _vouched_texts(record) or len(said) >= _CONFIRMED:
+                incident, said = replace(incident, last=_end(record)), set()
+    return _with_members(incident, members)
+
+
+def _with_members(incident: Incident, members: Sequence[AttemptRecord]) -> Incident:
+    if not members:
+        return incident
+    return replace(
+        incident,
+        jobs=tuple(sorted({*incident.jobs, *(submitted_id(m) for m in members)})),
+        uids=tuple(sorted({*incident.uids, *(m.uid for m in members)})),
+        nodes=tuple(sorted({*incident.nodes, *(node for m in members for node in m.nodes)})),
+    )
+
+
+def closed(incident: Incident, now: float) -> Incident:
+    """Over, if its time has come."""
+    return replace(incident, over_at=incident.ends) if incident.over_at is None and now >= incident.ends else incident
+
+
+def _add(fresh: Incident, grown: list[Incident], failed: Sequence[AttemptRecord]) -> None:
+    """What struck one leaf and then strikes beyond it is not that leaf's: the first one is widened, none is added."""
+    for place, old in enumerate(grown):
+        alike = old.category == fresh.category and old.over_at is None and fresh.began <= old.ends
+        if alike and {old.scope.split()[0], fresh.scope.split()[0]} <= {"switch", "cluster"}:
+            grown[place] = joined(replace(old, scope="cluster", reach=()), failed)
+            return
+    grown.append(fresh)
+
+
+def _groups(records: Sequence[AttemptRecord], settings: Incidents) -> list[list[AttemptRecord]]:
+    """Failures of one category, no two neighbours of which are further apart than the window."""
+    groups: list[list[AttemptRecord]] = []
+    newest: dict[str, list[AttemptRecord]] = {}
+    for record in records:
+        group = newest.get(category_of(record))
+        if group is None or _end(record) - _end(group[-1]) > settings.window_s:
+            group = newest[category_of(record)] = []
+            groups.append(group)
+        group.append(record)
+    return groups
+
+
+def _opening(group: Sequence[AttemptRecord], settings: Incidents) -> Sequence[AttemptRecord]:
+    """The first failures of `group` that are an incident together; () when all of them are none.
+
+    Not one user's tasks failing alike, not one job failing again and again, and not one node failing its jobs: enough
+    of them ran without the node that most of them share.
+    """
+    jobs, uids, vouched = set[tuple[int, int]](), set[int](), set[str]()
+    on: dict[str, set[tuple[int, int]]] = {}
+    worst = 0  # jobs that share one node, at most
+    for count, record in enumerate(group, start=1):
+        job = (submitted_id(record), record.uid)
+        jobs.add(job)
+        uids.add(record.uid)
+        for node in record.nodes:
+            on.setdefault(node, set()).add(job)
+            worst = max(worst, len(on[node]))
+        vouched.update(record.nodes if _vouched_texts(record) else ())
+        seen = len(uids) >= settings.min_users or len(vouched) >= settings.min_nodes
+        if seen and len(jobs) >= settings.min_jobs and len(jobs) - worst >= settings.min_jobs - 1:
+            return group[:count]
+    return ()
+
+
+def _opened(group: Sequence[AttemptRecord], topology: Topology, settings: Incidents, mounts: Mounts) -> Incident:
+    scope, reach = _scope(group, topology, mounts)
+    category, began = category_of(group[0]), _end(group[0])
+    digest = sha256(f"{category}|{scope}|{began:.0f}".encode("utf-8", "surrogateescape")).hexdigest()
+    found = Incident(
+        incident_id=digest[:12],
+        category=category,
+        scope=scope,
+        began=began,
+        last=_end(group[-1]),
+        reach=reach,
+        quiet_s=settings.quiet_s,
+        spread_s=settings.spread_s,
+        max_s=settings.max_s,
+    )
+    return _with_members(found, group)
+
+
+def _scope(group: Sequence[AttemptRecord], topology: Topology, mounts: Mounts) -> tuple[str, tuple[str, ...]]:
+    """The narrowest thing that all of them share. Users' text names a path or a host only if two users wrote it."""
+    several = len({record.uid for record in group}) >= 2
+    paths = set.intersection(*(_prefixes(_paths(record, believe_user=several)) for record in group))
+    if paths:
+        longest = max(paths, key=lambda path: (path.count("/"), path))
+        return f"path {mounts(longest) or first_component(longest)}", ()
+    nodes = {node for record in group for node in record.nodes}
+    for leaf in topology.leaves if len(topology.leaves) > 1 else ():
+        if nodes and nodes <= set(leaf.nodes):
+            return f"switch {leaf.name}", leaf.nodes
+    if several and category_of(group[0]) == _HOST_CATEGORY:
+        hosts = set.intersection(*(_hosts(record) for record in group))
+        if hosts:
+            return f"host {min(hosts)}", ()
+    return "cluster", ()
+
+
+def _prefixes(paths: Iterable[str]) -> set[str]:
+    """Each path and those above it: "/scratch/ada" also is "/scratch"."""
+    parts = [path.split("/") for path in paths]
+    return {"/".join(words[:count]) for words in parts for count in range(2, len(words) + 1)}
+
+
+def _paths(record: AttemptRecord, *, believe_user: bool) -> set[str]:
+    """The first components of the paths that the evidence names, but for those that every node has its own of."""
+    texts = _texts(record) if believe_user else _vouched_texts(record)
+    found = {match for text in texts for match in _PATH.findall(text)}
+    return {path for path in found if path.split("/")[1] not in _LOCAL}
+
+
+def _hosts(record: AttemptRecord) -> set[str]:
+    found = {host for text in _texts(record) for host in _HOST.findall(text.lower())}
+    return {host for host in found if host.rpartition(".")[2] not in _FILES}
+
+
+def _texts(record: AttemptRecord) -> tuple[str, ...]:
+    """The root's lines, and the input that they name."""
+    found = record.diagnosis
+    if found is None:
+        return ()
+    return (*(c.text[:_TEXT_CAP] for c in found.evidence if c.role != "cascade"), found.input_path)
+
+
+def _vouched_texts(record: AttemptRecord) -> tuple[str, ...]:
+    evidence = record.diagnosis.evidence if record.diagnosis is not None else ()
+    vouched = (c for c in evidence if c.source.partition(":")[0].lower() in _VOUCHED and c.role != "cascade")
+    return tuple(c.text[:_TEXT_CAP] for c in vouched)
+
+
+def category_of(record: AttemptRecord) -> str:
+    """Of its diagnosis; "" while there is none."""
+    return record.diagnosis.category if record.diagnosis is not None else ""
+
+
+def _end(record: AttemptRecord) -> float:
+    return float(record.end_time or 0)

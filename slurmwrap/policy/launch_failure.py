@@ -1,0 +1,74 @@
+"""A run that Slurm could not launch and holds since (launch_failed_requeued_held): whether it is let go again. Pure.
+
+Slurm 22.05 drains the node with the Reason "Prolog error", counts the restart and holds the job for ever. Where our own
+Prolog gate refused the node we caused it, and always let the job go; else its user must have agreed to retries.
+"""
+
+from __future__ import annotations
+
+from slurmwrap.config import Config
+from slurmwrap.model.action import GATE_PREFIX, SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.retry_decision import RetryDecision, Ruled
+from slurmwrap.policy import consent, requeue
+from slurmwrap.policy.decision_context import Case
+from slurmwrap.policy.requeue import Again
+
+HELD_LAUNCH = "launch_failed_requeued_held"  # squeue prints it with blanks
+
+
+def held_launch(job: JobRecord) -> bool:
+    """Slurm holds the job since a Prolog failed."""
+    return job.pending and job.restarts > 0 and job.reason.replace(" ", "_") == HELD_LAUNCH
+
+
+def failed_to_launch(case: Case) -> bool:
+    """This run is the one that did not get off the ground, and Slurm holds the next one."""
+    job = case.job
+    return job is not None and held_launch(job) and job.restarts == case.record.restarts + 1
+
+
+def decide_launch(case: Case, config: Config) -> RetryDecision:
+    """What becomes of the held job. The gate's own refusals cost no budget and need no consent."""
+    if case.gate:
+        return _gate(case)
+    where = f" on {', '.join(case.record.nodes)}" if case.record.nodes else ""
+    held = f"it could not be launched{where}, and Slurm holds it"
+    if refusal := consent.refusal_of_owner(case):
+        way = f"'scontrol release {case.record.address}' lets it start again"
+        return RetryDecision(decision="stop", reason=f"{held}; not released: {refusal} ({way})")
+    spent = case.ledger.spent(case.diagnosis.category)
+    if reason := consent.exhausted(case, spent, config.retry.confirmations, config):
+        return RetryDecision(decision="stop", reason=f"{held}; {reason}")
+    return _released(case, "retry_elsewhere", f"{held}; released once, to start elsewhere", case.record.nodes)
+
+
+def comment_of(case: Case) -> str:
+    """What stands in the job's Comment while it waits for its next run."""
+    return f"{case.diagnosis.category} (slurmwrap why {case.record.address or case.record.attempt.job_id})"
+
+
+def _gate(case: Case) -> RetryDecision:
+    nodes = case.gate_nodes or case.record.nodes[:1]  # of several nodes only one need have refused
+    because = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
+    relabel = tuple(
+        Ruled(
+            rule="gate",
+            action=SlurmAction(
+                verb=Verb.DRAIN,
+                target=node,
+                value=f"{GATE_PREFIX}{case.gate}, before job {case.record.attempt.job_id}",
+                because="Slurm drained it for the Prolog's exit code",
+            ),
+        )
+        for node in nodes
+    )
+    found = _released(case, "gate", because, nodes)
+    return RetryDecision(decision="retry_elsewhere", reason=found.reason, actions=(*relabel, *found.actions))
+
+
+def _released(case: Case, rule: str, because: str, avoid: tuple[str, ...]) -> RetryDecision:
+    assert case.job is not None
+    again = Again(rule=rule, because=because, avoid=avoid if len(avoid) == 1 else (), comment=comment_of(case))
+    actions = requeue.actions(again, case.job)[1:]  # it is requeued and held already
+    return RetryDecision(decision="retry_elsewhere", reason=because, actions=actions)

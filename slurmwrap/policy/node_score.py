@@ -1,0 +1,344 @@
+"""The history score of nodes: how many times the fleet's rate of faults a node shows, and what follows. Pure.
+
+Signals as in Kokolis et al. 2024 ("Revisiting Reliability in Large-Scale Machine Learning Research Clusters", lemon
+nodes), without their users' excludes, which did not agree with failures. docs/nodes.md tells the rule in words.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from slurmwrap.config import Nodes
+from slurmwrap.diagnosis.xid import XIDS, XidEvent, action_of, category_of, is_conclusive, parse_xids
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.run import StrikeRecord
+from slurmwrap.policy.node_history import CLEARED, Exposure, GpuFault, NodeFailure, NodeHistory, Repair
+
+OK, SUSPECT, LEMON = "ok", "suspect", "lemon"
+_WORST_FIRST = (LEMON, SUSPECT, OK)
+# What a piece of evidence weighs, by how sure it is. docs/nodes.md gives the reasons.
+WEIGHTS: Mapping[str, float] = {
+    "conclusive": 3.0,  # drains by itself (Xid table, NVML): three times what a doubt weighs
+    "suspect": 1.0,  # hardware, or Slurm names this node, but a restart may cure it
+    "application": 0.5,  # the program's fault, unless several users meet it on one GPU
+    "removal": 0.5,  # taken out of service: people may have planned it
+    "noted": 0.25,  # the driver repaired it by itself (row remapped, contained error)
+}
+_SURE = ("conclusive", "suspect")
+_APPLICATION_USERS, _APPLICATION_S = 3, 86400.0  # facts of the Xid table: as many users on one GPU within a day
+_START_HOURS = 0.25  # each run counts as so many hours more: faults show at starts too
+_FLEET_FAULTY = 10  # nodes with evidence from which the fleet's own spread is estimated
+_MOST_ALIKE = 4.0  # times the configured prior, where all nodes are alike
+_MAX_SHARES = 64  # a failure of a larger job, with no node named, says nothing about any of its nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One addend of a node's sum. `weight` 0: it does not count, and `why_not` says why."""
+
+    kind: str  # xid | strike | node_failure | multi_node_failure | removal
+    grade: str  # a key of WEIGHTS, or "share": one of n nodes that may be at fault
+    weight: float
+    at: float
+    job_id: int = 0
+    uid: int = -1
+    text: str = ""
+    gpu: str = ""  # PCI address, for an Xid
+    why_not: str = ""
+    note: str = ""  # what changed its weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeScore:
+    """The sum of one node. `ratio` = (prior + weight) / (prior + expected), times the fleet's rate."""
+
+    node: str
+    status: str  # OK, SUSPECT or LEMON
+    ratio: float
+    weight: float
+    expected: float  # weight that a node of the fleet would have, had it run as much
+    prior: float
+    jobs: int  # distinct, that count
+    users: int
+    conclusive: int  # distinct jobs with a conclusive fault
+    runs: int
+    hours: float
+    since: float  # of the first term that counts; 0 for none
+    terms: tuple[Term, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    why: str = ""  # why it is no worse than it is, or what made it so
+
+
+def scores(history: NodeHistory, config: Nodes, *, now: float) -> tuple[NodeScore, ...]:
+    """Every node with evidence in the window, worst first. Linear in the evidence and in the nodes."""
+    since = now - config.window_days * 86400
+    repairs = _by_node(history.repairs)
+    terms = {node: _weighed(found, repairs.get(node, ()), config) for node, found in _terms(history, since).items()}
+    ran = {one.node: one for one in history.exposure}
+    weights = {node: sum(term.weight for term in found) for node, found in terms.items()}
+    found: list[NodeScore] = []
+    for _ in range(2):  # the second time without the lemons: in a small fleet one of them would hide the others
+        expected = _expected(weights, ran, frozenset(score.node for score in found if score.status == LEMON))
+        prior = _prior(weights, expected, config.prior)
+        found = [
+            _score(node, own, expected[node], prior, ran.get(node), repairs.get(node, ()), config)
+            for node, own in terms.items()
+        ]
+    return tuple(sorted(found, key=lambda score: (_WORST_FIRST.index(score.status), -score.ratio, score.node)))
+
+
+def share_of(nodes: int) -> float:
+    """What the failure of a job of so many nodes says of each of them, where nobody names one."""
+    return WEIGHTS["suspect"] / nodes if 0 < nodes <= _MAX_SHARES else 0.0
+
+
+# ------------------------------------------------------------------------------------------- the addends
+
+
+def _terms(history: NodeHistory, since: float) -> dict[str, list[Term]]:
+    found: dict[str, list[Term]] = defaultdict(list)
+    for strike in history.strikes:
+        found[strike.node].append(_of_strike(strike))
+    for node, term in _of_gpu_faults(history.gpu_faults):
+        found[node].append(term)
+    for failure in history.failures:
+        for node, term in _of_failure(failure):
+            found[node].append(term)
+    for removal in history.removals:
+        who = "drained by slurmwrap" if removal.ours else f"out of service: {removal.reason or 'no reason given'}"
+        term = Term(kind="removal", grade="removal", weight=WEIGHTS["removal"], at=removal.began, text=who)
+        found[removal.node].append(term)
+    recent = {node: [term for term in terms if term.at >= since] for node, terms in found.items()}
+    return {node: terms for node, terms in recent.items() if terms}
+
+
+def _of_strike(strike: StrikeRecord) -> Term:
+    grade = "conclusive" if strike.conclusive else "suspect"
+    text = f"{strike.cause}: {strike.text}" if strike.text else strike.cause
+    term = Term(
+        kind="strike",
+        grade=grade,
+        weight=WEIGHTS[grade],
+        at=strike.at,
+        job_id=strike.job_id,
+        uid=strike.uid,
+        text=text,
+    )
+    if strike.cleared_at is not None:
+        return _void(term, f"cleared by {strike.cleared_by}")
+    return _void(term, f"part of incident {strike.incident}") if strike.incident else term
+
+
+def _of_gpu_faults(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Term]]:
+    """One term per code, GPU and job. The program's faults count only where several users met them on one GPU."""
+    events = [(fault, event) for fault in faults for event in parse_xids([fault.text])]
+    first = {(f.node, e.bus_id, e.code, f.job_id): (f, e) for f, e in reversed(events)}
+    meeting: dict[tuple[str, str], list[GpuFault]] = defaultdict(list)
+    for fault, event in first.values():
+        if _grade(event) == "application":
+            meeting[fault.node, event.bus_id].append(fault)
+    shared = {gpu: _met_by_several(found) for gpu, found in meeting.items()}
+    for fault, event in first.values():
+        grade = _grade(event)
+        if not grade:
+            continue
+        term = Term(
+            kind="xid",
+            grade=grade,
+            weight=WEIGHTS[grade],
+            at=fault.at,
+            job_id=fault.job_id,
+            uid=fault.uid,
+            text=event.text,
+            gpu=event.bus_id,
+        )
+        if grade == "application" and fault not in shared[fault.node, event.bus_id]:
+            term = _void(term, f"the program's, unless {_APPLICATION_USERS} users meet it on this GPU within a day")
+        elif fault.incident and grade != "conclusive":
+            term = _void(term, f"part of incident {fault.incident}")
+        yield fault.node, term
+
+
+def _grade(event: XidEvent) -> str:
+    """A key of WEIGHTS by the Xid table; "" where another line decides, or the code is unknown."""
+    if is_conclusive(event):
+        return "conclusive"
+    action = action_of(event)
+    if action in ("RESET", "REBOOT", "DRAIN"):
+        return "suspect"
+    if action == "APP":
+        return "application"
+    return "noted" if action == "LOG" and category_of(event) and (event.code < 0 or event.code in XIDS) else ""
+
+
+def _met_by_several(faults: Sequence[GpuFault]) -> set[GpuFault]:
+    """Those within a day of which as many jobs of different users were struck on the same GPU."""
+    found: set[GpuFault] = set()
+    ordered = sorted(faults, key=lambda fault: fault.at)
+    start = 0
+    for end, fault in enumerate(ordered):
+        while ordered[start].at < fault.at - _APPLICATION_S:
+            start += 1
+        together = ordered[start : end + 1]
+        if len({one.uid for one in together}) >= _APPLICATION_USERS:
+            found.update(together)
+    return found
+
+
+def _of_failure(failure: NodeFailure) -> Iterable[tuple[str, Term]]:
+    """Whole on the node that is named, or the only one; else a share on each."""
+    many = len(failure.nodes) > 1
+    kind = "multi_node_failure" if many else "node_failure"
+    blamed = (failure.named,) if failure.named in failure.nodes else failure.nodes
+    whole = len(blamed) == 1
+    weight = WEIGHTS["suspect"] if whole else share_of(len(blamed))
+    if not weight:
+        return
+    term = Term(
+        kind=kind,
+        grade="suspect" if whole else "share",
+        weight=weight,
+        at=failure.at,
+        job_id=failure.job_id,
+        uid=failure.uid,
+        text=failure.text,
+        note="" if whole else f"one of {len(blamed)} nodes",
+    )
+    if failure.incident:
+        term = _void(term, f"part of incident {failure.incident}")
+    for node in blamed:
+        yield node, term
+
+
+def _weighed(terms: Iterable[Term], repairs: Sequence[Repair], config: Nodes) -> tuple[Term, ...]:
+    """Oldest first: what was cleared is void, what is older than a repair weighs less, what is newer weighs more; of
+    the terms of one job, before and after a repair, the heaviest counts."""
+    cleared = max((r.at for r in repairs if r.kind == CLEARED), default=0.0)
+    repaired = max((r.at for r in repairs if r.kind != CLEARED), default=0.0)
+    by = {r.at: r for r in repairs}
+    found, heaviest = [], dict[tuple[int, bool], Term]()
+    for term in sorted(terms, key=lambda t: (-t.weight, t.at)):
+        key = (term.job_id, term.at > repaired)
+        if term.weight and term.at <= cleared:
+            term = _void(term, f"cleared by {by[cleared].who}")
+        elif term.weight and term.job_id and key in heaviest:
+            term = _void(term, f"job {term.job_id} counts once, with its {heaviest[key].kind}")
+        elif term.weight:
+            heaviest[key] = term
+            term = _aged(term, repaired, config) if repaired else term
+        found.append(term)
+    return tuple(sorted(found, key=lambda t: (t.at, -t.weight)))
+
+
+def _aged(term: Term, repaired: float, config: Nodes) -> Term:
+    if term.at <= repaired:
+        return replace(term, weight=term.weight * config.repair_discount, note="before the repair")
+    if term.kind == "removal":
+        return term
+    return replace(term, weight=term.weight * config.relapse_factor, note="again after the repair")
+
+
+def _void(term: Term, why: str) -> Term:
+    return replace(term, weight=0.0, why_not=why)
+
+
+# ------------------------------------------------------------------------------------------- the sum
+
+
+def _expected(
+    weights: Mapping[str, float], ran: Mapping[str, Exposure], lemons: frozenset[str] = frozenset()
+) -> dict[str, float]:
+    """What each node would weigh at the rate of all others but lemons: none raises what it is measured by."""
+    total = sum(weight for node, weight in weights.items() if node not in lemons)
+    hours = sum(_exposed(one) for node, one in ran.items() if node not in lemons)
+    expected = {}
+    for node in {**weights, **ran}:
+        own = _exposed(ran[node]) if node in ran else 0.0
+        counted = node not in lemons
+        others, weight = hours - counted * own, total - counted * weights.get(node, 0.0)
+        expected[node] = max(0.0, weight) / others * own if others > 0 else 0.0
+    return expected
+
+
+def _exposed(ran: Exposure) -> float:
+    return ran.hours + ran.runs * _START_HOURS
+
+
+def _prior(weights: Mapping[str, float], expected: Mapping[str, float], usual: float) -> float:
+    """The shape of the Gamma prior by moments: Var = E + E²/shape; from the configured one to four times it.
+
+    Nodes that are alike give a high shape and are shrunk more; with few faulty nodes it is the configured one.
+    """
+    squares = sum(one * one for one in expected.values())
+    if sum(weight > 0 for weight in weights.values()) < _FLEET_FAULTY or squares <= 0:
+        return usual
+    spread = sum((weights.get(node, 0.0) - one) ** 2 - one for node, one in expected.items()) / squares
+    return min(max(1 / spread, usual), usual * _MOST_ALIKE) if spread > 0 else usual * _MOST_ALIKE
+
+
+def _score(
+    node: str,
+    terms: tuple[Term, ...],
+    expected: float,
+    prior: float,
+    ran: Exposure | None,
+    repairs: Sequence[Repair],
+    config: Nodes,
+) -> NodeScore:
+    counted = [term for term in terms if term.weight > 0]
+    struck = [term for term in counted if term.job_id]
+    weight = sum(term.weight for term in counted)
+    score = NodeScore(
+        node=node,
+        status=OK,
+        ratio=(prior + weight) / (prior + expected),
+        weight=weight,
+        expected=expected,
+        prior=prior,
+        jobs=len({term.job_id for term in struck}),
+        users=len({term.uid for term in struck if term.uid >= 0}),
+        conclusive=len({(t.job_id, t.at if not t.job_id else 0.0) for t in counted if t.grade == "conclusive"}),
+        runs=ran.runs if ran else 0,
+        hours=ran.hours if ran else 0.0,
+        since=min((term.at for term in counted), default=0.0),
+        terms=terms,
+        repairs=tuple(repairs),
+    )
+    status, why = _status(score, counted, config)
+    return replace(score, status=status, why=why)
+
+
+def _lacks(score: NodeScore, config: Nodes) -> str:
+    """What of the evidence a lemon needs is not there."""
+    jobs = f"{score.jobs} of {config.lemon_jobs} jobs" if score.jobs < config.lemon_jobs else ""
+    users = f"{score.users} of {config.lemon_users} users" if score.users < config.lemon_users else ""
+    return f"{' and '.join(part for part in (jobs, users) if part)} that it must have struck"
+
+
+def _status(score: NodeScore, counted: Sequence[Term], config: Nodes) -> tuple[str, str]:
+    """The ratio alone convicts nobody: enough distinct jobs must stand behind it, and since the last repair one."""
+    if not counted:
+        return OK, "nothing counts against it"
+    repaired = max((r.at for r in score.repairs), default=0.0)
+    if not any(term.at > repaired and term.kind != "removal" for term in counted):
+        return OK, "no fault since it was repaired" if repaired else "no job was struck"
+    if score.ratio < config.suspect_ratio:
+        return OK, f"{score.ratio:.1f} times the fleet's rate is less than {config.suspect_ratio:g}"
+    sure = len({term.job_id for term in counted if term.grade in _SURE and term.job_id})
+    if not score.conclusive and sure < config.suspect_jobs and min(score.jobs, score.users) < config.suspect_jobs:
+        return OK, f"fewer than {config.suspect_jobs} jobs were struck, and none by a conclusive fault"
+    if score.ratio < config.lemon_ratio:
+        return SUSPECT, f"no lemon yet: {score.ratio:.1f} times the fleet's rate, {config.lemon_ratio:g} is needed"
+    if score.conclusive >= 2:
+        return LEMON, f"{score.conclusive} jobs met a conclusive fault"
+    if score.jobs < config.lemon_jobs or score.users < config.lemon_users:
+        return SUSPECT, f"no lemon yet: {_lacks(score, config)}"
+    return LEMON, f"{score.jobs} jobs of {score.users} users were struck"
+
+
+def _by_node(repairs: Iterable[Repair]) -> dict[str, tuple[Repair, ...]]:
+    found: dict[str, list[Repair]] = defaultdict(list)
+    for repair in sorted(repairs, key=lambda one: one.at):
+        found[repair.node].append(repair)
+    return {node: tuple(own) for node, own in found.items()}

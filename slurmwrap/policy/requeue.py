@@ -1,0 +1,128 @@
+"""How a job is run again: the actions on Slurm, in the order that was measured to work. Pure.
+
+requeuehold, then one update per key (a bad key aborts the rest of a call), release, StartTime: a requeued job waits two
+minutes otherwise, and on a released one an update would race with the scheduler (Slurm 22.05; scontrol(1)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.evidence import Diagnosis
+from slurmwrap.model.hostlist import expand, fold
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.run import AttemptRecord
+
+# slurmd refuses a credential made in the second in which the last run was killed ("Job 81 already killed, do not launch
+# batch job"; seen with 22.05): that run fails with exit code 1 before its first line. Clocks of nodes differ a little.
+SETTLE_S = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """What shall be different in the next run. "" and None: as it was."""
+
+    rule: str
+    because: str = ""
+    avoid: tuple[str, ...] = ()
+    memory: tuple[str, int] | None = None  # (scontrol's key, MiB)
+    time_min: int | None = None
+    std_out: str = ""
+    delay_s: int = 0
+    comment: str = ""
+
+
+def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
+    """All of it for one job or array task; never for a bare array id, which would mean every task."""
+    updates = (
+        *_placement(again.avoid, job),
+        *_memory(again.memory),
+        *_time(again.time_min),
+        *_output(again.std_out),
+        *_comment(again.comment, job),
+    )
+    start = f"now+{max(again.delay_s, SETTLE_S)}"
+    steps = (
+        (Verb.REQUEUEHOLD, "", "", again.because),
+        *((Verb.UPDATE_JOB, key, value, because) for key, value, because in updates),
+        (Verb.RELEASE, "", "", "it was held while it was changed"),
+        (Verb.UPDATE_JOB, "StartTime", start, "Slurm delays a requeued job by two minutes"),
+    )
+    return tuple(
+        Ruled(rule=again.rule, action=SlurmAction(verb=verb, target=job.address, key=key, value=value, because=because))
+        for verb, key, value, because in steps
+    )
+
+
+COMMENT_PREFIX = "slurmwrap: "
+SIZES = ("MinMemoryNode", "MinMemoryCPU", "TimeLimit")  # keys of a resize
+
+
+def undo(key: str, record: AttemptRecord) -> str:
+    """The value that `record` ran with, for a key of SIZES that Slurm refused; "" where it is not known.
+
+    22.05 keeps what it refused: beyond MaxMemPerNode the job showed the larger memory afterwards (measured).
+    """
+    minutes = -(-record.time_limit_s // 60) if record.time_limit_s else None
+    values = {"MinMemoryNode": record.mem_mib_per_node, "MinMemoryCPU": record.mem_mib_per_cpu, "TimeLimit": minutes}
+    return str(values.get(key) or "")
+
+
+def suspects(diagnosis: Diagnosis, record: AttemptRecord, blamed: str) -> tuple[str, ...]:
+    """The nodes the next run should avoid: the blamed one, else the only one it had."""
+    if diagnosis.decision not in ("retry_elsewhere", "blacklist_input"):
+        return ()
+    return (blamed,) if blamed else record.nodes if len(record.nodes) == 1 else ()
+
+
+def retry_output(path: str, restarts: int) -> str:
+    """The file name of the next run's own output: `slurm-81.out` -> `slurm-81.retry1.out`; "" where none is needed."""
+    name = PurePosixPath(path)
+    if not path or name.parts[:2] == ("/", "dev"):
+        return ""
+    stem = name.stem
+    head, dot, tail = stem.rpartition(".retry")
+    if dot and tail.isdecimal():
+        stem = head
+    return str(name.with_name(f"{stem}.retry{restarts + 1}{name.suffix}"))
+
+
+def _placement(avoid: tuple[str, ...], job: JobRecord) -> Iterable[tuple[str, str, str]]:
+    excluded, pinned = _names(job.exc_nodes), _names(job.req_nodes)
+    added = tuple(node for node in avoid if node not in excluded)
+    if added:
+        yield "ExcNodeList", fold((*excluded, *added)), f"away from {', '.join(added)}"
+    if set(avoid) & set(pinned):
+        yield "ReqNodeList", "", f"it was pinned to {job.req_nodes}, which must be left"
+
+
+def _memory(memory: tuple[str, int] | None) -> Iterable[tuple[str, str, str]]:
+    if memory:
+        yield memory[0], str(memory[1]), "it ran out of host memory"
+
+
+def _time(minutes: int | None) -> Iterable[tuple[str, str, str]]:
+    if minutes is not None:
+        yield "TimeLimit", str(minutes), "it ran into its time limit, and it resumes from its checkpoint"
+
+
+def _output(std_out: str) -> Iterable[tuple[str, str, str]]:
+    if std_out:
+        yield "StdOut", std_out, "a requeued job truncates its output file"
+
+
+def _comment(text: str, job: JobRecord) -> Iterable[tuple[str, str, str]]:
+    """What a user wrote himself is his. Everybody sees a Comment: no paths, no words of a log."""
+    if text and (not job.comment or job.comment.startswith(COMMENT_PREFIX)):
+        yield "Comment", COMMENT_PREFIX + text, "squeue shows why it waits"
+
+
+def _names(hostlist: str) -> tuple[str, ...]:
+    try:
+        return expand(hostlist)
+    except ValueError:
+        return tuple(hostlist.split(","))

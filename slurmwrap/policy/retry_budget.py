@@ -1,0 +1,206 @@
+"""The retry ledger: which root causes this job has failed of before, and what that cost. Pure.
+
+Budgets go by (root cause, entity, node): what one cause spent, another has left. Only progress strictly beyond the best
+earlier step or checkpoint forgives. Both are the log's word or the step counter's (gsub --count-steps), the user's
+either way, so the count of all failures and the GPU-hours lost are kept beside them and never forgiven.
+
+What a log calls a step and what the counter counts need not be one unit, so the two are never compared with each other.
+The counter starts at zero in each run: a run that resumed counts on from the best checkpoint that was known before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slurmwrap.config import Retry
+from slurmwrap.diagnosis.taxonomy import NO_SIGNATURE
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.evidence import Diagnosis
+from slurmwrap.model.run import AttemptRecord, LedgerReset
+from slurmwrap.policy.run_from_slurm import REQUEUED
+
+# States of a run that Slurm ended by preemption. A log that says so of a run that Slurm calls FAILED proves nothing.
+_PREEMPTED = frozenset({"PREEMPTED", REQUEUED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One earlier failure. `entity` is the blamed input, "" for none; `node` the blamed or left node, "" for none."""
+
+    category: str
+    entity: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The earlier failures of one job that count, oldest first, and its totals."""
+
+    entries: tuple[Entry, ...] = ()
+    failures: int = 0  # earlier ones in all, whatever progress says; preemptions are none
+    lost_gpu_hours: float = 0.0  # of all its failed runs, the present one too, less what a resumed run kept
+    refused: frozenset[str] = frozenset()  # root causes for which Slurm refused a larger job
+
+    def spent(self, category: str) -> int:
+        """Failures of this root cause."""
+        return sum(entry.category == category for entry in self.entries)
+
+    def confirmations(self, category: str, entity: str) -> int:
+        """Failures of this root cause that blamed the same thing."""
+        return sum(entry.category == category and entry.entity == entity for entry in self.entries)
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Nodes blamed before."""
+        return frozenset(entry.node for entry in self.entries if entry.node)
+
+
+def ledger_of(attempts: Iterable[AttemptRecord], current: AttemptRecord, resets: Iterable[LedgerReset] = ()) -> Ledger:
+    """The ledger before `current`, which carries its own diagnosis already, or None.
+
+    A failure that belonged to an incident costs its root cause nothing: it was not the job's. What ended before one of
+    `resets` (`slurmwrap jobs clear`) costs nothing at all: a person decided.
+    """
+    earlier = runs_before(attempts, current)
+    since = max((reset.at for reset in resets if reset.cluster == current.attempt.cluster), default=None)
+    failures = [record for record in earlier if failed(record) and not forgiven(record, since)]
+    progressed = progressed_at((*earlier, current))
+    own = [r for r in failures if not r.incident and (progressed is None or r.attempt.submit_time >= progressed)]
+    return Ledger(
+        entries=tuple(_entry(record) for record in own),
+        failures=len(failures),
+        lost_gpu_hours=_lost((*earlier, current), since),
+        refused=frozenset(r.diagnosis.category for r in failures if r.resize_refused and r.diagnosis),
+    )
+
+
+def forgiven(record: AttemptRecord, since: float | None) -> bool:
+    """Whether the run ended before a person reset the job's ledger at `since`; None: nobody did."""
+    return since is not None and (record.end_time or record.attempt.submit_time) <= since
+
+
+def retries_of(diagnosis: Diagnosis, blamed: bool, settings: Retry) -> int:
+    """How many retries one root cause of a job gets. `blamed`: kernel, NVML or Slurm name the node.
+
+    Where only the log speaks of a node or an input, one confirmation tells whether that or the job is at fault.
+    """
+    if diagnosis.decision == "retry_elsewhere":
+        return settings.per_root_cause if blamed else settings.confirmations
+    if diagnosis.decision == "blacklist_input":
+        return settings.confirmations
+    if diagnosis.category == NO_SIGNATURE:
+        return min(1, settings.per_root_cause) if diagnosis.decision == "retry" else 0
+    return settings.per_root_cause if diagnosis.decision in ("retry", "resize") else 0
+
+
+def runs_before(attempts: Iterable[AttemptRecord], current: AttemptRecord) -> tuple[AttemptRecord, ...]:
+    """The earlier runs of the very same job, oldest first.
+
+    They share a raw id and count up in Restarts. Ids come back: backwards in time Restarts falls within one job, and
+    where it does not, an older job's runs begin.
+    """
+    same = [r for r in attempts if _same_id(r, current) and r.attempt.submit_time < current.attempt.submit_time]
+    found: list[AttemptRecord] = []
+    bound = current.restarts
+    for record in sorted(same, key=lambda r: r.attempt.submit_time, reverse=True):
+        if record.restarts >= bound:
+            break
+        bound = record.restarts
+        found.append(record)
+    return tuple(reversed(found))
+
+
+def failed(record: AttemptRecord) -> bool:
+    """Judged, and a failure of the run itself: neither success, nor cancelled, nor preempted."""
+    found = record.diagnosis
+    if found is None or found.decision == "none" or found.category == "cancelled":
+        return False
+    return not (found.category == "job_preempted" and record.state in _PREEMPTED)
+
+
+def _same_id(record: AttemptRecord, current: AttemptRecord) -> bool:
+    return (record.attempt.cluster, record.attempt.job_id, record.uid) == (
+        current.attempt.cluster,
+        current.attempt.job_id,
+        current.uid,
+    )
+
+
+def _entry(record: AttemptRecord) -> Entry:
+    assert record.diagnosis is not None
+    alone = record.nodes[0] if len(record.nodes) == 1 else ""
+    return Entry(
+        category=record.diagnosis.category,
+        entity=record.diagnosis.input_path,
+        node=record.diagnosis.node or (alone if record.decision == "retry_elsewhere" else ""),
+    )
+
+
+def progressed_at(runs: Sequence[AttemptRecord]) -> int | None:
+    """SubmitTime of the latest run that went strictly beyond the best known before it; None when none did."""
+    found = [_beyond(runs, [_logged(run) for run in runs]), _beyond(runs, counted_steps(runs))]
+    return max((at for at in found if at is not None), default=None)
+
+
+def _beyond(runs: Sequence[AttemptRecord], reached: Sequence[int | None]) -> int | None:
+    best: int | None = None
+    found: int | None = None
+    for run, step in zip(runs, reached, strict=True):
+        if step is None:
+            continue
+        if best is not None and step > best:
+            found = run.attempt.submit_time
+        best = step if best is None else max(best, step)
+    return found
+
+
+def _logged(run: AttemptRecord) -> int | None:
+    if run.diagnosis is None:
+        return None
+    known = [step for step in (run.diagnosis.step, run.diagnosis.checkpoint_step) if step is not None]
+    return max(known, default=None)
+
+
+def counted_steps(runs: Sequence[AttemptRecord]) -> list[int | None]:
+    """How far each run of one job, oldest first, came by its step counter; None where it did not count."""
+    reached: list[int | None] = []
+    base = 0
+    for run in runs:
+        begin = base if run.diagnosis is not None and run.diagnosis.resumed else 0
+        steps = _steps(run)
+        reached.append(None if steps is None else begin + steps)
+        base = max(base, _checkpoint(run) or 0)
+    return reached
+
+
+def _steps(run: AttemptRecord) -> int | None:
+    return run.measurement.steps if run.measurement is not None else None
+
+
+def _checkpoint(run: AttemptRecord) -> int | None:
+    return run.diagnosis.checkpoint_step if run.diagnosis is not None else None
+
+
+def _lost(runs: Sequence[AttemptRecord], since: float | None) -> float:
+    """GPU-hours of the failed runs, less the share that the next run went on from.
+
+    Of the newest run nobody knows yet whether the next one resumes: it counts as kept where this one did resume.
+    """
+    lost, base = 0.0, 0
+    for place, run in enumerate(runs):
+        after = runs[place + 1] if place + 1 < len(runs) else run
+        kept = _kept(run, base) if after.diagnosis is not None and after.diagnosis.resumed else 0.0
+        if failed(run) and not forgiven(run, since):
+            lost += run.gpu_hours * (1 - kept)
+        base = max(base, _checkpoint(run) or 0)
+    return lost
+
+
+def _kept(run: AttemptRecord, base: int) -> float:
+    """Share of the run's steps up to its checkpoint, 0..1; it began at step `base` if it resumed."""
+    found = run.diagnosis
+    if found is None or found.checkpoint_step is None:
+        return 0.0
+    begin, counted = base if found.resumed else 0, _steps(run)
+    made = found.step - begin if found.step is not None else counted if counted is not None else 0
+    return min(1.0, max(0.0, (found.checkpoint_step - begin) / made)) if made > 0 else 0.0

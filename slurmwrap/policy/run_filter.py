@@ -1,0 +1,72 @@
+"""Wanted: which runs a person asks to see, by the words of `slurmwrap history` and `slurmwrap jobs`. Pure.
+
+`matches` says it of a record; store/queries.py asks a database the same, so that what a large site keeps need not be
+read.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.run import AttemptRecord
+
+NO_FAILURES = ("success", "cancelled", "completed_with_error")  # categories of a judged run that did not fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is left empty asks for everything. Times in Unix seconds."""
+
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # patterns: "sweep*"
+    categories: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()  # Slurm's in capitals; PENDING and RUNNING: it has not ended
+    nodes: tuple[str, ...] = ()
+    since: float | None = None  # it ended then or later, or not yet
+    until: float | None = None  # it ended, or if it has not ended began, before
+    failed: bool = False
+
+
+def state_of(run: AttemptRecord) -> str:
+    """Slurm's word; of a run that has not ended PENDING or RUNNING."""
+    return run.state or ("PENDING" if run.start_time is None else "RUNNING")
+
+
+def failed(run: AttemptRecord) -> bool:
+    """Judged, and neither completed, with an error in the output or without, nor cancelled."""
+    return run.diagnosis is not None and run.diagnosis.category not in NO_FAILURES
+
+
+def matches(wanted: Wanted, run: AttemptRecord) -> bool:
+    """Whether the run is one of them."""
+    category = run.diagnosis.category if run.diagnosis is not None else ""
+    chosen = (
+        (wanted.users, run.user),
+        (wanted.accounts, run.account),
+        (wanted.categories, category),
+        (wanted.decisions, run.decision),
+        (wanted.states, state_of(run)),
+    )
+    return (
+        all(not words or word in words for words, word in chosen)
+        and (not wanted.partitions or bool(set(wanted.partitions) & set(run.partition.split(","))))
+        and (not wanted.names or any(fnmatchcase(run.name, pattern) for pattern in wanted.names))
+        and (not wanted.nodes or bool(set(wanted.nodes) & set(run.nodes)))
+        and (not wanted.failed or failed(run))
+        and within(wanted, run)
+    )
+
+
+def moment_of(run: AttemptRecord) -> int:
+    """By what lists are sorted: its end, or its beginning while it runs or waits. Unix seconds."""
+    return run.end_time or run.start_time or run.attempt.submit_time
+
+
+def within(wanted: Wanted, run: AttemptRecord) -> bool:
+    """Whether it lies in the time that is asked for."""
+    late_enough = wanted.since is None or run.end_time is None or run.end_time >= wanted.since
+    return late_enough and (wanted.until is None or moment_of(run) < wanted.until)

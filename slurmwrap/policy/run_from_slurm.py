@@ -1,0 +1,223 @@
+"""Turns Slurm's word on a job into an AttemptRecord and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.submission import Submission
+
+if TYPE_CHECKING:
+    from slurmwrap.model.measurement import Measurement
+
+REQUEUED = "REQUEUED"  # sacct's word for a run that ended by a requeue; scontrol shows the next run instead
+CLOCKS_S = 300.0  # that clocks may differ: more is refused by MUNGE, whose credentials live that long
+_SUBMISSION_SLACK_S = 3600  # clocks of the submit host and the controller, and sbatch's patience
+
+
+def key_of(job: JobRecord, cluster: str) -> Attempt:
+    """The key of the run that `job` shows."""
+    return Attempt(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time)
+
+
+def record_of(job: JobRecord, cluster: str, before: AttemptRecord | None = None) -> AttemptRecord:
+    """What is remembered of the run that `job` shows; `before` keeps what was judged and what Slurm shows no longer.
+
+    While a requeued run is COMPLETING Slurm 22.05 already counts the restart and shows the present as StartTime, with
+    EndTime=Unknown, or after a lost node with one: the start that was seen while the job ran is kept.
+    """
+    requeueing = job.state == "COMPLETING" and job.end_time is None
+    fresh = AttemptRecord(
+        attempt=key_of(job, cluster),
+        address=job.address,
+        restarts=job.restarts,
+        name=job.name,
+        user=job.user,
+        uid=job.uid,
+        account=job.account,
+        partition=job.partition,
+        state=job.state if job.ended else "",
+        reason=job.reason,
+        exit_code=job.exit_code if job.ended else None,
+        signal=job.signal if job.ended else None,
+        derived_exit_code=job.derived_exit_code if job.ended else None,
+        nodes=job.nodes,
+        gpus=job.gpus,
+        cpus=job.cpus,
+        eligible_time=job.eligible_time,
+        start_time=job.start_time,
+        end_time=job.end_time if job.ended else None,
+        time_limit_s=job.time_limit_s,
+        mem_mib_per_node=job.mem_mib_per_node,
+        mem_mib_per_cpu=job.mem_mib_per_cpu,
+        std_out=job.std_out,
+        std_err=job.std_err,
+    )
+    if before is None:
+        return replace(fresh, restarts=max(0, job.restarts - 1)) if requeueing else fresh
+    return replace(
+        fresh,
+        restarts=before.restarts,
+        nodes=job.nodes if len(job.nodes) > len(before.nodes) else before.nodes,  # --no-kill: NodeList shrinks
+        start_time=before.start_time if requeueing or _completing_since(before, job) else job.start_time,
+        measurement=before.measurement,
+        diagnosis=before.diagnosis,
+        decision=before.decision,
+        decision_reason=before.decision_reason,
+        planned=before.planned,
+        retry_at=before.retry_at,
+        incident=before.incident,
+        reconciled=before.reconciled,
+    )
+
+
+def _completing_since(before: AttemptRecord, job: JobRecord) -> bool:
+    return job.state == "COMPLETING" and before.start_time is not None
+
+
+def run_before(job: JobRecord, cluster: str) -> AttemptRecord:
+    """The run before the one that `job` shows, for one that nothing told of: its launch failed.
+
+    Its SubmitTime is lost with Slurm's record of it; the second before the present one keeps the keys rising with time.
+    """
+    key = Attempt(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time - 1)
+    shown = record_of(job, cluster)
+    return replace(shown, attempt=key, restarts=max(0, job.restarts - 1), nodes=(), start_time=None)
+
+
+def remembered(record: AttemptRecord, now: JobRecord | None = None) -> JobRecord:
+    """A run in Slurm's form as it was last seen, for one that Slurm has forgotten or overwritten.
+
+    `now`: the same job's present run, whose request (memory, command) is the same one.
+    """
+    base = now if now is not None else JobRecord(job_id=record.attempt.job_id)
+    return replace(
+        base,
+        name=record.name,
+        user=record.user,
+        uid=record.uid,
+        account=record.account,
+        partition=record.partition,
+        state=record.state,
+        reason=record.reason,
+        restarts=record.restarts,
+        exit_code=record.exit_code or 0,
+        signal=record.signal or 0,
+        derived_exit_code=record.derived_exit_code or 0,
+        derived_signal=0,
+        submit_time=record.attempt.submit_time,
+        eligible_time=record.eligible_time,
+        start_time=record.start_time,
+        end_time=record.end_time,
+        time_limit_s=record.time_limit_s,
+        nodes=record.nodes,
+        cpus=record.cpus,
+        gpus=record.gpus,
+        std_out=record.std_out,
+        std_err=record.std_err,
+    )
+
+
+def ended(record: AttemptRecord, word: JobRecord, measurement: Measurement | None) -> AttemptRecord:
+    """`record` with the final word on it."""
+    return replace(
+        record,
+        state=word.state or record.state,
+        reason=word.reason,
+        exit_code=word.exit_code,
+        signal=word.signal,
+        derived_exit_code=word.derived_exit_code,
+        end_time=word.end_time,
+        measurement=measurement if measurement is not None else record.measurement,
+    )
+
+
+def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, before: int | None = None) -> AttemptRecord:
+    """A run that Slurm never showed us: known from its hooks alone, keyed by its first sign of life.
+
+    The true SubmitTime is lost with Slurm's record; the first sign is after it and before the next run's, so that keys
+    of one job still rise with time: `before` is the next run's SubmitTime, which a failed launch may share the second
+    with. `seen`: at least one observation of a hook.
+    """
+    facts: dict[str, object] = {}
+    for observation in sorted(seen, key=lambda o: o.context is Context.EPILOG_SLURMCTLD):
+        facts.update(observation.facts)
+    start = int(min(_started(o) for o in seen))
+    return AttemptRecord(
+        attempt=Attempt(cluster=cluster, job_id=job_id, submit_time=min(start, before - 1) if before else start),
+        address=_address(job_id, facts),
+        restarts=min(_whole(o.facts.get("restarts"), 0) for o in seen),
+        name=str(facts.get("name", "")),
+        user=str(facts.get("user", "")),
+        uid=_whole(facts.get("uid"), -1),
+        account=str(facts.get("account", "")),
+        partition=str(facts.get("partition", "")),
+        nodes=tuple(dict.fromkeys(o.node for o in seen if o.node)),
+        gpus=sum(_count(str(o.facts["gpus"])) for o in _one_per_node(seen)),
+        start_time=start,
+    )
+
+
+def completed_by_hooks(record: AttemptRecord, seen: Sequence[Observation]) -> AttemptRecord:
+    """What is still unknown of a run, from its hooks."""
+    if record.user or not seen:
+        return record
+    told = run_of_hooks(record.attempt.cluster, record.attempt.job_id, seen)
+    return replace(
+        record,
+        address=told.address,
+        name=told.name,
+        user=told.user,
+        uid=told.uid if record.uid < 0 else record.uid,
+        account=told.account,
+        partition=told.partition,
+        nodes=record.nodes if len(record.nodes) > len(told.nodes) else told.nodes,
+        gpus=max(record.gpus, told.gpus),
+    )
+
+
+def submitted_id(record: AttemptRecord) -> int:
+    """The id sbatch printed: an array's tasks have raw ids of their own, and the array's id in their address."""
+    head = record.address.split("_")[0]
+    return int(head) if head.isdecimal() else record.attempt.job_id
+
+
+def speaks_for(submission: Submission, record: AttemptRecord) -> bool:
+    """Whether `submission` is of this very job: same owner, not before it, and a first run not long after it either:
+    ids come back."""
+    if submission.cluster != record.attempt.cluster or submission.uid != record.uid:
+        return False
+    later = record.attempt.submit_time - submission.at
+    return later >= -CLOCKS_S and (record.restarts > 0 or later <= _SUBMISSION_SLACK_S)
+
+
+def _started(observation: Observation) -> float:
+    started = observation.facts.get("started_at")
+    return float(started) if isinstance(started, int | float) and started else observation.at
+
+
+def _one_per_node(observations: Sequence[Observation]) -> Sequence[Observation]:
+    return tuple({o.node: o for o in observations if o.node and o.facts.get("gpus")}.values())
+
+
+def _count(indices: str) -> int:
+    """GPUs of SLURM_JOB_GPUS: "0,2" and "0-3,6" both occur."""
+    ranges = [part.partition("-") for part in indices.split(",")]
+    pairs = [(first, last or first) for first, _, last in ranges]
+    return sum(int(last) - int(first) + 1 for first, last in pairs if first.isdecimal() and last.isdecimal())
+
+
+def _address(job_id: int, facts: dict[str, object]) -> str:
+    array, task = _whole(facts.get("array_job_id"), -1), _whole(facts.get("array_task_id"), -1)
+    return f"{array}_{task}" if array > 0 and task >= 0 else str(job_id)
+
+
+def _whole(value: object, default: int) -> int:
+    if isinstance(value, int):
+        return value
+    return int(value) if isinstance(value, str) and value.isdecimal() else default

@@ -1,0 +1,262 @@
+"""What keeps the user's files as they are during a trial, put together: overlay, shadow tree, shims, script copy.
+
+Edge: the trial's own directory, the overlay's probe. Nothing of the user's is saved aside or put back, since other
+jobs of his work in the same directories: what a trial writes lands somewhere else in the first place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.trial_result import TrialResult
+from slurmwrap.prerun.isolation import file_effects, script_writes, writable_paths
+from slurmwrap.prerun.isolation.download_caches import Cache, find_caches, make_sources, put_in_place, without_cleaned
+from slurmwrap.prerun.isolation.overlay import NOT_ENTERED, Overlay, broken_by_overlay, plan
+from slurmwrap.prerun.isolation.overlay_enter import below
+from slurmwrap.prerun.isolation.script_writes import Touch
+from slurmwrap.prerun.static.entry_points import started, variables_after
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+
+BROKEN = "what keeps the job's files as they are failed"
+_SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/run/user")
+_LOGS = (".log", ".out", ".err")
+_LOGS_READ = 6  # the newest
+_LOOKED_AT = 5000  # files of what the trial wrote, in search of logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """How one trial is kept from the user's files."""
+
+    spec: TrialSpec  # as it is run: its script may be a copy whose redirections go elsewhere
+    overlay: Overlay
+    free: tuple[str, ...]  # directories in which a trial may write; the longer one of both lists decides
+    held: tuple[str, ...]
+    touched: tuple[Touch, ...] = ()  # what would be touched all the same, known before anything starts
+    caches: tuple[Cache, ...] = ()  # what the trial writes to these stays
+    reads_back: bool = False  # the script reads what its own redirections wrote
+
+    def environment(self) -> dict[str, str]:
+        """For the guard inside Python and for the shims."""
+        return {
+            "SLURMWRAP_FREE": ":".join(self.free),
+            "SLURMWRAP_HELD": ":".join(self.held),
+            "PYTHONDONTWRITEBYTECODE": "1",  # __pycache__ is written behind the guard's back
+            "GIT_OPTIONAL_LOCKS": "0",  # `git status` refreshes .git/index
+            "CUDA_CACHE_PATH": f"{self.spec.trial_dir}/nv",  # the driver writes ~/.nv
+        }
+
+    def refusal(self) -> str:
+        """Why the trial cannot be run, or could not go on; "" when it can."""
+        return self._told(self.touched or met(self.spec.step_dir))
+
+    def _told(self, touched: tuple[Touch, ...]) -> str:
+        if not touched:
+            return ""
+        return f"{script_writes.reason(touched)}; try it without these lines: {script_writes.hint(_launch(self.spec))}"
+
+    def after(self, result: TrialResult) -> TrialResult:
+        """`result` with what the protection itself did to it taken into account."""
+        touched = tuple(map(str, met(self.spec.step_dir)))
+        if touched:
+            return replace(result, layer="supervisor", error=self.refusal(), touched=touched)
+        if result.layer != "exit" or (result.exit_code == 0 and not result.crashed):
+            return result
+        if result.exit_code == NOT_ENTERED and self.overlay.roots:
+            return replace(result, layer="supervisor", error="the private overlay could not be set up")
+        text = "\n".join(log.text for log in result.logs)
+        symptom = broken_by_overlay(text)
+        if symptom and (self.overlay.roots or (Path(self.spec.trial_dir) / "outputs").exists()):
+            return replace(result, layer="supervisor", error=f"{BROKEN}: {symptom}")
+        if "CalledProcessError" in text and (Path(self.spec.trial_dir) / "outputs").exists():
+            return replace(result, layer="supervisor", error="a program it starts does not see what its trial wrote")
+        if self.reads_back and _redirected(self.spec.step_dir):
+            return replace(result, layer="supervisor", error="the script reads a file that its trial wrote elsewhere")
+        return result
+
+    def logs(self) -> tuple[tuple[str, str], ...]:
+        """(name as the user knows it, where it lies) of files that the script's programs wrote their output to."""
+        outputs = Path(self.spec.trial_dir) / "outputs"
+        folders = [("/", str(outputs))]
+        folders += [(root, self.overlay.upper(root) or "") for root in self.overlay.roots]
+        redirected = {(path[len(str(outputs)) :], path) for path in _redirected(self.spec.step_dir)}
+        found = [*redirected, *(pair for root, folder in folders for pair in _log_files(root, folder))]
+        newest = sorted(dict.fromkeys(found), key=lambda pair: _mtime(pair[1]), reverse=True)
+        return tuple(newest[:_LOGS_READ])
+
+    def gave_way(self, result: TrialResult) -> bool:
+        """The overlay, not the script, ended this trial: it can be tried again without (EOVERFLOW in a directory of
+        another group, found too late)."""
+        return bool(self.overlay.roots) and result.layer == "supervisor" and result.error.startswith(BROKEN)
+
+    def remove(self) -> None:
+        """Takes everything away that only the trial needed, once none of its processes is left."""
+        put_in_place(self.caches)
+        self.overlay.remove()
+        for name in ("caches", "outputs", "gone", "nv", "mlruns"):
+            shutil.rmtree(f"{self.spec.trial_dir}/{name}", ignore_errors=True)
+        for line in reversed(_lines(f"{self.spec.step_dir}/made")):
+            with suppress(OSError, ValueError):  # not empty: somebody uses it
+                _unmake(*line.split(" ", 2))
+
+
+def protect(spec: TrialSpec, environ: Mapping[str, str]) -> Protection:
+    """Sets up the protection of one trial; `environ` is the one its script gets. Raises OSError (script, own files)."""
+    text = f"#!/bin/bash\n{spec.command}\n" if spec.command else _read(spec.script)
+    told = {**environ, "SLURM_SUBMIT_DIR": environ.get("SLURM_SUBMIT_DIR", spec.chdir)}
+    overlay = plan(spec, told, programs=script_writes.programs(text, spec.chdir, spec.args, told))
+    caches = _caches(spec, text, told, overlay)
+    overlay = replace(overlay, through=tuple((one.source, one.place) for one in caches))
+    free, held = places(spec, told, overlay)
+    free = tuple(dict.fromkeys([*free, *(one.place for one in caches)]))
+    whole = bool(overlay.roots) and not overlay.left_out
+
+    def is_free(path: str) -> bool:
+        path = _python_of(told) if path == file_effects.ENVIRONMENT else path
+        return writable_paths.is_free(writable_paths.resolved(path), free, held)
+
+    touched = script_writes.touches(
+        text,
+        spec.chdir,
+        spec.args,
+        told,
+        is_free=is_free,
+        exists=os.path.lexists,
+        read=_text_of,
+        covered=whole,
+    )
+    return Protection(
+        spec=spec if whole else _led_elsewhere(spec, text),
+        overlay=overlay,
+        free=free,
+        held=held,
+        touched=touched,
+        caches=caches,
+        reads_back=not whole and bool(script_writes.reads_back(text, spec.chdir, spec.args, told)),
+    )
+
+
+def _caches(spec: TrialSpec, text: str, environ: Mapping[str, str], overlay: Overlay) -> tuple[Cache, ...]:
+    """Those that the trial fills. One that is not there yet needs the overlay, in which its directory can be made."""
+    if not spec.caches:
+        return ()
+    with suppress(OSError, ValueError):
+        known = variables_after(text, spec.chdir, spec.args, {**environ, **spec.environment})
+        own = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("VIRTUAL_ENV", ""), spec.trial_dir]
+        found = find_caches(spec.caches, {**environ, **known}, kept_from=own, folder=os.path.realpath(spec.trial_dir))
+        kept = [one for one in found if one.is_there or any(below(one.place, root) for root in overlay.roots)]
+        caches = without_cleaned(kept, text, spec.chdir, spec.args, environ)
+        make_sources(caches)
+        return caches
+    return ()
+
+
+def places(spec: TrialSpec, environ: Mapping[str, str], overlay: Overlay) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(free, held): absolute, links resolved. A job that runs below /tmp has its directory held all the same."""
+    scratch = [environ.get(name, "") for name in ("TMPDIR", "SLURM_TMPDIR")]
+    own = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("HOME", "")]
+    held = [os.path.realpath(p) for p in own if p.startswith("/") and not overlay.covers(os.path.realpath(p))]
+    wide = {"/", *held}  # TMPDIR=/ or TMPDIR=$HOME frees nothing
+    free = [os.path.realpath(p) for p in (*scratch, *_SCRATCH, spec.trial_dir) if p.startswith("/")]
+    kept = [p for p in (*free, *overlay.roots) if p not in wide and ":" not in p]
+    return tuple(dict.fromkeys(kept)), tuple(dict.fromkeys(p for p in held if p != "/"))
+
+
+def met(step_dir: str) -> tuple[Touch, ...]:
+    """What the shims and the guard were asked to do to the user's files, and did not."""
+    found = []
+    for line in _lines(f"{step_dir}/touched"):
+        command, _, path = line.partition("\t")
+        found.append(Touch(path="" if "?" in path[:1] else path, line=0, command=command))
+    return tuple(dict.fromkeys(found))
+
+
+def is_met(step_dir: str) -> bool:
+    """True when `met` has something; one look."""
+    return os.path.exists(f"{step_dir}/touched")
+
+
+def _led_elsewhere(spec: TrialSpec, text: str) -> TrialSpec:
+    redirect = f"{spec.trial_dir}/shims/redirect"
+    led = script_writes.redirected(text, redirect)
+    if led == text:
+        return spec
+    if spec.command:
+        return replace(spec, command=led.partition("\n")[2].rstrip("\n"))
+    folder = Path(spec.trial_dir) / "redirected"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    copy = folder / Path(spec.script).name
+    copy.write_bytes(led.encode("utf-8", "surrogateescape"))
+    copy.chmod(0o700)
+    return replace(spec, script=str(copy))
+
+
+def _unmake(before: str, after: str, folder: str) -> None:
+    """Removes an empty directory of the trial; the one above gets its time back if nobody else changed it since."""
+    parent = os.path.dirname(folder)
+    untouched = os.stat(parent).st_mtime_ns == int(after)
+    os.rmdir(folder)
+    if untouched:
+        os.utime(parent, ns=(os.stat(parent).st_atime_ns, int(before)))
+
+
+def _launch(spec: TrialSpec) -> tuple[str, ...]:
+    """The words of the script's launcher line, for the hint."""
+    with suppress(OSError):
+        commands = started(_read(spec.script), spec.chdir, spec.args, {})
+        return next((one.entry.whole for one in commands if one.entry is not None and one.entry.kind != "shell"), ())
+    return ()
+
+
+def _python_of(environ: Mapping[str, str]) -> str:
+    return environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX") or environ.get("HOME", "/")
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as stream:  # \r stays: bash minds it
+        return stream.read()
+
+
+def _text_of(path: str) -> str | None:
+    """A shell script that the script starts."""
+    with suppress(OSError):
+        if stat.S_ISREG(os.stat(path).st_mode) and os.path.getsize(path) < 1 << 20:
+            return _read(path)
+    return None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return _read(path).splitlines()
+    except OSError:
+        return []
+
+
+def _redirected(step_dir: str) -> list[str]:
+    return list(dict.fromkeys(_lines(f"{step_dir}/redirected")))
+
+
+def _log_files(root: str, folder: str) -> list[tuple[str, str]]:
+    found, seen = [], 0
+    for at, _, names in os.walk(folder):
+        seen += len(names)
+        if seen > _LOOKED_AT:
+            break
+        for name in names:
+            path = os.path.join(at, name)
+            if name.endswith(_LOGS) and os.path.isfile(path) and not os.path.islink(path):
+                found.append((os.path.normpath("/" + (root + path[len(folder) :]).lstrip("/")), path))
+    return found
+
+
+def _mtime(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,196 @@
+"""What a batch script's own lines would do to the user's files. Pure: turns shell text into Touches and a safer copy.
+
+Needed where no overlay covers those files. Three nets, one behind the other: what is certain is found here before
+anything starts; redirections go to the trial's own directory in a copy of the script; what only the running shell
+knows is met by the shims of rm, cp, mv, ... (touch_shim.py). Programs that are not Python and write by themselves are
+named here, since nothing holds them back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.prerun.isolation.file_effects import ENVIRONMENT, REMOVERS, SHIMMED, UNKNOWN, absolute, changed
+from slurmwrap.prerun.static.entry_points import Read, started
+from slurmwrap.prerun.static.shell_parser import Target, commands
+from slurmwrap.prerun.static.started_program import Started
+
+_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "mksh"})
+# Programs that compute and write by themselves: no shim, no guard inside.
+_UNGUARDED = frozenset({"julia", "Rscript", "R", "matlab", "octave", "gmx", "lmp", "vasp_std"})
+_DESCRIPTOR = re.compile(r"\d+-?|-")
+_SUBSTITUTED = re.compile(r"(?:\$\((?!\()|`)[^()`\n]*?[^->=(]>{1,2}\s*(?![&(>|]|/dev/)([^\s;|&)`]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touch:
+    """One line that would create, change or remove a file of the user's."""
+
+    path: str  # absolute; "" when only the running shell knows it
+    line: int  # of the batch script; 0 when it was met in the running trial
+    command: str  # name of the command, ">" for a redirection
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: {self.command}" if self.line else self.command
+        return f"{self.path or 'files that are not known before it runs'} ({where})"
+
+
+def touches(
+    script_text: str,
+    chdir: str,
+    args: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    is_free: Callable[[str], bool],
+    exists: Callable[[str], bool] = lambda path: True,
+    read: Read | None = None,
+    covered: bool = False,
+) -> tuple[Touch, ...]:
+    """What surely happens to files that are not free, up to the first program that may train, in order.
+
+    `is_free(path)`: scratch, or covered by an overlay. `exists`: what is not there cannot be removed. `covered`: all
+    directories of the job are, so a redirection to where only the running shell knows is no harm. A script of
+    another language than the shell has none: what it starts is Python, or not known.
+    """
+    if not is_shell(script_text):
+        return ()
+    found: list[Touch] = []
+    for one in started(script_text, chdir, args, environ, read):
+        found += _of(one, is_free, exists) + _inner_redirections(one, is_free)
+        if one.entry is not None and one.entry.kind != "shell":
+            break
+    found += _in_substitutions(script_text, chdir, is_free)
+    return tuple(dict.fromkeys(one for one in found if not (covered and one.command == ">" and not one.path)))
+
+
+def _inner_redirections(one: Started, is_free: Callable[[str], bool]) -> list[Touch]:
+    """What another script, or the text of `bash -c`, redirects to: no copy of those is made."""
+    if not one.inner or one.contained:
+        return []
+    files = (word for word in one.targets if not _DESCRIPTOR.fullmatch(word) and not word.startswith("/dev/"))
+    paths = [absolute(word, one.cwd) for word in files]
+    known = [path if UNKNOWN not in path else "" for path in paths]
+    return [Touch(path=path, line=0, command=">") for path in known if not path or not is_free(path)]
+
+
+def _in_substitutions(script_text: str, chdir: str, is_free: Callable[[str], bool]) -> list[Touch]:
+    """Redirections inside of $(...), which is not taken apart further."""
+    found = []
+    for match in _SUBSTITUTED.finditer(script_text):
+        word = match[1].strip("\"'")
+        path = "" if "$" in word or "`" in word else absolute(word, chdir)
+        line = script_text.count("\n", 0, match.start()) + 1
+        if not script_text[script_text.rfind("\n", 0, match.start()) + 1 :].lstrip().startswith("#") and not (
+            path and is_free(path)
+        ):
+            found.append(Touch(path=path, line=line, command=">"))
+    return found
+
+
+def _of(one: Started, is_free: Callable[[str], bool], exists: Callable[[str], bool]) -> list[Touch]:
+    if one.contained or not one.words:
+        return []
+    word = one.words[0]
+    name = os.path.basename(word)  # noqa: PTH119
+    if name in _UNGUARDED and one.sure:
+        return [Touch(path="", line=one.line, command=name)]
+    if not (one.sure or "/" in word) or (word == name and name not in SHIMMED):
+        return []
+    paths = changed(one.words, one.cwd) if name != "chmod" else ()  # its shim looks whether it changes anything
+    known = [path for path in paths if UNKNOWN not in path and not set("*?[") & set(path) and path != ENVIRONMENT]
+    touched = [p for p in known if not is_free(p) and (name not in REMOVERS or exists(p))]
+    if "/" in word and len(known) < len(paths):  # no shim stands before /bin/rm
+        touched.append("")
+    if ENVIRONMENT in paths and not is_free(ENVIRONMENT):
+        touched.append(ENVIRONMENT)
+    return [Touch(path=path, line=0 if one.inner else one.line, command=name) for path in touched]
+
+
+def is_shell(script_text: str) -> bool:
+    """True when the #! line names a shell whose grammar we read."""
+    first = script_text.partition("\n")[0]
+    names = [os.path.basename(word) for word in first[2:].split()] if first.startswith("#!") else []  # noqa: PTH119
+    return bool(_SHELLS & set(names[:1] if names[:1] != ["env"] else names[1:]))
+
+
+def redirected(script_text: str, redirect: str) -> str:
+    """A copy of the script whose redirections go where the program `redirect` says, at the moment they are made.
+
+    The same lines, so that $LINENO and messages stay true: each target W becomes "$(redirect OPERATOR W)". Left as
+    they are: descriptors, /dev/..., targets over two lines, and scripts of other languages.
+    """
+    if not is_shell(script_text):
+        return script_text
+    targets = [t for command in commands(script_text) for t in command.targets if _is_file(t)]
+    targets = [t for t in targets if not _compares(script_text, t)]
+    text = script_text
+    for target in sorted(targets, key=lambda t: t.start, reverse=True):
+        word = text[target.start : target.end]
+        asked = f'"$({shlex.quote(redirect)} {shlex.quote(target.operator)} {word})"'
+        text = text[: target.start] + asked + text[target.end :]
+    return text
+
+
+def _is_file(target: Target) -> bool:
+    literal = target.word.literal
+    if literal is not None and (literal.startswith("/dev/") or literal == "" or _DESCRIPTOR.fullmatch(literal)):
+        return False
+    return not (target.operator == ">&" and literal is None) and not _spans_lines(target)
+
+
+def _compares(script_text: str, target: Target) -> bool:
+    """True inside of [[ a > b ]] and (( a > b )), where nothing is redirected."""
+    before = script_text[script_text.rfind("\n", 0, target.start) + 1 : target.start]
+    return before.count("[[") > before.count("]]") or before.count("((") > before.count("))")
+
+
+def _spans_lines(target: Target) -> bool:
+    return any("\n" in part[1] for part in target.word.parts)
+
+
+def reads_back(script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> tuple[Touch, ...]:
+    """Files that the script redirects to and that a later command of the same script names.
+
+    Such a command would not find them in a trial that writes them elsewhere.
+    """
+    if not is_shell(script_text):
+        return ()
+    written: dict[str, Touch] = {}
+    found = []
+    for one in started(script_text, chdir, args, environ):
+        named = {absolute(word, one.cwd) for word in (*one.words[1:], *one.reads)} - {UNKNOWN}
+        found += [written[path] for path in sorted(named & set(written))]
+        for target in one.targets:
+            path = absolute(target, one.cwd)
+            if UNKNOWN not in path and not path.startswith("/dev/"):
+                written.setdefault(path, Touch(path=path, line=one.line, command=">"))
+    return tuple(dict.fromkeys(found))
+
+
+def programs(script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
+    """Names of everything that the script's lines start, in front of and behind srun, env and the like."""
+    if not is_shell(script_text):
+        return frozenset()
+    words = (
+        word
+        for one in started(script_text, chdir, args, environ)
+        for word in (*one.words[:1], *(w.literal or "" for w in (one.raw.words if one.raw else ())[:4]))
+    )
+    return frozenset(os.path.basename(word) for word in words if word and UNKNOWN not in word)  # noqa: PTH119
+
+
+def hint(launch: Sequence[str]) -> str:
+    """The option that lets the trial run without the script's other lines; `launch`: the launcher's own words."""
+    line = shlex.join(launch) if launch and not any(UNKNOWN in word for word in launch) else "python train.py ..."
+    return f"--prerun-command={shlex.quote(line)}"
+
+
+def reason(touched: Iterable[Touch | str]) -> str:
+    """For the verdict: "would touch /a (line 3: rm), /b (cp)"."""
+    shown = [str(one) for one in touched]
+    more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+    return f"would touch {', '.join(shown[:3])}{more}"

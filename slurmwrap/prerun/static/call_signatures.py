@@ -1,0 +1,94 @@
+"""Can this function take this call: compares calls with definitions in the user's own files. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.prerun.static.module_scope import bound_by
+from slurmwrap.prerun.static.word_tables import words
+
+# Bases that call __init__ with the arguments they are given.
+_PLAIN_BASES = words(
+    """object nn.Module torch.nn.Module Module Dataset torch.utils.data.Dataset data.Dataset IterableDataset
+    torch.utils.data.IterableDataset pl.LightningModule L.LightningModule LightningModule"""
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What a definition takes; without `self`."""
+
+    positional: tuple[str, ...]  # by position, names of those that may also be given by name
+    only_positional: int
+    required: int  # of the positional ones
+    keywords: frozenset[str]  # keyword-only
+    required_keywords: frozenset[str]
+    any_positional: bool
+    any_keyword: bool
+    where: str
+
+
+def signatures(tree: ast.Module, path: str = "") -> Mapping[str, Signature]:
+    """Functions and plain classes of the module that are bound once and not decorated."""
+    times: dict[str, int] = {}
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.Global):
+            times.update(dict.fromkeys(statement.names, 2))
+    for node in tree.body:
+        for name in bound_by(node):
+            times[name] = times.get(name, 0) + 1
+    found: dict[str, Signature] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and times[node.name] == 1 and not node.decorator_list:
+            found[node.name] = _signature(
+                node.args, f"{path or 'line'}{':' if path else ' '}{node.lineno}", bound=False
+            )
+        elif isinstance(node, ast.ClassDef) and times[node.name] == 1 and (init := _constructor(node)):
+            found[node.name] = _signature(init.args, f"{path or 'line'}{':' if path else ' '}{init.lineno}", bound=True)
+    return found
+
+
+def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+    """__init__, when instances are made by it alone."""
+    if node.decorator_list or node.keywords or not all(ast.unparse(base) in _PLAIN_BASES for base in node.bases):
+        return None
+    names = [name for statement in node.body for name in bound_by(statement)]
+    if "__new__" in names or names.count("__init__") != 1:
+        return None
+    init = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
+    return init if init is not None and not init.decorator_list and init.args.args else None
+
+
+def _signature(arguments: ast.arguments, where: str, *, bound: bool) -> Signature:
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)][1 if bound else 0 :]
+    defaults = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return Signature(
+        positional=tuple(names),
+        only_positional=max(0, len(arguments.posonlyargs) - bound),
+        required=max(0, len(names) - len(arguments.defaults)),
+        keywords=frozenset(a.arg for a in arguments.kwonlyargs),
+        required_keywords=frozenset(a.arg for a, default in defaults if default is None),
+        any_positional=arguments.vararg is not None,
+        any_keyword=arguments.kwarg is not None,
+        where=where,
+    )
+
+
+def misfit(call: ast.Call, takes: Signature) -> str:
+    """What is wrong with the call, in Python's own words; "" when nothing is, or when it cannot be known."""
+    if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
+        return ""
+    given = {k.arg for k in call.keywords if k.arg}
+    named = set(takes.positional[takes.only_positional :])
+    if not takes.any_keyword and (unknown := sorted(given - named - takes.keywords)):
+        return f"got an unexpected keyword argument {unknown[0]!r}"
+    if len(call.args) > len(takes.positional) and not takes.any_positional:
+        count = len(takes.positional)
+        return f"takes {count} positional argument{'s' * (count != 1)} but {len(call.args)} are given"
+    if twice := sorted(given & set(takes.positional[takes.only_positional : len(call.args)])):
+        return f"got multiple values for argument {twice[0]!r}"
+    left_out = [n for n in takes.positional[len(call.args) : takes.required] if n not in given]
+    left_out += sorted(takes.required_keywords - given)
+    return f"missing required argument {left_out[0]!r}" if left_out else ""

@@ -1,0 +1,217 @@
+"""Command lines of other libraries than argparse: click, typer, absl and Hydra, as far as the text tells. Pure but for
+Hydra's configuration file."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.static.imported_files import Program
+from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.started_program import EntryPoint
+from slurmwrap.prerun.static.suggestions import nearest
+from slurmwrap.prerun.static.word_tables import words
+
+_CAP = 1 << 18  # bytes of a configuration file
+_ABSL = words(
+    """help helpfull helpshort helpxml v verbosity logger_levels logtostderr alsologtostderr log_dir stderrthreshold
+    showprefixforinfo run_with_pdb pdb_post_mortem pdb run_with_profiling profile_file use_cprofile_for_profiling
+    only_check_args flagfile undefok xml_output_file test_srcdir test_tmpdir test_random_seed"""
+)
+
+
+def other_libraries(program: Program, script: str) -> Iterator[Finding]:
+    """Findings in the line of the batch script; only the entry file's own definitions count."""
+    source, entry = program.files[0].source, program.entry
+    if source.tree is None:
+        return
+    if source.mentions(b"import click", b"from click"):
+        yield from _unknown(
+            _click(source.tree), entry, script, certain=not source.mentions(b"argv", b"standalone_mode")
+        )
+    elif source.mentions(b"typer"):
+        yield from _unknown(_typer(source.tree), entry, script, certain=not source.mentions(b"argv"))
+    elif source.mentions(b"absl"):
+        yield from _unknown(_absl(program), entry, script, certain=False)
+    elif source.mentions(b"hydra"):
+        yield from _hydra(source.tree, entry, script)
+
+
+def _unknown(flags: frozenset[str] | None, entry: EntryPoint, script: str, *, certain: bool) -> Iterator[Finding]:
+    """Long options that are not among `flags`. None: nothing can be said."""
+    if flags is None:
+        return
+    for word in entry.argv:
+        name = word.partition("=")[0]
+        if word == "--":
+            return
+        if not word.startswith("--") or UNKNOWN in name or isinstance(word, Guess) or " " in name:
+            continue
+        if name in flags or name.replace("-", "_") in flags or name == "--help":
+            continue
+        near = nearest(name, flags)
+        unsure = any(UNKNOWN in w for w in entry.argv)
+        yield Finding(
+            severity=Severity.ERROR if certain and entry.certain and not unsure else Severity.WARNING,
+            message=f"{entry.path or 'the program'} does not take {name}",
+            file=script,
+            line=entry.line,
+            fix=f"did you mean {near}?" if near else f"it takes {', '.join(sorted(flags)[:12])}",
+            category="semantic_error",
+        )
+
+
+def _decorators(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, list[ast.Call], str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            calls = [d for d in node.decorator_list if isinstance(d, ast.Call)]
+            yield node, calls, " ".join(ast.unparse(d) for d in node.decorator_list)
+
+
+def _click(tree: ast.Module) -> frozenset[str] | None:
+    """Flags of the one command; None for groups, own parameter classes, and settings that let anything through."""
+    commands = [(calls, text) for _, calls, text in _decorators(tree) if re.search(r"\bcommand\b", text)]
+    groups = any(re.search(r"\bgroup\b", text) for _, _, text in _decorators(tree))
+    if len(commands) != 1 or groups:
+        return None
+    calls, text = commands[0]
+    if re.search(r"ignore_unknown|allow_extra|context_settings|UNPROCESSED|cls=", text):
+        return None
+    if any(
+        not re.search(r"\b(command|option|argument|version_option|help_option|pass_context)\b", ast.unparse(c.func))
+        for c in calls
+    ):
+        return None
+    flags: set[str] = set()
+    for call in calls:
+        named = ast.unparse(call.func)
+        if named.endswith("version_option"):
+            flags.add("--version")
+        if not named.endswith("option"):
+            continue
+        for argument in call.args:
+            if not isinstance(argument, ast.Constant) or not isinstance(argument.value, str):
+                return None
+            flags.update(part.strip() for part in argument.value.split("/") if part.strip().startswith("--"))
+        if not call.args:
+            return None
+    plain = [d for node, _, text in _decorators(tree) for d in node.decorator_list if re.search(r"\bcommand\b", text)]
+    known = r"(click\.)?(command|option|argument|version_option|help_option|pass_context)\b"
+    return frozenset(flags) if all(re.match(known, ast.unparse(d)) for d in plain) else None
+
+
+def _typer(tree: ast.Module) -> frozenset[str] | None:
+    """Flags of the one command, by its parameters; None where there are more, or anything is let through."""
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    decorated = [n for n, _, text in _decorators(tree) if re.search(r"\.command\b|\.callback\b", text)]
+    runs = [
+        functions[n.args[0].id]
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and ast.unparse(n.func) == "typer.run" and n.args and isinstance(n.args[0], ast.Name)
+        if n.args[0].id in functions
+    ]
+    chosen = decorated + runs
+    if len(chosen) != 1 or any("context_settings" in ast.unparse(d) for d in chosen[0].decorator_list):
+        return None
+    arguments = chosen[0].args
+    if arguments.vararg or arguments.kwarg or len(chosen[0].decorator_list) > 1:
+        return None
+    flags = {"--install-completion", "--show-completion"}
+    for argument in (*arguments.args, *arguments.kwonlyargs):
+        text = ast.unparse(argument)
+        name = argument.arg.replace("_", "-")
+        flags |= {f"--{name}", f"--no-{name}"}
+        flags |= set(re.findall(r"['\"/](--[\w-]+)", text))
+    for default in (*arguments.defaults, *arguments.kw_defaults):
+        if default is not None:
+            flags |= set(re.findall(r"['\"/](--[\w-]+)", ast.unparse(default)))
+    # Whatever else the file spells as a flag may be one, by an alias of Annotated.
+    return frozenset(flags | set(re.findall(r"['\"](--[\w-]+)['\"]", ast.unparse(tree))))
+
+
+def _absl(program: Program) -> frozenset[str] | None:
+    names: set[str] = set()
+    for reached in program.files:
+        for node in ast.walk(reached.source.tree or ast.Module(body=[], type_ignores=[])):
+            if isinstance(node, ast.Call) and re.search(r"\bDEFINE_\w+$", ast.unparse(node.func)):
+                if "config" in ast.unparse(node.func) or not node.args or not isinstance(node.args[0], ast.Constant):
+                    return None
+                names.add(str(node.args[0].value))
+    if not names:
+        return None
+    return frozenset(f"--{prefix}{name}" for name in names | _ABSL for prefix in ("", "no"))
+
+
+def _hydra(tree: ast.Module, entry: EntryPoint, script: str) -> Iterator[Finding]:
+    """The primary configuration file is there; overrides name keys that it has."""
+    mains = [c for _, calls, _ in _decorators(tree) for c in calls if ast.unparse(c.func) in ("hydra.main", "main")]
+    if len(mains) != 1 or entry.path == "" or any(w in _HYDRA_OWN or w.startswith("--config") for w in entry.argv):
+        return
+    given = {k.arg: k.value.value for k in mains[0].keywords if isinstance(k.value, ast.Constant)}
+    folder, name = given.get("config_path"), given.get("config_name")
+    if not isinstance(folder, str) or not isinstance(name, str) or folder.startswith("pkg:"):
+        return
+    base = os.path.normpath(os.path.join(os.path.dirname(entry.path), folder))  # noqa: PTH118, PTH120
+    path = Path(base, name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    keys = _top_keys(path)
+    if keys is None and not path.exists() and b"ConfigStore" not in ast.unparse(tree).encode():
+        yield Finding(
+            severity=Severity.ERROR if entry.certain and Path(base).is_dir() else Severity.WARNING,
+            message=f"Hydra's configuration {path} does not exist",
+            file=entry.path,
+            line=mains[0].lineno,
+            fix="correct config_path or config_name, which are relative to the program's own directory",
+            category="incorrect_inputs",
+        )
+    if keys is None or "defaults" in keys:
+        return
+    for word in entry.argv:
+        key = re.match(r"([A-Za-z_][\w-]*)[\w.@-]*=", word)
+        if key and UNKNOWN not in word and key[1] not in keys and key[1] != "hydra" and not Path(base, key[1]).is_dir():
+            near = nearest(key[1], keys)
+            yield Finding(
+                severity=Severity.ERROR
+                if entry.certain and not any(UNKNOWN in w for w in entry.argv)
+                else Severity.WARNING,
+                message=f"Hydra: could not override {key[1]!r}: {path} has no such key",
+                file=script,
+                line=entry.line,
+                fix=f"did you mean {near}?" if near else f"add it with +{word}, or correct the key",
+                category="semantic_error",
+            )
+
+
+_HYDRA_OWN = (
+    "-m",
+    "--multirun",
+    "-cn",
+    "-cp",
+    "-cd",
+    "--cfg",
+    "--info",
+    "--help",
+    "--hydra-help",
+    "--experimental-rerun",
+)
+
+
+def _top_keys(path: Path) -> Mapping[str, int] | None:
+    """The keys of a plain YAML mapping with their lines; None when it is not there or not plain."""
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(_CAP).decode("utf-8", "replace")
+    except OSError:
+        return None
+    keys: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line[0] in " #\t-%}]" or line.startswith(("---", "...")):
+            continue
+        found = re.match(r"['\"]?([\w.-]+)['\"]?\s*:(\s|$)", line)
+        if not found:
+            return None
+        keys[found[1]] = number
+    return keys or None

@@ -1,0 +1,180 @@
+"""Commands that start other commands: turns their words into those of the program that runs in the end. Pure but for
+`is_program`.
+
+Wrappers are srun, mpirun, env, timeout, nohup, numactl, uv run, conda run, containers and the like.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from slurmwrap.prerun.static.launcher_args import parse_mpirun, parse_srun
+from slurmwrap.prerun.static.shell_parser import UNKNOWN
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+_MPI = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "horovodrun")
+
+# command -> (subcommands of which one must follow, options with a value, words to skip, in a container)
+_Wrapper = tuple[tuple[str, ...], frozenset[str], int, bool]
+_IMAGE = _words(
+    """-B --bind --env --env-file -H --home --pwd --cwd -W --workdir --overlay -o --scratch -S --mount --security
+    --network --hostname --app --add-caps --drop-caps --apply-cgroups --dns --fusemount --pem-path --device"""
+)
+_DOCKER = _words(
+    """-v --volume -e --env --env-file --gpus --shm-size --name -w --workdir --network --net --ipc --user -u --mount
+    --ulimit --entrypoint --device --memory -m --cpus --runtime --hostname -h --pid --cap-add --security-opt -p
+    --publish --label -l --userns --tmpfs --restart --log-driver --cpuset-cpus --add-host --volumes-from"""
+)
+_CONDA = _words("-n -p --name --prefix --cwd")
+_WRAPPERS: Mapping[str, _Wrapper] = {
+    "env": ((), _words("-u -C -S"), 0, False),
+    "exec": ((), _words("-a"), 0, False),
+    "command": ((), frozenset(), 0, False),
+    "nohup": ((), frozenset(), 0, False),
+    "setsid": ((), frozenset(), 0, False),
+    "time": ((), _words("-f -o"), 0, False),
+    "timeout": ((), _words("-k -s"), 1, False),
+    "nice": ((), _words("-n"), 0, False),
+    "ionice": ((), _words("-c -n"), 0, False),
+    "chrt": ((), frozenset(), 1, False),
+    "stdbuf": ((), _words("-i -o -e"), 0, False),
+    "unbuffer": ((), frozenset(), 0, False),
+    "numactl": ((), _words("-N -m -C -i -p"), 0, False),
+    "taskset": ((), frozenset(), 1, False),
+    "catchsegv": ((), frozenset(), 0, False),
+    "dumb-init": ((), frozenset(), 0, False),
+    "tini": ((), frozenset(), 0, False),
+    "nsys": (("profile",), _words("-o -t -d -c -s -f -w -e -y"), 0, False),
+    "ncu": ((), _words("-o -k -c -s --set --section --target-processes --metrics"), 0, False),
+    "perf": (("stat", "record"), _words("-e -o -F -p"), 0, False),
+    "strace": ((), _words("-o -e -s"), 0, False),
+    "xvfb-run": ((), _words("-s -n -e"), 0, False),
+    "ddtrace-run": ((), frozenset(), 0, False),
+    "uv": (
+        ("run",),
+        _words("--with --python -p --extra --group --project --directory --env-file --with-requirements --index"),
+        0,
+        False,
+    ),
+    "poetry": (("run",), frozenset(), 0, False),
+    "pipenv": (("run",), frozenset(), 0, False),
+    "pdm": (("run",), _words("-p --project"), 0, False),
+    "rye": (("run",), frozenset(), 0, False),
+    "hatch": (("run",), frozenset(), 0, False),
+    "pixi": (("run",), _words("-e --environment --manifest-path"), 0, False),
+    "conda": (("run",), _CONDA, 0, False),
+    "mamba": (("run",), _CONDA, 0, False),
+    "micromamba": (("run",), _CONDA, 0, False),
+    "apptainer": (("exec",), _IMAGE, 1, True),
+    "singularity": (("exec",), _IMAGE, 1, True),
+    "docker": (("run",), _DOCKER, 1, True),
+    "podman": (("run",), _DOCKER, 1, True),
+    "podman-hpc": (("run",), _DOCKER, 1, True),
+    "nerdctl": (("run",), _DOCKER, 1, True),
+    "enroot": (("start",), _words("-c --conf -e --env -m --mount --rc"), 1, True),
+    "shifter": ((), _words("--module --volume -V --env -e --workdir -w --entrypoint"), 0, True),
+    "sarus": (("run",), _words("--mount --workdir -w --entrypoint -e --env"), 1, True),
+    "ch-run": ((), _words("-b --bind -c --cd --set-env --unset-env"), 1, True),
+    "xargs": ((), _words("-I -n -P -L -d -a -s --max-args --max-procs --arg-file --delimiter"), 0, False),
+}
+# The environment of these is their own: its packages are not to be had by looking at PATH.
+OWN_ENVIRONMENT = _words("uv poetry pipenv pdm rye hatch pixi")
+CONDAS = _words("conda mamba micromamba")
+
+# Commands that make no file of the user's; after any other one a missing file may have been made.
+HARMLESS = _words(
+    """
+    : [ [[ test echo printf set unset export declare local readonly shopt ulimit umask module ml source . cd
+    pushd popd conda mamba date hostname whoami pwd sleep wait trap true false which type nvidia-smi nproc
+    free df env printenv scontrol squeue sacct head tail cut grep awk sed tr wc sort uniq cat tee ls mkdir
+    lscpu eval read shift hash spack pip pip3 ulimit set unset chmod id realpath dirname basename seq wandb
+    """
+)
+
+
+def unwrapped(words: Sequence[str]) -> tuple[list[str], bool]:
+    """What srun, mpirun, env, timeout and the like would start in the end, and whether in a container."""
+    rest, contained = list(words), False
+    for _ in range(12):  # no script wraps deeper; a bound against a table that eats nothing
+        if not rest:
+            break
+        name = os.path.basename(rest[0])  # noqa: PTH119
+        if name == "srun":
+            call = parse_srun(rest[1:])
+            rest, contained = list(call.command), contained or call.in_container
+        elif name in _MPI:
+            rest = list(parse_mpirun(rest[1:], is_program).command)
+        elif name in _WRAPPERS:
+            subcommands, valued, skipped, container = _WRAPPERS[name]
+            if subcommands and (len(rest) < 2 or rest[1] not in subcommands):
+                break
+            rest = skip(rest[2 if subcommands else 1 :], valued, skipped)
+            contained = contained or container
+        else:
+            break
+    return rest, contained
+
+
+def installs(words: Sequence[str]) -> bool:
+    """True when the command may bring packages."""
+    if not {"install", "sync", "create", "update", "develop", "build_ext", "add"} & set(words):
+        return False
+    names = {os.path.basename(w) for w in words}  # noqa: PTH119
+    return bool(names & _words("pip pip3 uv conda mamba micromamba poetry pipenv pixi pdm setup.py easy_install"))
+
+
+def inline_shell(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """(text, arguments) of `bash -c text name arguments`."""
+    if len(words) < 3 or os.path.basename(words[0]) not in SHELLS:  # noqa: PTH119
+        return None, ()
+    for at, word in enumerate(words[1:-1], 1):
+        if not word.startswith("-") or word.startswith("--"):
+            return None, ()
+        if "c" in word:
+            return words[at + 1], tuple(words[at + 3 :])
+    return None, ()
+
+
+def inline_python(words: Sequence[str]) -> tuple[int, str | None]:
+    """(index of the first argument, code of -c or None when the program comes from standard input).
+
+    The index is negative when Python reads neither.
+    """
+    at = 1
+    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+        if found := re.fullmatch(r"-[bBdEiIOPqsSuvx]*c(.*)", words[at], re.DOTALL):
+            code = found[1] or (words[at + 1] if at + 1 < len(words) else UNKNOWN)
+            return (at + (1 if found[1] else 2), code) if UNKNOWN not in code else (-1, None)
+        if not re.fullmatch(r"-[bBdEiIOPqsSuvxWX]+", words[at]):
+            return -1, None
+        at += 2 if words[at] in ("-W", "-X") else 1
+    if at < len(words) and words[at] != "-":
+        return -1, None
+    return at + 1 if at < len(words) else at, None
+
+
+def is_program(word: str) -> bool:
+    """True when `word` can be a command: found on PATH, or a file."""
+    import shutil
+
+    return bool(PYTHON.fullmatch(os.path.basename(word))) or shutil.which(word) is not None  # noqa: PTH119
+
+
+def skip(words: Sequence[str], valued: frozenset[str], positionals: int) -> list[str]:
+    """`words` without leading options (those `valued` take the next word), assignments and so many positionals."""
+    rest = list(words)
+    while rest and (rest[0].startswith("-") or re.match(r"[A-Za-z_]\w*=", rest[0])):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        if word in valued and rest:
+            rest.pop(0)
+    return rest[positionals:]

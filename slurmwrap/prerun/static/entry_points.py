@@ -1,0 +1,272 @@
+"""What a batch script starts: turns its text into its commands, and those that start Python into entry points.
+
+Programs that the script itself holds (`python - <<EOF`, `python -c`, `bash -c`) are among them; with a reader the
+scripts that it starts are as well. What cannot be known without running the script is left out, or is not `certain`.
+Pure but for what started_program.py looks up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.prerun.static.command_wrappers import (
+    CONDAS,
+    HARMLESS,
+    OWN_ENVIRONMENT,
+    PYTHON,
+    inline_python,
+    inline_shell,
+    installs,
+    unwrapped,
+)
+from slurmwrap.prerun.static.search_path import changed_by, search_of
+from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess, RawCommand, RawWord, assignment, commands, expand
+from slurmwrap.prerun.static.started_program import EntryPoint, Started, joined, of_file, program
+
+SUBMIT_DIR = "SLURM_SUBMIT_DIR"
+Read = Callable[[str], "str | None"]  # path -> text of a shell script, None when it is not to be had
+
+
+def started(
+    script_text: str,
+    chdir: str,
+    args: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    read: Read | None = None,
+) -> tuple[Started, ...]:
+    """All commands of a shell script in order; arguments as of `entry_points`."""
+    return tuple(_Walk(chdir, tuple(args), environ or {}, read).commands(script_text))
+
+
+def variables_after(
+    script_text: str, chdir: str | None, args: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """`environ` as the script leaves it, so far as it is known without running it."""
+    walk = _Walk(chdir, tuple(args), environ or {}, None)
+    for _ in walk.commands(script_text):
+        pass
+    return {name: value for name, value in walk.variables.items() if value is not None and UNKNOWN not in value}
+
+
+def entry_points(
+    script_text: str,
+    chdir: str,
+    args: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    read: Read | None = None,
+) -> tuple[EntryPoint, ...]:
+    """The entry points of a shell script run in `chdir` with `args`, in order. `environ`: what sbatch will pass on,
+    and SLURM_SUBMIT_DIR where it is known (sbatch sets it to its own directory). With `read`, shell scripts that the
+    script starts are followed as well."""
+    return tuple(one.entry for one in started(script_text, chdir, args, environ, read) if one.entry)
+
+
+_DEPTH = 4  # scripts that start scripts
+
+
+class _Walk:
+    """Goes through the commands with what is known so far: variables, directory, whether files may have appeared."""
+
+    def __init__(
+        self, chdir: str | None, args: tuple[str, ...], environ: Mapping[str, str | None], read: Read | None
+    ) -> None:
+        self.cwd: str | None = chdir
+        self.args: tuple[str, ...] | None = args
+        self.own_args: tuple[str, ...] | None = args
+        self.variables: dict[str, str | None] = {
+            k: v for k, v in environ.items() if not k.startswith("SLURM_") or k == SUBMIT_DIR
+        }
+        self.variables["PWD"] = chdir
+        self.variables.setdefault("PYTHONPATH", "")
+        self.read = read
+        self.files_known = True
+        self.installs = False
+        self.depth = 0
+        self.before = ""
+        self.file = ""
+        self.devices: str | None = None
+        self.surely = True  # what started this script runs for sure
+
+    def commands(self, script_text: str) -> Iterator[Started]:
+        for command in commands(script_text):
+            self.args = None if command.in_function else self.own_args
+            words, local = self._assign(command)
+            if not words:
+                continue
+            name = os.path.basename(words[0])
+            self.before = self.cwd or ""
+            if name in ("cd", "pushd", "popd"):
+                self._change_directory(words, command.sure)
+            before = {key: self.variables.get(key) for key in local}
+            self.variables.update(local)
+            yield from self._started(words, command)
+            self.variables.update(before)
+            changed_by(words, self.variables, cwd=self.cwd, sure=command.sure and self.surely)
+            ends = command.sure and name in ("exit", "exec") and len(words) > (name == "exec")
+            if ends:
+                return
+            if name == "shift" or words[:2] == ["set", "--"]:
+                self.own_args = None
+            self.installs = self.installs or installs(words)
+
+    def _started(self, words: list[str], command: RawCommand) -> Iterator[Started]:
+        found = self._entry(words, command)
+        rest, contained = unwrapped(words)
+        reads = tuple(text for word in command.reads for text in expand(word, self.variables, self.args))
+        yield Started(
+            words=tuple(rest),
+            reads=reads,
+            cwd=self.cwd or "",
+            entry=found,
+            line=command.line,
+            sure=command.sure and self.surely,
+            search=search_of(self.variables.get("PATH")),
+            contained=contained,
+            before=self.before,
+            raw=command,
+            targets=tuple(_joined_word(expand(t.word, self.variables, self.args)) for t in command.targets),
+            inner=self.depth > 0,
+        )
+        yield from self._within(rest, contained, found, command)
+        name = os.path.basename(words[0])
+        self.files_known = self.files_known and not command.writes and (found is not None or name in HARMLESS)
+
+    def _within(
+        self, rest: list[str], contained: bool, found: EntryPoint | None, command: RawCommand
+    ) -> Iterator[Started]:
+        """The commands of a script that this command starts: `bash -c "..."` and, with a reader, `bash run.sh`."""
+        if self.depth >= _DEPTH or self.read is None:
+            return
+        file = ""
+        if found is not None and found.kind == "shell":
+            text, args, file = (None if found.contained else self.read(found.path)), found.argv, found.path
+        else:
+            text, args = inline_shell(rest)
+        if text is None:
+            return
+        inner = _Walk(self.cwd, tuple(args), self.variables, self.read)
+        inner.depth, inner.files_known, inner.installs = self.depth + 1, self.files_known, self.installs
+        inner.devices, inner.file = self.devices, file or self.file
+        inner.surely = self.surely and command.sure and not contained
+        first = next((w.line for w in command.words if expand(w, self.variables, self.args) == (text,)), command.line)
+        for one in inner.commands(text):
+            entry = one.entry and _placed(one.entry, first, bool(file), contained)
+            moved = one.line if file else first + one.line - 1
+            yield replace(one, entry=entry, line=moved, contained=contained or one.contained, raw=None)
+        self.files_known = inner.files_known
+
+    def _assign(self, command: RawCommand) -> tuple[list[str], dict[str, str | None]]:
+        """Takes leading and exported assignments into the variables; the words that are left, and the assignments
+        that hold for this command alone (`PYTHONPATH=. python x.py`)."""
+        words = list(command.words)
+        name = words[0].literal
+        if name in ("export", "declare", "local", "readonly", "typeset"):
+            words = words[1:]
+            while words and (words[0].literal or "").startswith("-"):
+                words = words[1:]
+        taken, found = 0, dict[str, str | None]()
+        while taken < len(words) and (pair := assignment(words[taken])):
+            known = _value(pair[1], {**self.variables, **found} if found else self.variables, self.args)
+            found[pair[0]] = known if command.sure and self.surely else None
+            taken += 1
+        exported = name in ("export", "declare", "local", "readonly", "typeset")
+        rest = [] if exported else [text for word in words[taken:] for text in self._expanded(word)]
+        if "CUDA_VISIBLE_DEVICES" in found:
+            self.devices = found["CUDA_VISIBLE_DEVICES"]
+        if not rest:
+            self.variables.update(found)
+            return ([name] if exported and name else []), {}
+        return rest, found
+
+    def _expanded(self, word: RawWord) -> tuple[str, ...]:
+        return expand(word, self.variables, self.args)
+
+    def _change_directory(self, words: list[str], sure: bool) -> None:
+        target = words[1] if len(words) == 2 and words[0] == "cd" else UNKNOWN
+        known = sure and self.cwd is not None and UNKNOWN not in target and not isinstance(target, Guess)
+        self.cwd = joined(self.cwd, target) if known and target != "-" else None
+        self.variables["PWD"] = self.cwd
+
+    def _entry(self, words: list[str], command: RawCommand) -> EntryPoint | None:
+        rest, contained = unwrapped(words)
+        found = program(rest, self.cwd) or self._given(rest, command)
+        if found is None:
+            return None
+        sure = command.sure and not contained and self.files_known and self.cwd is not None and self.surely
+        sure = sure and command.then != "||"  # the script knows what to do when it fails
+        return replace(
+            found,
+            line=command.line,
+            certain=sure and found.certain,
+            cwd=self.cwd or "",
+            argv=tuple(UNKNOWN if "{}" in w or w == ":::" else w for w in found.argv)
+            + ((UNKNOWN,) if words[0] == "xargs" else ()),
+            contained=contained,
+            search=self._search(words, contained),
+            modules=self.variables.get("PYTHONPATH", "") or ("" if self._unset("PYTHONPATH") else UNKNOWN),
+            installs=self.installs,
+            whole=tuple(words),
+            devices=self.devices,
+            file=self.file,
+        )
+
+    def _unset(self, name: str) -> bool:
+        return name not in self.variables or self.variables[name] == ""
+
+    def _search(self, words: list[str], contained: bool) -> str:
+        """PATH as the program's own environment has it."""
+        known = search_of(self.variables.get("PATH"))
+        for at, word in enumerate(words):
+            name = os.path.basename(word)
+            if name in OWN_ENVIRONMENT and words[at + 1 : at + 2] == ["run"]:
+                return UNKNOWN
+            if name in CONDAS and words[at + 1 : at + 2] == ["run"]:
+                pairs = zip(words[at:], words[at + 1 :], strict=False)
+                chosen = next((value for option, value in pairs if option in ("-n", "-p", "--name", "--prefix")), None)
+                return search_of(known, conda=chosen)
+        return UNKNOWN if contained else known
+
+    def _given(self, rest: list[str], command: RawCommand) -> EntryPoint | None:
+        """A program that the script holds itself or hands over on standard input."""
+        if not rest or not PYTHON.fullmatch(os.path.basename(rest[0])):
+            return None
+        at, code = inline_python(rest)
+        if code is not None:
+            line = next((w.line for w in command.words if self._expanded(w) == (code,)), command.line)
+            argv = tuple(rest[at:])
+            return EntryPoint(
+                kind="python", path="", argv=argv, line=0, interpreter=rest[0], code=code, code_line=line, certain=False
+            )
+        if at < 0 or command.feeds:
+            return None
+        here = command.heredoc
+        if here is not None and here.ended and (here.quoted or not set("$`\\") & set(here.body)):
+            argv = tuple(rest[at:])
+            return EntryPoint(
+                kind="python", path="", argv=argv, line=0, interpreter=rest[0], code=here.body, code_line=here.line
+            )
+        reads = [text for word in command.reads for text in self._expanded(word)]
+        if here is None and len(reads) == 1:
+            return of_file("python", [reads[0], *rest[at:]], self.cwd, rest[0])
+        return None
+
+
+def _joined_word(words: Sequence[str]) -> str:
+    """A target of a redirection: one word, a Guess where a part of it is one."""
+    kind = Guess if any(isinstance(word, Guess) for word in words) else str
+    return kind("".join(words))
+
+
+def _value(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
+    """What is assigned, with UNKNOWN for the parts that are not known; None when nothing of it is."""
+    value = expand(word, variables, args)
+    return value[0] if len(value) == 1 and value[0] != UNKNOWN else None
+
+
+def _placed(entry: EntryPoint, first: int, in_file: bool, contained: bool) -> EntryPoint:
+    """An entry point of an inner script as the outer one has it: its lines, and what holds around it."""
+    moved = {} if in_file else {"line": first + entry.line - 1, "code_line": first + entry.code_line - 1}
+    search = UNKNOWN if contained else entry.search
+    return replace(entry, contained=contained or entry.contained, search=search, **moved)  # type: ignore[arg-type]

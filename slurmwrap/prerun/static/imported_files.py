@@ -1,0 +1,329 @@
+"""Which files of the user's a program imports: follows import statements from the entry point, without running any.
+
+A module is local when its file lies below a directory that Python will search first: that of the program, PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.prerun.static.python_source import Source
+from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.started_program import EntryPoint
+from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.word_tables import words
+
+_FILES = 150  # of one program that are followed
+_BYTES = 2 << 20  # of all of them together
+_TO_JUDGE_S = 0.9  # left for the checks of what was read
+_GUARDS = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+# Loaded before the program starts: a file of this name beside it changes nothing.
+_EARLY = frozenset(sys.builtin_module_names) | words(
+    """abc codecs encodings genericpath io os posixpath site stat zipimport importlib _collections_abc"""
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """One import statement. `sure`: it runs whenever its module is imported."""
+
+    module: str  # with leading dots when relative
+    names: tuple[str, ...]  # of `from module import names`; () for `import module`
+    line: int
+    sure: bool
+    guarded: bool = False  # an ImportError here is caught, or it is for type checkers only
+    top: bool = True  # at module level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Where a dotted name leads. kind: "module" | "package" | "namespace" | "opaque" | "missing" | "elsewhere".
+
+    "elsewhere": no local top-level module, so an installed one is meant; "opaque": compiled, or otherwise not readable.
+    """
+
+    kind: str
+    path: str = ""  # of the .py file; of the directory for a namespace
+    name: str = ""  # the part that is missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """One file of the program. `sure`: it is imported whenever the program runs."""
+
+    source: Source
+    folder: str  # the directory that "." means in it, "" for a program that is no module
+    sure: bool
+    imports: tuple[Import, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """An entry point and what it imports."""
+
+    entry: EntryPoint
+    files: tuple[Reached, ...]  # the entry point itself first
+    roots: tuple[str, ...]
+    roots_known: bool  # all directories searched before the installed packages are known
+    whole: bool = True  # every file was followed; False when time or the bound ended it
+    tricks: bool = False  # sys.path, sys.modules and the like are changed: what is missing may be found all the same
+    found: dict[str, Found] = field(default_factory=dict)
+
+    def find(self, name: str, folder: str) -> Found:
+        """Where the module `name` (perhaps relative to `folder`) leads."""
+        key = f"{folder}|{name}" if name.startswith(".") else name
+        if key not in self.found:
+            self.found[key] = find_module(name, self.roots, folder)
+        return self.found[key]
+
+
+_TRICKS = (b"sys.path", b"sys.modules", b"sys.meta_path", b"addsitedir", b"pyximport", b"__path__", b"pip install")
+_MORE_TRICKS = (
+    b'"pip"',
+    b"'pip'",
+    b"path_hooks",
+    b"__package__",
+    b"pyrootutils",
+    b"rootutils",
+    b"chdir",
+    b"install_import_hook",
+)
+
+
+def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
+    """Follows the imports of `source`, breadth first, within a bound of files and the desk's time."""
+    key = (entry.path, entry.cwd, entry.modules, entry.kind, entry.module)
+    if source.path and (kept := desk.programs.get(key)) is not None:
+        return replace(kept, entry=entry)
+    roots, known = roots_of(entry)
+    is_module = bool(entry.path) and roots[:1] == (entry.cwd,) and Path(entry.path).parent != Path(entry.cwd)
+    folder = str(Path(entry.path).parent) if is_module else ""
+    start = Reached(source=source, folder=folder, sure=True, imports=imports_of(source))
+    program = Program(entry=entry, files=(start,), roots=roots, roots_known=known)
+    files, at, whole = {source.path: start}, 0, True
+    while at < len(files) and whole:
+        reached = list(files.values())[at]
+        at += 1
+        for path, opened, sure in _reached_from(reached, program):
+            if path in files and (files[path].sure or not sure):
+                continue
+            whole = len(files) < _FILES and desk.left() > _TO_JUDGE_S and _read(files) < _BYTES
+            if not whole:
+                break
+            fresh = desk.source(path)
+            files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=imports_of(fresh))
+    tricks = any(f.source.mentions(*_TRICKS, *_MORE_TRICKS) for f in files.values())
+    read = Program(
+        entry=entry,
+        files=tuple(files.values()),
+        roots=roots,
+        roots_known=known,
+        whole=whole,
+        tricks=tricks,
+        found=program.found,
+    )
+    if entry.code is None:
+        desk.programs[key] = read
+    return read
+
+
+def _reached_from(reached: Reached, program: Program) -> Iterator[tuple[str, str, bool]]:
+    """(file, its package directory, whether it is surely run) of what one file imports."""
+    for one in reached.imports:
+        for path, opened in _targets(one, reached, program):
+            yield path, opened, reached.sure and one.sure
+
+
+def _read(files: Mapping[str, Reached]) -> int:
+    """Bytes."""
+    return sum(len(one.source.content) for one in files.values())
+
+
+def roots_of(entry: EntryPoint) -> tuple[tuple[str, ...], bool]:
+    """What stands on sys.path before the installation's own directories, and whether that is all known."""
+    by_file = bool(entry.path) and entry.code is None and not _as_module(entry)
+    first = os.path.dirname(os.path.realpath(entry.path)) if by_file else entry.cwd  # noqa: PTH120
+    known = bool(first) and UNKNOWN not in entry.modules
+    parts = [p for p in entry.modules.split(":") if UNKNOWN not in p] if entry.modules else []
+    joined = [os.path.normpath(os.path.join(entry.cwd, p)) for p in parts if p.startswith("/") or entry.cwd]  # noqa: PTH118
+    known = known and not any(_adds_places(folder) for folder in joined)
+    return tuple(dict.fromkeys(p for p in (first, *joined) if p)), known
+
+
+def _adds_places(folder: str) -> bool:
+    """Python runs these from PYTHONPATH at its start (site); what they do to sys.path is not known."""
+    return any(
+        Path(folder, name).is_dir() or Path(folder, f"{name}.py").exists()
+        for name in ("sitecustomize", "usercustomize")
+    )
+
+
+def _as_module(entry: EntryPoint) -> bool:
+    if entry.kind == "module" or entry.module:
+        return True
+    return entry.kind in ("torchrun", "accelerate", "deepspeed") and bool({"-m", "--module"} & set(_options(entry)))
+
+
+def _options(entry: EntryPoint) -> Sequence[str]:
+    """The launcher's own words: those before the program's."""
+    count = len(entry.whole) - len(entry.argv)
+    launch = next((i for i, w in enumerate(entry.whole) if os.path.basename(w) in _LAUNCHERS), 0)  # noqa: PTH119
+    return entry.whole[launch:count]
+
+
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
+
+
+def _targets(one: Import, reached: Reached, program: Program) -> Iterator[tuple[str, str]]:
+    """(file, its package directory) of each local file that this statement runs."""
+    parts = one.module.lstrip(".").split(".")
+    dots = one.module[: len(one.module) - len(one.module.lstrip("."))]
+    names = [dots + ".".join(parts[: i + 1]) for i in range(len(parts))] if parts != [""] else [dots]
+    names += [f"{one.module}{'' if one.module.endswith('.') else '.'}{name}" for name in one.names if name != "*"]
+    for name in names:
+        found = program.find(name, reached.folder)
+        if found.kind in ("module", "package"):
+            yield found.path, os.path.dirname(found.path)  # noqa: PTH120
+
+
+def find_module(name: str, roots: Sequence[str], folder: str) -> Found:
+    """Where the dotted `name` leads; relative names from `folder`."""
+    dots = len(name) - len(name.lstrip("."))
+    parts = [p for p in name[dots:].split(".") if p]
+    if dots:
+        base = Path(folder).joinpath(*[".."] * (dots - 1))
+        return _below(str(Path(os.path.normpath(base))), parts) if folder else Found(kind="opaque")
+    if not parts or parts[0] in _EARLY or parts[0] == "slurmwrap_step":
+        return Found(kind="elsewhere")
+    spaces = []
+    for root in roots:
+        top = _in_directory(root, parts[0])
+        if top.kind == "namespace":
+            spaces.append(top)
+        elif top.kind != "missing":
+            return _deeper(top, parts[1:])
+    if not spaces or parts[0] in sys.stdlib_module_names:
+        return Found(kind="elsewhere")
+    # A package of this name that is installed comes before bare directories.
+    found = next((f for f in (_deeper(s, parts[1:]) for s in spaces) if f.kind != "missing"), None)
+    return found or Found(kind="elsewhere")
+
+
+def _below(base: str, parts: Sequence[str]) -> Found:
+    if not parts:
+        init = f"{base}/__init__.py"
+        return Found(kind="package", path=init) if Path(init).is_file() else Found(kind="namespace", path=base)
+    return _deeper(_in_directory(base, parts[0]), parts[1:])
+
+
+def _deeper(found: Found, parts: Sequence[str]) -> Found:
+    for part in parts:
+        if found.kind == "package":
+            found = _in_directory(os.path.dirname(found.path), part)  # noqa: PTH120
+        elif found.kind == "namespace":
+            found = _in_directory(found.path, part)
+        elif found.kind == "module":
+            return Found(kind="missing", name=part)
+        else:
+            return found
+    return found
+
+
+# Compiled modules, and what one is made of before or while the program runs.
+_COMPILED = (".so", ".pyd", ".pyc", ".pyx", ".c", ".cc", ".cpp", ".cu")
+
+
+def _in_directory(folder: str, name: str) -> Found:
+    """In the order of importlib's FileFinder: package, compiled module, source, bare directory."""
+    base = f"{folder}/{name}"
+    is_directory = Path(base).is_dir()
+    if is_directory and Path(f"{base}/__init__.py").is_file():
+        return Found(kind="package", path=f"{base}/__init__.py")
+    if is_directory and list(Path(base).glob("__init__.*")):
+        return Found(kind="opaque")
+    if Path(f"{base}.py").is_file():
+        compiled = any(Path(folder).glob(f"{name}*.so"))
+        return Found(kind="opaque") if compiled else Found(kind="module", path=f"{base}.py")
+    if is_directory:
+        return Found(kind="namespace", path=base)
+    if any(e.suffix in _COMPILED for e in Path(folder).glob(f"{name}.*")):
+        return Found(kind="opaque")
+    return Found(kind="missing", name=name)
+
+
+def imports_of(source: Source) -> tuple[Import, ...]:
+    """All import statements of a source, in order."""
+    return tuple(_statements(source.tree.body, source.line, sure=True)) if source.tree else ()
+
+
+def _statements(
+    body: Sequence[ast.stmt], base: int, *, sure: bool, guarded: bool = False, top: bool = True
+) -> Iterator[Import]:
+    for node in body:
+        line = base + node.lineno
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module=alias.name, names=(), line=line, sure=sure, guarded=guarded, top=top)
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names)
+            module = "." * node.level + (node.module or "")
+            yield Import(module=module, names=names, line=line, sure=sure, guarded=guarded, top=top)
+        elif isinstance(node, ast.If):
+            main, _typing = is_main_test(node.test), "TYPE_CHECKING" in ast.dump(node.test)
+            yield from _statements(node.body, base, sure=sure and main, guarded=guarded or not main, top=top)
+            yield from _statements(node.orelse, base, sure=False, guarded=True, top=top)
+        elif isinstance(node, ast.Try):
+            caught = guarded or any(_catches(h) for h in node.handlers)
+            yield from _statements(node.body, base, sure=sure and not caught, guarded=caught, top=top)
+            for part in (*(h.body for h in node.handlers), node.orelse):
+                yield from _statements(part, base, sure=False, guarded=True, top=top)
+            yield from _statements(node.finalbody, base, sure=sure, guarded=guarded, top=top)
+        else:
+            for part in _blocks(node):
+                inner = top and isinstance(node, (ast.With, ast.ClassDef))
+                yield from _statements(part, base, sure=False, guarded=guarded or isinstance(node, ast.With), top=inner)
+        if sure and ends_block(node):
+            return
+
+
+def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        part = getattr(node, name, None)
+        if isinstance(part, list) and part and isinstance(part[0], ast.stmt):
+            yield part
+    for case in getattr(node, "cases", ()):
+        yield case.body
+
+
+def is_main_test(test: ast.expr) -> bool:
+    """`__name__ == "__main__"`."""
+    return isinstance(test, ast.Compare) and ast.unparse(test).replace('"', "'") in (
+        "__name__ == '__main__'",
+        "'__main__' == __name__",
+    )
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    return any(name in ast.unparse(handler.type) for name in _GUARDS)
+
+
+def ends_block(node: ast.stmt) -> bool:
+    """True for a statement behind which nothing of this block runs."""
+    if isinstance(node, (ast.Raise, ast.Return)):
+        return True
+    call = node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+    return call is not None and ast.unparse(call.func) in (
+        "sys.exit",
+        "exit",
+        "quit",
+        "os._exit",
+        "os.execv",
+        "os.execvp",
+    )

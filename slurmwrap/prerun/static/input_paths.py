@@ -1,0 +1,92 @@
+"""Files and directories that a program is given: are they there, and do they hold what they should. Reads 64 bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.static.job_inputs import given_files, missing_paths
+from slurmwrap.prerun.static.started_program import EntryPoint
+from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.suggestions import is_slip, near_path
+
+_LOOKED_AT = 40  # files whose first bytes are read
+# Nobody makes one of these empty on purpose.
+_FULL = re.compile(r"\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|safetensors|arrow|tfrecord|pkl)$", re.I)
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
+# An option that names what is read, never what is written.
+_READ = re.compile(
+    r"--?(data|dataset|train|val|valid|test|eval|input|config|cfg|tokenizer|vocab|weights|manifest|pretrained|annotations?)"
+    r"([-_.]?(file|path|csv|json|yaml|cfg|config|data|set|list))*$"
+)
+
+
+def path_findings(entry: EntryPoint, desk: Desk, made: frozenset[str], *, after_others: bool) -> Iterator[Finding]:
+    """Missing paths, unless an earlier program may have made them; files that are empty or stand for others.
+
+    `made`: words of the script's other commands; what they name too may be made on the way."""
+    if entry.contained:
+        return
+    if not after_others and entry.certain:
+        for option, path in missing_paths(entry.argv, entry.cwd):
+            if path.startswith(desk.node_local) or _made(path, entry.cwd, made):
+                continue
+            found = _finding(entry, desk, f"{option} {path}: no such file or directory".strip(), _missing_fix(path))
+            yield replace(found, severity=Severity.ERROR) if _typing_error(option, path) else found
+    for option, path in list(given_files(entry.argv, entry.cwd))[:_LOOKED_AT]:
+        if desk.left() > 0.1 and (fault := _fault(path)):
+            yield _finding(entry, desk, f"{option} {path} {fault[0]}".strip(), fault[1])
+
+
+def _made(path: str, cwd: str, made: frozenset[str]) -> bool:
+    resolved = (os.path.normpath(os.path.join(cwd, word)) for word in made if "/" in word or "." in word)  # noqa: PTH118
+    return any(path == other for other in resolved)
+
+
+def _typing_error(option: str, path: str) -> bool:
+    """A file to read that is not there, while one is whose name differs by a slip of the finger."""
+    name = os.path.basename(path)  # noqa: PTH119
+    if not _READ.match(option) or not re.search(r"\.\w{2,5}$", name):
+        return False
+    try:
+        beside = [e.name for e in os.scandir(Path(path).parent)][:2000]
+    except OSError:
+        return False
+    return any(is_slip(name, other) for other in beside)
+
+
+def _missing_fix(path: str) -> str:
+    return f"correct the path{near_path(path)}, or ignore this if the job makes it"
+
+
+def _finding(entry: EntryPoint, desk: Desk, message: str, fix: str) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        message=message,
+        file=desk.where(entry),
+        line=entry.line,
+        fix=fix,
+        category="incorrect_inputs",
+    )
+
+
+def _fault(path: str) -> tuple[str, str] | None:
+    """(what is wrong, the fix)."""
+    if not os.access(path, os.R_OK):
+        return "cannot be read by you", f"chmod u+r {path}, or ask its owner"
+    try:
+        with Path(path).open("rb") as stream:
+            start = stream.read(64)
+    except OSError:
+        return None
+    if not start and _FULL.search(path):
+        return "is empty", "make it again"
+    if start.startswith(_LFS):
+        return "is a Git LFS pointer, not the data itself", f"git lfs pull --include={os.path.basename(path)}"  # noqa: PTH119
+    return None

@@ -1,0 +1,177 @@
+"""The files that a job names: which they are, their digest, and whether our own read finds them broken.
+
+Edge for reading, bounded in bytes and time; never unpickles, never follows what a file says beyond its own bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.static.shell_parser import UNKNOWN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.prerun.static.started_program import Started
+    from slurmwrap.sbatch.request import JobRequest
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MIB = 1 << 20
+_NAMES = 1000  # so many words are looked up at most: each is one stat, perhaps on a slow file system
+# A file behind such an option is written by the job ("-o" of sort and curl, "of=" of dd).
+_WRITTEN = r"(?i)out(?!lier)|save|log|result|dest|dump|export|report|trace|profil|^(-o|of)$"
+# Commands whose arguments are no data: they write, remove or look at files, or run them as code.
+_NO_READERS = _words(
+    """
+    : [ [[ test echo printf set unset export declare local readonly typeset shopt ulimit umask module ml source . cd
+    pushd popd true false exit return shift eval read exec trap wait kill sleep date hostname hash type which command
+    alias rm rmdir mkdir mktemp touch truncate ln mv chmod chown chgrp tee ls stat du df find git pip pip3 conda mamba
+    spack make cmake sbatch salloc scancel scontrol squeue sacct sinfo nvidia-smi
+    """
+)
+_LAST_IS_WRITTEN = ("cp", "rsync", "scp", "install", "sbcast")
+# A path behind such an option is made by the job, or may be.
+_OUTPUT = (
+    r"(?i)^-o$|out|save|log|result|dest|work[-_]?dir|run[-_]?dir|exp|ckpt|checkpoint|resume|dump|board|wandb|cache|tmp|temp"
+    r"|scratch|prefix|target|report|profil|trace|artifact|store|socket|pid|record|download|export|root[-_]?dir"
+)
+_NUMBER = r"-\.?\d"
+_PAIR = r"[A-Za-z_][\w.]*="
+_YACS = r"[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*"  # `OUTPUT_DIR ./out`: options without dashes
+_DATA = (
+    r"(?i)\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|tsv|txt|yaml|yml|toml|gz|zip|tar|pkl|safetensors"
+    r"|png|jpe?g|arrow|tfrecord|lmdb|model|bz2|xz|zst|py|sh|cfg|ini)$"
+)
+
+
+def named_files(request: JobRequest, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Regular files that the script's commands read and its arguments name, absolute, in order; no code."""
+    text = request.script.content.decode("utf-8", "surrogateescape")
+    commands = started(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
+    given = [(request.args, request.chdir), *((_read_by(one), one.cwd or request.chdir) for one in commands)]
+    pairs = ((name, _resolved(value, cwd)) for argv, cwd in given for name, value in _named(argv))
+    paths = (path for name, path in pairs if path and not re.search(_WRITTEN, name))
+    kept = islice((p for p in dict.fromkeys(paths) if not p.endswith((".py", ".sh"))), _NAMES)
+    return tuple(path for path in kept if _is_file(path))
+
+
+def _read_by(command: Started) -> tuple[str, ...]:
+    """The words of one command behind which data may be, and what it reads by `<`."""
+    if command.entry is not None:
+        return (*command.entry.argv, *command.reads)
+    name, *words = command.words or ("",)
+    name = os.path.basename(name)
+    # "[" is unknown too: to the reader it begins a pattern
+    if UNKNOWN in name or name in _NO_READERS or (name == "tar" and _creates(words)):
+        words = []
+    elif name in _LAST_IS_WRITTEN:
+        words = words[:-1]
+    return (*words, *command.reads)
+
+
+def _creates(words: Sequence[str]) -> bool:
+    """tar with c, r, u or A: its archive is written (tar(1); the first word may be letters without a dash)."""
+    letters = [w for at, w in enumerate(words) if (not at and not w.startswith("--")) or re.match(r"-[^-]", w)]
+    return bool({"--create", "--append", "--update"} & set(words)) or any(set("cruA") & set(w) for w in letters[:1])
+
+
+def missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
+    """(option, absolute path) of arguments that are surely paths to read, and are not there."""
+    for name, value in _named(argv):
+        path = _resolved(value, cwd)
+        if path and _surely_path(value, cwd) and not re.search(_OUTPUT, name) and not os.path.lexists(path):
+            yield name, path
+
+
+def given_files(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
+    """(option, absolute path) of arguments that are data files to read, and are there."""
+    for name, value in _named(argv):
+        path = _resolved(value, cwd)
+        if path and re.search(_DATA, path) and not re.search(_OUTPUT, name) and _is_file(path):
+            yield name, path
+
+
+def _named(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(option, value) of `--option value`, `--option=value` and `key=value`; the option is "" for a word alone."""
+    option = ""
+    for word in argv:
+        if word.startswith("-") and "=" not in word and not re.match(_NUMBER, word):
+            option = word
+            continue
+        name, value = word.split("=", 1) if re.match(r"--?[\w-]+=|[\w.]+=", word) else (option, word)
+        option = word if not option and re.fullmatch(_YACS, word) else ""
+        pairs = value.split(",")
+        if all(re.match(_PAIR, pair) for pair in pairs[1:]):  # `--model_args pretrained=./model,dtype=bfloat16`
+            value = pairs[0]
+            yield from (tuple(pair.split("=", 1)) for pair in pairs[1:])  # type: ignore[misc]
+        yield name, value
+
+
+def digest(path: str) -> str:
+    """sha256 over size, first and last MiB: the input's identity. OSError when it cannot be read."""
+    from hashlib import sha256
+
+    with open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        found = sha256(f"{size}\n".encode())
+        found.update(stream.read(MIB))
+        stream.seek(max(0, size - MIB))
+        found.update(stream.read(MIB))
+    return found.hexdigest()
+
+
+def inspect(path: str) -> str | None:
+    """What is wrong with the file by our own read of it, None when nothing was found or we cannot tell."""
+    from slurmwrap.prerun.static import file_formats  # zipfile and friends: not on gsub's fast path
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return "does not exist"
+    except OSError:
+        return None  # not ours to read: that is no fault of the data
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            return file_formats.fault(stream, status.st_size, os.path.splitext(path)[1].lower())
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    finally:
+        os.close(descriptor)
+
+
+def _resolved(value: str, cwd: str) -> str:
+    if value.startswith("~"):
+        return ""  # `--data=~/x`: the shell leaves it, and some programs expand it themselves
+    if not value or UNKNOWN in value or value.startswith("-") or "://" in value or set("*?[{\n") & set(value):
+        return ""
+    if not value.startswith("/") and not cwd:
+        return ""
+    return os.path.normpath(os.path.join(cwd, value))
+
+
+def _surely_path(value: str, cwd: str) -> bool:
+    """ "org/model" of a hub and "bf16/fp32" hold a slash as well."""
+    if "/" not in value:
+        return False
+    if value.startswith(("/", "./", "../")):
+        return True
+    first = value.split("/", 1)[0]
+    return bool(re.search(_DATA, value)) or (bool(cwd) and os.path.isdir(os.path.join(cwd, first)))
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False

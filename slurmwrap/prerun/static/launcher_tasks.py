@@ -1,0 +1,213 @@
+"""Does the launcher start as many processes as the allocation has room for: compares srun's and torchrun's words with
+the job's shape. Pure. All are warnings: some programs share a GPU between processes on purpose."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from slurmwrap.inject import slurmwrap_launch
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.static.launcher_args import SrunCall, parse_srun
+from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.started_program import EntryPoint, Started
+from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.sbatch.request import GpuUnit, JobRequest, ResourceShape
+
+# Any of these may bring the launcher to the other nodes.
+_SPREADS = ("srun", "ssh", "pdsh", "mpirun", "mpiexec", "clush", "ray", "parallel", "SLURM_NODEID", "horovodrun")
+
+
+def launch_findings(request: JobRequest, commands: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+    """Findings in the lines of the launchers."""
+    entries = [one.entry for one in commands if one.entry is not None and one.entry.kind != "shell"]
+    spread = any(word in _SPREADS for one in commands for word in (one.entry.whole if one.entry else one.words))
+    text = request.script.content
+    spread = spread or any(word.encode() in text for word in _SPREADS)
+    words = text.decode("utf-8", "replace")
+    for entry in entries:
+        if len(entries) == 1 and not _SHARED.search(words):
+            yield from _told(_idle(entry, request.shape), entry, desk)
+        yield from _told(_of_entry(entry, request.shape, request, spread, len(entries)), entry, desk)
+
+
+def _told(remarks: Iterator[tuple[str, str]], entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+    for message, fix in remarks:
+        yield Finding(severity=Severity.WARNING, message=message, file=desk.where(entry), line=entry.line, fix=fix)
+
+
+def _of_entry(
+    entry: EntryPoint, shape: ResourceShape, request: JobRequest, spread: bool, count: int
+) -> Iterator[tuple[str, str]]:
+    gpus = _gpus_of_a_node(shape)
+    options = launcher_options(entry)
+    processes = _number(options, "nproc_per_node", "num_gpus")
+    call = _srun(entry)
+    if gpus and processes and processes > gpus and not _on_cpu(entry, options):
+        where = f"--gpus-per-node={processes}" if shape.gpu_unit is not GpuUnit.GRES else f"--gres=gpu:{processes}"
+        yield (
+            f"{processes} processes on each node for {gpus} GPUs: the ones above {gpus} find none",
+            (f"start {gpus}, or ask for {where}"),
+        )
+    total = _number(options, "num_processes")
+    if (
+        gpus
+        and shape.gpus
+        and total
+        and entry.kind == "accelerate"
+        and total > shape.gpus
+        and not _on_cpu(entry, options)
+    ):
+        yield f"--num_processes {total} for {shape.gpus} GPUs of the job", f"--num_processes {shape.gpus}"
+    yield from _nodes(entry.kind, options, shape, call, spread)
+    yield from _trainings(entry, options, shape, call)
+    yield from _steps(call, shape)
+    yield from _devices(entry, gpus)
+
+
+def launcher_options(entry: EntryPoint) -> Mapping[str, str]:
+    """The launcher's own options with their values; names with underscores."""
+    words = list(entry.whole)
+    for at, word in enumerate(words):
+        found = None
+        if os.path.basename(word) in ("torchrun", "accelerate", "deepspeed"):  # noqa: PTH119
+            found = slurmwrap_launch.launcher(words[at:])
+        elif word == "-m" and at + 1 < len(words):
+            found = slurmwrap_launch.launcher(words[at:], words[at + 1])
+            found = (found[0], 2) if found else None
+        if found is not None:
+            pairs, _ = slurmwrap_launch.split(found[0], words[at + found[1] :])
+            return {name: _value_of(given) for name, given in pairs}
+    return {}
+
+
+def _value_of(words: Sequence[str]) -> str:
+    return words[1] if len(words) > 1 else words[0].partition("=")[2]
+
+
+def _number(options: Mapping[str, str], *names: str) -> int:
+    return next((int(options[n]) for n in names if re.fullmatch(r"\d{1,6}", options.get(n, ""))), 0)
+
+
+def _gpus_of_a_node(shape: ResourceShape) -> int:
+    """0 when it is not fixed."""
+    if shape.gpus_per_node:
+        return shape.gpus_per_node
+    nodes = shape.nodes or (1 if shape.max_nodes is None else 0)
+    return shape.gpus // nodes if nodes and shape.gpus and shape.gpus % nodes == 0 else 0
+
+
+def _on_cpu(entry: EntryPoint, options: Mapping[str, str]) -> bool:
+    return "cpu" in options or "--cpu" in entry.argv or "gloo" in " ".join(entry.argv)
+
+
+def _srun(entry: EntryPoint) -> SrunCall | None:
+    return parse_srun(entry.whole[1:]) if entry.whole and os.path.basename(entry.whole[0]) == "srun" else None  # noqa: PTH119
+
+
+def _nodes(
+    kind: str, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None, spread: bool
+) -> Iterator[tuple[str, str]]:
+    """Nodes that the launcher waits for, against nodes of the job."""
+    asked = options.get("nnodes", options.get("num_machines", ""))
+    least = re.fullmatch(r"(\d+)(:\d+)?", asked)
+    has = shape.nodes or 1
+    if "nodes" in options:
+        return
+    alone = call is None and not spread and has > 1
+    if alone and (least is None or int(least[1]) < 2) and kind in ("torchrun", "accelerate"):
+        others = "the other one stays" if has == 2 else f"the other {has - 1} stay"
+        yield (
+            f"this line runs on the first of the job's {has} nodes only: {others} idle",
+            "put srun before it, with --nnodes=$SLURM_NNODES --rdzv_backend=c10d --rdzv_endpoint=FIRST_NODE:29500, "
+            "or ask for --nodes=1",
+        )
+    if least is None:
+        return
+    if int(least[1]) > (shape.max_nodes or has):
+        yield (
+            f"the launcher waits for {least[1]} nodes, the job has {has}",
+            f"--nodes={least[1]}, or {has} for the launcher",
+        )
+    elif int(least[1]) > 1 and call is None and not spread:
+        yield f"this line runs on the first node only, and waits for {least[1]} nodes", "put srun before it"
+
+
+def _trainings(
+    entry: EntryPoint, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None
+) -> Iterator[tuple[str, str]]:
+    """torchruns that srun starts beside each other and that do not know of each other."""
+    own = entry.whole[: len(entry.whole) - len(entry.argv)]
+    if call is None or entry.kind != "torchrun" or any(UNKNOWN in word for word in own):
+        return
+    nodes = call.value("nodes") or str(shape.nodes or 1)
+    tasks = call.value("ntasks") or ("" if call.given("ntasks-per-node") or call.given("nodes") else _tasks(shape))
+    if options.get("nnodes", "1") != "1" or call.given("nodelist") or not re.fullmatch(r"\d{1,6}", tasks):
+        return
+    if int(tasks) > 1 and re.fullmatch(r"\d{1,6}", nodes):
+        where = f"on {nodes} nodes " if int(nodes) > 1 else ""
+        yield (
+            f"srun starts torchrun {tasks} times {where}without --nnodes: each is a training of its own",
+            "one task per node (--ntasks-per-node=1), and torchrun --nnodes=$SLURM_NNODES --rdzv_backend=c10d "
+            "--rdzv_endpoint=FIRST_NODE:29500",
+        )
+
+
+def _tasks(shape: ResourceShape) -> str:
+    """Tasks that srun starts by itself."""
+    return str(shape.tasks or (shape.tasks_per_node or 1) * (shape.nodes or 1))
+
+
+# Several launches at once, or processes that use more than one GPU or none.
+_SHARED = re.compile(
+    r"(?<![&<>|\\])&(?![&>\d])|CUDA_VISIBLE_DEVICES|vllm|sglang|tensor|pipeline|model[-_.]?parallel|device_map|PET_|xargs"
+    r"|gpu_ids|gpu-ids",
+)
+
+
+def _idle(entry: EntryPoint, shape: ResourceShape) -> Iterator[tuple[str, str]]:
+    """Fewer processes than GPUs."""
+    options, call, gpus = launcher_options(entry), _srun(entry), _gpus_of_a_node(shape)
+    processes = _number(options, "nproc_per_node", "num_gpus")
+    copies = 1
+    if call is not None:
+        tasks, nodes = call.value("ntasks") or _tasks(shape), shape.nodes or 1
+        if call.given("ntasks-per-node") or call.given("nodes") or not re.fullmatch(r"\d{1,6}", tasks):
+            return
+        copies = -(-int(tasks) // nodes)
+    if gpus and 0 < processes * copies < gpus and not _on_cpu(entry, options) and not entry.contained:
+        yield (
+            f"{processes * copies} processes on each node for {gpus} GPUs: {gpus - processes * copies} GPUs stay idle",
+            f"start {gpus} processes (--nproc_per_node={gpus}), or ask for fewer GPUs",
+        )
+
+
+def _steps(call: SrunCall | None, shape: ResourceShape) -> Iterator[tuple[str, str]]:
+    if call is None:
+        return
+    nodes = call.value("nodes") or call.value("N") or ""
+    if re.fullmatch(r"\d+", nodes) and int(nodes) > (shape.max_nodes or shape.nodes or 1):
+        has = shape.max_nodes or shape.nodes or 1
+        yield (
+            f"srun asks for {nodes} nodes, the job has {has}",
+            f"--nodes={nodes} for the job, or --nodes={has} for srun",
+        )
+    tasks, wanted = call.value("ntasks") or call.value("n") or "", call.value("gpus-per-task") or ""
+    given = shape.gpus
+    if re.fullmatch(r"\d+", tasks) and re.fullmatch(r"(?:\w+:)?\d+", wanted) and given:
+        total = int(tasks) * int(wanted.rpartition(":")[2])
+        if total > given:
+            yield f"srun asks for {tasks} tasks with {wanted} GPUs, the job has {given} GPUs", f"at most {given} in all"
+
+
+def _devices(entry: EntryPoint, gpus: int) -> Iterator[tuple[str, str]]:
+    """CUDA_VISIBLE_DEVICES that names more devices than a node of the job has."""
+    if not entry.devices or not gpus or not re.fullmatch(r"\d+(,\d+)*", entry.devices):
+        return
+    highest = max(map(int, entry.devices.split(",")))
+    if highest >= gpus:
+        yield (
+            f"CUDA_VISIBLE_DEVICES={entry.devices}: the job sees {gpus} GPUs on a node, 0 to {gpus - 1}",
+            "leave it to Slurm, or ask for more GPUs",
+        )

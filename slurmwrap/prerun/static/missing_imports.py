@@ -1,0 +1,227 @@
+"""Will a program's imports succeed: compares import statements with the user's files and with the installed packages.
+
+An ERROR only for statements that run for sure, in a module whose whole way of being found is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.static.imported_files import Import, Program, Reached
+from slurmwrap.prerun.static.module_scope import bound_names
+from slurmwrap.prerun.static.python_interpreter import Python, look_up
+from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.suggestions import is_slip, nearest
+from slurmwrap.prerun.static.word_tables import words
+
+# Import name -> what pip calls it, where the two differ.
+DISTRIBUTIONS = {
+    "PIL": "Pillow",
+    "cv2": "opencv-python-headless",
+    "yaml": "PyYAML",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "bs4": "beautifulsoup4",
+    "attr": "attrs",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "git": "GitPython",
+    "google.protobuf": "protobuf",
+    "hydra": "hydra-core",
+    "pytorch_lightning": "pytorch-lightning",
+    "lightning": "lightning",
+    "pl_bolts": "lightning-bolts",
+    "flash_attn": "flash-attn",
+    "apex": "apex (from its repository; not the package of that name on PyPI)",
+    "MinkowskiEngine": "MinkowskiEngine (built from source)",
+    "torch_geometric": "torch-geometric",
+    "torch_scatter": "torch-scatter",
+    "pycocotools": "pycocotools",
+    "fire": "fire",
+    "absl": "absl-py",
+    "tensorboardX": "tensorboardX",
+    "wandb": "wandb",
+    "faiss": "faiss-cpu",
+    "Bio": "biopython",
+    "Levenshtein": "python-Levenshtein",
+    "jose": "python-jose",
+    "mpi4py": "mpi4py",
+    "serial": "pyserial",
+    "usb": "pyusb",
+    "zmq": "pyzmq",
+    "OpenSSL": "pyOpenSSL",
+    "Crypto": "pycryptodome",
+    "docx": "python-docx",
+    "fitz": "PyMuPDF",
+    "magic": "python-magic",
+    "slugify": "python-slugify",
+    "ruamel": "ruamel.yaml",
+    "pkg_resources": "setuptools",
+    "distutils": "setuptools (distutils left Python in 3.12)",
+    "imp": "nothing: imp left Python in 3.12, use importlib",
+}
+# The standard library of one Python is not that of another.
+_COME_AND_GONE = words(
+    """distutils imp asyncore asynchat smtpd tomllib zoneinfo graphlib cgi cgitb pipes telnetlib nntplib crypt imghdr
+    sndhdr audioop chunk aifc sunau uu xdrlib msilib nis ossaudiodev spwd mailcap lib2to3 parser symbol formatter
+    binhex macpath dataclasses contextvars compression annotationlib"""
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """An installed package that a program needs."""
+
+    name: str  # top level
+    file: str
+    line: int
+    sure: bool
+
+
+def local_faults(program: Program) -> Iterator[Finding]:
+    """Modules and names that the user's own files do not have, and relative imports in a program."""
+    for reached in program.files:
+        for one in reached.imports:
+            if not one.guarded:
+                yield from _local_fault(one, reached, program)
+
+
+def _local_fault(one: Import, reached: Reached, program: Program) -> Iterator[Finding]:
+    sure = one.sure and reached.sure
+    if one.module.startswith(".") and not reached.folder:
+        if program.files[0] is reached and not program.entry.module and one.top and not program.tricks:
+            yield _finding(
+                one,
+                reached,
+                "attempted relative import with no known parent package",
+                "start it with `python -m package.module` from the directory above, or import by the full name",
+                program.entry.kind != "module" and sure and program.entry.certain,
+            )
+        return
+    found = program.find(one.module, reached.folder)
+    if found.kind == "missing":
+        if program.tricks or _plays_tricks(one.module, reached, program):
+            return
+        yield _finding(
+            one,
+            reached,
+            f"No module named {one.module.lstrip('.')!r}",
+            _near_module(one, reached, program),
+            sure and program.entry.certain and program.roots_known,
+        )
+    elif found.kind in ("module", "package"):
+        yield from _missing_names(one, reached, program, found.path, sure)
+
+
+def _missing_names(one: Import, reached: Reached, program: Program, path: str, sure: bool) -> Iterator[Finding]:
+    source = next((f.source for f in program.files if f.source.path == path), None)
+    if source is None or source.tree is None:
+        return
+    names = bound_names(source.tree)
+    if names is None:
+        return
+    for name in one.names:
+        dotted = f"{one.module}{'' if one.module.endswith('.') else '.'}{name}"
+        if name == "*" or name in names or program.find(dotted, reached.folder).kind != "missing":
+            continue
+        if path.endswith("__init__.py") and list(Path(path).parent.glob(f"{name}*")):
+            continue
+        near = nearest(name, names)
+        yield _finding(
+            one,
+            reached,
+            f"cannot import name {name!r}: {path} does not define it",
+            f"did you mean {near}?" if near else f"define {name} in {path}, or import it from where it is",
+            sure and program.entry.certain and not program.tricks and program.roots_known,
+        )
+
+
+def _near_module(one: Import, reached: Reached, program: Program) -> str:
+    beside = [reached.folder] if one.module.startswith(".") and reached.folder else []
+    return near_module(one.module, program.roots, beside)
+
+
+def near_module(module: str, roots: Sequence[str], beside: Sequence[str] = ()) -> str:
+    """What to do about a dotted name that leads nowhere below `roots`."""
+    *parents, last = module.split(".")
+    folders = [Path(root, *parents) for root in roots] if parents and parents[0] else []
+    folders += [Path(folder) for folder in beside]
+    near = nearest(last, {p.name.split(".")[0] for folder in folders if folder.is_dir() for p in folder.iterdir()})
+    return f"did you mean {'.'.join([*parents, near])}?" if near else "correct the name, or add the file"
+
+
+def _plays_tricks(module: str, reached: Reached, program: Program) -> bool:
+    """True when a package on the way changes itself (`__path__`, `sys.modules`)."""
+    parts = module.split(".")
+    inits = (program.find(".".join(parts[: i + 1]), reached.folder) for i in range(len(parts)) if parts[0])
+    paths = {found.path for found in inits if found.kind == "package"}
+    return any(f.source.mentions(b"__getattr__", b"lazy") for f in program.files if f.source.path in paths)
+
+
+def _finding(one: Import, reached: Reached, message: str, fix: str, certain: bool) -> Finding:
+    return Finding(
+        severity=Severity.ERROR if certain else Severity.WARNING,
+        message=message,
+        file=reached.source.path,
+        line=one.line,
+        fix=fix,
+        category="import_error",
+    )
+
+
+def wanted_packages(program: Program) -> tuple[Wanted, ...]:
+    """Installed packages that the program imports at module level, whatever way its files are reached."""
+    import sys
+
+    found: dict[str, Wanted] = {}
+    for reached in program.files:
+        for one in reached.imports:
+            name = one.module.split(".")[0]
+            if one.guarded or not one.top or not name or name == "slurmwrap_step":
+                continue
+            if name in sys.stdlib_module_names and name not in _COME_AND_GONE:
+                continue
+            if program.find(name, reached.folder).kind not in ("elsewhere", "namespace"):
+                continue
+            sure = reached.sure and one.sure
+            if name not in found or (sure and not found[name].sure):
+                found[name] = Wanted(name=name, file=reached.source.path, line=one.line, sure=sure)
+    return tuple(found.values())
+
+
+def missing_packages(
+    program: Program, python: Python | None, desk: Desk, modules: Sequence[Wanted] = ()
+) -> Iterator[Finding]:
+    """Packages that the program's own interpreter does not find. `modules`: what is asked for by `python -m`."""
+    entry = program.entry
+    if python is None or program.tricks or not program.roots_known or entry.installs:
+        return
+    wanted = [*modules, *wanted_packages(program)]
+    answer = look_up([w.name for w in wanted], program.roots, python.path, desk)
+    if answer is None:
+        return
+    missing = [w for w in wanted if w.name in answer.missing]
+    foreign = [w for w in wanted if w.name not in _COME_AND_GONE]
+    none_there = len(missing) >= len(foreign)
+    if not python.certain and none_there:
+        return  # none of the packages: the node's Python will be another one
+    certain = python.certain and entry.certain and (python.chosen or not none_there)
+    for one in missing:
+        yield Finding(
+            severity=Severity.ERROR if certain and one.sure else Severity.WARNING,
+            message=f"No module named {one.name!r} in {python.path}",
+            file=one.file,
+            line=one.line,
+            fix=_advice(one.name, answer.near.get(one.name, ""), python.path),
+            category="import_error",
+        )
+
+
+def _advice(name: str, near: str, python: str) -> str:
+    if is_slip(name, near):
+        return f"did you mean {near}?"
+    what = DISTRIBUTIONS.get(name, name)
+    return f"{python} -m pip install {what}, or activate the environment that has it"

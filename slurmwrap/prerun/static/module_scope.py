@@ -1,0 +1,73 @@
+"""The names that a module has: turns its tree into a set, None where only running it would tell. Pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from slurmwrap.prerun.static.word_tables import words
+
+_MAKES_NAMES = frozenset({"globals", "exec", "execfile"})
+ALWAYS = words(
+    """__name__ __file__ __doc__ __package__ __spec__ __loader__ __builtins__ __cached__ __dict__ __path__
+    __annotations__"""
+)
+
+
+def bound_names(tree: ast.Module, stars: frozenset[str] | None = None) -> frozenset[str] | None:
+    """Every name that the module may bind at its top level; None with __getattr__, exec and the like, and with star
+    imports unless `stars` says what they bring."""
+    names: set[str] = set(ALWAYS)
+    for node in ast.walk(tree):
+        if _makes_names(node):
+            return None
+        if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names):
+            if stars is None:
+                return None
+            names |= stars
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+    names.update(_bound(tree.body))
+    return None if "__getattr__" in names else frozenset(names)
+
+
+def _makes_names(node: ast.AST) -> bool:
+    """globals(), exec(), vars() without an argument, sys.modules: names may come from anywhere."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in _MAKES_NAMES or (node.func.id == "vars" and not node.args)
+    return isinstance(node, ast.Attribute) and node.attr == "modules" and _is_sys(node.value)
+
+
+def _is_sys(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("sys", "_sys")
+
+
+def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        yield from bound_by(node)
+
+
+def bound_by(node: ast.AST) -> Iterator[str]:
+    """Names that a statement binds in its own scope."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name
+        for part in (*node.decorator_list, *getattr(node, "bases", ())):
+            yield from bound_by(part)
+        return
+    if isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+        return
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from ((a.asname or a.name.split(".")[0]) for a in node.names)
+    elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif (isinstance(node, ast.ExceptHandler) and node.name) or (
+        isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name
+    ):
+        yield node.name
+    elif isinstance(node, ast.MatchMapping) and node.rest:
+        yield node.rest
+    elif type(node).__name__ == "TypeAlias":  # Python 3.12
+        yield node.name.id  # type: ignore[attr-defined]
+    for child in ast.iter_child_nodes(node):
+        yield from bound_by(child)

@@ -1,0 +1,189 @@
+"""Will the program take its command line: compares an entry point's arguments with a Parser as argparse would. Pure.
+
+An argument that only the running shell knows ends what is certain: after it, errors become warnings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.static.argparse_model import Option, Parser
+from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.started_program import EntryPoint
+from slurmwrap.prerun.static.suggestions import nearest
+
+_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")  # argparse's own pattern; newer Pythons take -1e3 and -1_000 as well
+_LIKE_NUMBER = re.compile(r"^-\.?\d")
+
+
+@dataclass(slots=True)
+class _Line:
+    """A command line taken apart."""
+
+    loose: list[str] = field(default_factory=list)  # words that belong to no option
+    given: set[str] = field(default_factory=set)  # flags as defined
+    faults: list[tuple[str, str]] = field(default_factory=list)  # (what is wrong, fix)
+    doubts: list[tuple[str, str]] = field(default_factory=list)
+    open_end: bool = False  # words are missing that only the shell knows, or that argparse hands on
+
+
+def misfitting(entry: EntryPoint, parser: Parser, script: str) -> Iterator[Finding]:
+    """Findings in the batch script's line."""
+    line = _taken_apart(entry, parser)
+    unknown_words = any(UNKNOWN in word for word in entry.argv) or any(isinstance(w, Guess) for w in entry.argv)
+    certain = parser.certain and entry.certain and not unknown_words
+    faults = [*line.faults]
+    if not unknown_words and not line.open_end and not line.faults:
+        faults += _left_over(line, parser)
+    for severity, told in ((Severity.ERROR if certain else Severity.WARNING, faults), (Severity.WARNING, line.doubts)):
+        for message, fix in told:
+            yield Finding(
+                severity=severity, message=message, file=script, line=entry.line, fix=fix, category="semantic_error"
+            )
+
+
+def _taken_apart(entry: EntryPoint, parser: Parser) -> _Line:
+    line, words = _Line(), list(entry.argv)
+    flags = parser.by_flag()
+    rest = any(o.nargs in ("...", "A...", "unknown") and not o.flags for o in parser.options)
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "--" or (rest and line.loose):
+            line.open_end = True
+            break
+        if not _is_option(word):
+            line.loose.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if UNKNOWN in name:
+            line.open_end = True
+            continue
+        options = _matching(word if not equals else name, flags, parser)
+        if not options:
+            line.faults.append(_unknown(name, flags, parser, entry))
+            at += sum(1 for _ in _values(words[at:]))
+            continue
+        line.given.update(flag for option in options for flag in option.flags)
+        if len({(o.takes_value, o.nargs, o.action) for o in options}) != 1 or not options[0].sure:
+            at += sum(1 for _ in _values(words[at:]))  # defined twice, differently: whatever follows may be its own
+            line.open_end = True
+            continue
+        at += _values_of(options, name, equals, value, words[at:], line)
+    return line
+
+
+def _is_option(word: str) -> bool:
+    if not word.startswith("-") or word == "-" or " " in word or isinstance(word, Guess):
+        return False
+    return not _LIKE_NUMBER.match(word)
+
+
+def _values(words: Sequence[str]) -> Iterator[str]:
+    for word in words:
+        if _is_option(word):
+            return
+        yield word
+
+
+def _matching(name: str, flags: Mapping[str, tuple[Option, ...]], parser: Parser) -> tuple[Option, ...]:
+    """The definitions that argparse would take `name` for; a flag's unambiguous beginning will do."""
+    if name in flags:
+        return flags[name]
+    if name in ("-h", "--help"):
+        return (Option(flags=("-h", "--help"), name="--help", action="help"),)
+    if parser.abbreviations or not name.startswith("--"):
+        longer = tuple(o for flag, found in flags.items() if flag.startswith(name) for o in found)
+        if longer:
+            return longer
+    if not name.startswith("--"):
+        short = flags.get(name[:2], ())
+        return tuple(Option(flags=o.flags, name=o.name, action="?", sure=False) for o in short)
+    return ()
+
+
+def _unknown(name: str, flags: Mapping[str, object], parser: Parser, entry: EntryPoint) -> tuple[str, str]:
+    near = nearest(name, flags, cutoff=0.7) or nearest(name.replace("_", "-"), flags) or nearest(name, flags)
+    program = entry.path or "the program"
+    fix = f"did you mean {near}?" if near else f"{program} takes {', '.join(sorted(flags)[:12]) or 'no options'}"
+    return f"{program} does not take {name} (argparse: unrecognized arguments)", fix
+
+
+def _values_of(
+    options: Sequence[Option], name: str, equals: str, value: str, following: Sequence[str], line: _Line
+) -> int:
+    """Words of `following` that belong to the option."""
+    option = options[0]
+    if not option.takes_value:
+        if equals and option.action in ("store_true", "store_false", "count"):
+            line.faults.append((f"{name} takes no value, {value!r} is given", f"{name} alone ({option.where})"))
+        return sum(1 for _ in _values(following)) if option.action == "?" else 0
+    if equals:
+        _judge(option, name, [value], line)
+        return 0
+    here = list(_values(following))
+    count, least = _wants(option.nargs, len(here))
+    if len(here) < least:
+        many = "one argument" if least == 1 and option.nargs is None else f"{option.nargs or least} arguments"
+        line.faults.append(
+            (f"{name} expects {many}, none follows" if not here else f"{name} expects {many}", option.where)
+        )
+    _judge(option, name, here[:count], line)
+    return min(count, len(here))
+
+
+def _wants(nargs: str | int | None, there: int) -> tuple[int, int]:
+    """(words taken, words needed)."""
+    if nargs is None:
+        return 1, 1
+    if isinstance(nargs, int):
+        return nargs, nargs
+    return {"?": (1, 0), "*": (there, 0), "+": (there, 1)}.get(nargs, (there, 0))
+
+
+def _judge(option: Option, name: str, values: Sequence[str], line: _Line) -> None:
+    for value in values:
+        if UNKNOWN in value or isinstance(value, Guess):
+            continue
+        if option.type in ("int", "float"):
+            try:
+                converted: object = int(value) if option.type == "int" else float(value)
+            except ValueError:
+                line.faults.append((f"{name} wants {option.type}, {value!r} is given", f"see {option.where}"))
+                continue
+        elif option.type in ("", "str"):
+            converted = value
+        else:
+            if option.type == "bool" and value.lower() in ("false", "no", "0", "off"):
+                message = f"{name} {value} means True: type=bool takes any text but the empty one as True"
+                line.doubts.append((message, f"use action='store_true' or BooleanOptionalAction at {option.where}"))
+            continue
+        if option.choices is not None and converted not in option.choices:
+            shown = ", ".join(map(str, option.choices))
+            near = nearest(value, map(str, option.choices))
+            message = f"{name} {value}: invalid choice (choose from {shown})"
+            line.faults.append((message, f"did you mean {near}?" if near else f"see {option.where}"))
+
+
+def _left_over(line: _Line, parser: Parser) -> Iterator[tuple[str, str]]:
+    """Positional words too many or too few, and required options that are missing."""
+    if parser.subcommands:
+        return
+    positional = [o for o in parser.options if not o.flags]
+    fixed = all(o.nargs is None and o.sure for o in positional)
+    if fixed and len(line.loose) > len(positional):
+        extra = line.loose[len(positional) :]
+        yield (
+            f"argparse: unrecognized arguments: {' '.join(extra)}",
+            "a flag (store_true) takes no value; options begin with --",
+        )
+    needed = [o for o in positional if o.home] if fixed and all(o.home for o in positional) else []
+    for option in needed[len(line.loose) :]:
+        yield f"the argument {option.name} is required", f"see {option.where}"
+    for option in parser.options:
+        if option.flags and option.required and option.sure and option.home and not line.given & set(option.flags):
+            yield f"{option.name} is required", f"add {option.name} VALUE; see {option.where}"

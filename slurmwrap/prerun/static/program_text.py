@@ -1,0 +1,58 @@
+"""The user's own files of one program as text, where those decide what it does: everything else that it imports is a
+library known to start no process, use no second GPU and make no directory by itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from slurmwrap.prerun.static.imported_files import Program, read_program
+from slurmwrap.prerun.static.word_tables import words
+
+if TYPE_CHECKING:
+    from slurmwrap.prerun.static.started_program import EntryPoint
+    from slurmwrap.prerun.static.static_context import Desk
+
+_LIBRARIES = words(
+    """torch torchvision torchaudio torchtext numpy scipy pandas matplotlib seaborn sklearn skimage PIL cv2 imageio
+    h5py yaml tqdm einops timm torchmetrics torchinfo torchsummary thop tiktoken sentencepiece tokenizers nltk regex
+    networkx torch_geometric torch_scatter torch_sparse albumentations kornia lpips piq pytorch_msssim medmnist
+    nibabel pydicom librosa soundfile absl requests psutil simplejson termcolor colorama tabulate prettytable
+    slurmwrap_step
+    tensorboardX tensorboard tensorflow keras attr attrs easydict addict configargparse loguru rich"""
+)
+_MARGIN_S = 0.3
+
+
+def read_own_program(entry: EntryPoint, desk: Desk) -> Program | None:
+    """The program of a Python file with all it imports of the user's; None where that cannot be read whole."""
+    if not entry.path or entry.code is not None or entry.contained or desk.left() < _MARGIN_S:
+        return None
+    source = desk.source(entry.path)
+    program = read_program(entry, source, desk) if source.tree is not None else None
+    return program if program is not None and program.whole and not _runs_text(program) else None
+
+
+def own_text(entry: EntryPoint, desk: Desk) -> bytes | None:
+    """All the program's own files behind each other; None where something else may decide as well."""
+    program = read_own_program(entry, desk)
+    if program is None:
+        return None
+    for reached in program.files:
+        if reached.source.tree is None:
+            return None
+        for one in reached.imports:
+            top = one.module.split(".")[0]
+            if not top or top in sys.stdlib_module_names:
+                continue
+            if program.find(one.module, reached.folder).kind not in ("module", "package") and top not in _LIBRARIES:
+                return None
+    return b"\n".join(reached.source.content for reached in program.files)
+
+
+def _runs_text(program: Program) -> bool:
+    """Code that is made while it runs, or found by name."""
+    return any(
+        reached.source.mentions(b"exec(", b"eval(compile", b"importlib", b"__import__", b"runpy")
+        for reached in program.files
+    )

@@ -1,0 +1,195 @@
+"""Which Python a program will be run by: turns a search path into a file, and asks it what it can import.
+
+The question is a fixed program that looks names up with importlib.util.find_spec, top-level names only: nothing is
+imported for it, so neither torch nor the user's code runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.prerun.static.search_path import CONDA
+from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.started_program import EntryPoint
+from slurmwrap.prerun.static.static_context import Desk
+
+# A node has its own system Python, perhaps with other packages than the login node's.
+_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/opt/")
+_QUESTION = r"""
+import sys, json
+roots, names = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+sys.path[:1] = roots
+from importlib.util import find_spec
+missing, near = [], {}
+for name in names:
+    try:
+        if find_spec(name) is None:
+            missing.append(name)
+    except Exception:
+        pass
+if missing:
+    import os, difflib
+    known = set()
+    for place in sys.path:
+        try:
+            known.update(entry.split(".")[0] for entry in os.listdir(place or "."))
+        except OSError:
+            pass
+    for name in missing:
+        near[name] = difflib.get_close_matches(name, known, 1, 0.75)
+print(json.dumps({"missing": missing, "near": near, "version": list(sys.version_info[:2])}))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Python:
+    """An interpreter. `certain`: the nodes run this very one with these very packages."""
+
+    path: str
+    certain: bool
+    chosen: bool = True  # by the script, or by an environment that was active when gsub was called; not just on PATH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """What an interpreter says of some names."""
+
+    missing: tuple[str, ...]
+    near: Mapping[str, str]  # missing name -> an installed name that is like it
+    version: tuple[int, int]
+
+
+def python_of(entry: EntryPoint, desk: Desk) -> Python | None:
+    """The interpreter of `entry`, None when it cannot be known from here."""
+    if entry.contained:
+        return None
+    named = entry.interpreter or _launcher(entry)
+    if UNKNOWN in named:
+        return None
+    if "/" in named:
+        base = entry.cwd if not named.startswith("/") else "/"
+        found = os.path.normpath(os.path.join(base, named)) if base else ""  # noqa: PTH118
+    else:
+        found = _on_path(named, entry.search, desk.environ) or ""
+    if found and not entry.interpreter:
+        found = _shebang(found)
+    if not found or not os.access(found, os.X_OK) or Path(found).is_dir():
+        return None
+    shared = not found.startswith((*_SYSTEM, *desk.node_local)) and not _is_script(found)
+    return Python(
+        path=found,
+        certain=shared and not isinstance(named, Guess),
+        chosen="/" in named or _chosen(found, entry.search, desk.environ),
+    )
+
+
+def _chosen(found: str, search: str, environ: Mapping[str, str]) -> bool:
+    folder = os.path.dirname(found)  # noqa: PTH120
+    active = {f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)}
+    return folder in active or search != environ.get("PATH", "")
+
+
+def _is_script(path: str) -> bool:
+    """pyenv's shims and the like: which Python they start depends on more than PATH."""
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(2) == b"#!"
+    except OSError:
+        return True
+
+
+def _launcher(entry: EntryPoint) -> str:
+    """The program that brings its own Python: torchrun, accelerate, or the script itself by its first line."""
+    if entry.kind in ("torchrun", "accelerate", "deepspeed"):
+        return next((w for w in entry.whole if os.path.basename(w) in _LAUNCHERS), entry.kind)  # noqa: PTH119
+    return entry.path or UNKNOWN
+
+
+_LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "ds")
+
+
+def _shebang(path: str) -> str:
+    """The Python in the first line of `path`; env's own search is left out."""
+    try:
+        with Path(path).open("rb") as stream:
+            first = stream.readline(256).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    found = re.match(r"#!\s*(/\S*python[\d.]*)\s*$", first)
+    return found[1] if found else ""
+
+
+def _on_path(name: str, search: str, environ: Mapping[str, str]) -> str | None:
+    for folder in search.split(":"):
+        if folder.startswith(CONDA):
+            prefix = conda_prefix(folder.removeprefix(CONDA), environ)
+            if prefix is None:
+                return None
+            folder = f"{prefix}/bin"
+        if UNKNOWN in folder:
+            return None
+        if folder.startswith("/") and os.access(found := f"{folder}/{name}", os.X_OK) and not Path(found).is_dir():
+            return found
+    return None
+
+
+def conda_prefix(name: str, environ: Mapping[str, str]) -> str | None:
+    """Where the conda environment `name` lies; None when no or more than one place has it."""
+    if "/" in name:
+        return name if name.startswith("/") and Path(name).is_dir() else None
+    home = environ.get("HOME", "")
+    roots = [environ.get("MAMBA_ROOT_PREFIX", ""), environ.get("CONDA_ROOT", "")]
+    roots += [
+        str(Path(exe).parent.parent) for exe in (environ.get("CONDA_EXE", ""), environ.get("MAMBA_EXE", "")) if exe
+    ]
+    roots += [f"{home}/{folder}" for folder in _CONDA_HOMES] if home else []
+    places = [*environ.get("CONDA_ENVS_PATH", "").split(":"), *(f"{root}/envs" for root in roots if root)]
+    tried = [f"{place}/{name}" for place in places if place]
+    tried += [root for root in roots if root and name == "base"]
+    tried += [line for line in _listed(home) if os.path.basename(line) == name]  # noqa: PTH119
+    found = {str(Path(p).resolve()) for p in tried if Path(p, "conda-meta").is_dir()}
+    return found.pop() if len(found) == 1 else None
+
+
+_CONDA_HOMES = (".conda", "miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "miniconda", "anaconda")
+
+
+def _listed(home: str) -> list[str]:
+    try:
+        return Path(home, ".conda/environments.txt").read_text(encoding="utf-8", errors="replace").split("\n")[:200]
+    except OSError:
+        return []
+
+
+def look_up(names: Sequence[str], roots: Sequence[str], python: str, desk: Desk) -> Lookup | None:
+    """Which of `names` (without dots) `python` would not find with `roots` before its own path; None: no answer."""
+    left = desk.left()
+    if not names or left <= 0.1:
+        return None
+    argv = [python, "-W", "ignore", "-c", _QUESTION, json.dumps(list(roots)), json.dumps(list(names))]
+    environ = {k: v for k, v in desk.environ.items() if k not in _NOT_HANDED_ON}
+    answer = desk.run(argv, timeout_s=left, environ={**environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    if answer.exit_code != 0:
+        return None
+    try:
+        said = json.loads(answer.stdout)
+        near = {name: found[0] for name, found in said["near"].items() if found}
+        return Lookup(missing=tuple(said["missing"]), near=near, version=(said["version"][0], said["version"][1]))
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+# A sitecustomize of the user's, or a hook of ours, must not run for a question; the roots stand for PYTHONPATH.
+_NOT_HANDED_ON = (
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "PYTHONINSPECT",
+    "PYTHONHOME",
+    "PYTHONPROFILEIMPORTTIME",
+    "PYTHONVERBOSE",
+)

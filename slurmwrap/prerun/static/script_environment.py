@@ -1,0 +1,144 @@
+"""What a script stands on before its programs start: directories it goes to, files it sources, variables it needs.
+
+Reads the file system only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.static.command_wrappers import CONDAS, HARMLESS
+from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.started_program import Started
+from slurmwrap.prerun.static.static_context import Desk, mounted
+from slurmwrap.prerun.static.suggestions import near_path
+from slurmwrap.prerun.static.word_tables import words
+
+# After any other command a directory may be there that was not before.
+_MAKES_NO_FILES = HARMLESS | words(". source cd pushd popd conda mamba micromamba deactivate exit if [ [[ ((")
+
+
+def surrounding_findings(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    """One finding for each directory or sourced file that is not there, and each variable that `set -u` trips over."""
+    made = False
+    strict = stops_at_failure(text)
+    for at, one in enumerate(started):
+        if one.raw is None or not one.words:
+            continue
+        following = started[at + 1].words[:1] if at + 1 < len(started) else ()
+        if one.words[0] in ("cd", "pushd", ".", "source") and len(one.words) == 2 and one.sure and not made:
+            yield from _target(one, strict, following == ("exit",), desk)
+        made = made or may_make(one)
+    if re.search(r"^\s*set\s+-\w*u|^\s*set\s+-o\s+nounset|^#!\S+\s+-\w*u", text, re.M):
+        yield from _unset(started, text, desk)
+
+
+def stops_at_failure(text: str) -> bool:
+    """`set -e` holds, and is not taken back anywhere."""
+    on = re.search(r"^\s*set\s+-\w*e|^\s*set\s+-\w*o\s+errexit|^#!\S+\s+-\w*e", text, re.M)
+    return on is not None and re.search(r"\bset\s+\+\w*e|\bset\s+\+o\s+errexit", text) is None
+
+
+def may_make(one: Started) -> bool:
+    """Whether a command of the script itself may make files or directories."""
+    assert one.raw is not None
+    if not one.words:
+        return False
+    name = os.path.basename(one.words[0])  # noqa: PTH119
+    environment = name in CONDAS and one.words[1:2] != ("activate",)
+    return name not in _MAKES_NO_FILES or environment or one.raw.writes
+
+
+def _target(one: Started, strict: bool, or_exit: bool, desk: Desk) -> Iterator[Finding]:
+    word = one.words[1]
+    sources = one.words[0] in (".", "source")
+    if UNKNOWN in word or isinstance(word, Guess) or word.startswith("-") or not word.strip():
+        return
+    base = _before(one, desk)
+    if (not word.startswith("/") and not base) or (sources and "/" not in word):
+        return  # source looks on PATH for a name without a slash
+    path = os.path.normpath(os.path.join(base, word))  # noqa: PTH118
+    if Path(path).exists() if sources else Path(path).is_dir():
+        return
+    if path.startswith((*desk.node_local, "/etc/", "/usr/", "/opt/")):
+        return  # a node's own
+    assert one.raw is not None
+    activates = sources and os.path.basename(path) == "activate"  # noqa: PTH119
+    ends = or_exit if one.raw.then == "||" else strict and one.raw.then != "&&"
+    certain = (ends or (activates and one.raw.then not in ("||", "&&"))) and mounted(path)
+    certain = certain and (word.startswith("/") or Path(base).is_dir())  # else the `cd` before it failed
+    what = "file" if sources else "directory"
+    yield Finding(
+        severity=Severity.ERROR if certain else Severity.WARNING,
+        message=f"{one.words[0]} {word}: there is no {what} {path}",
+        file=desk.script,
+        line=one.line,
+        fix="remove the quotes: the shell leaves a quoted ~ as it is"
+        if word.startswith("~/")
+        else f"correct the path{near_path(path)}",
+        category="incorrect_inputs",
+    )
+
+
+def _before(one: Started, desk: Desk) -> str:
+    """The directory in which a command runs; of `cd` itself the one before it."""
+    return one.before if one.words[0] in ("cd", "pushd") else one.cwd
+
+
+# Slurm, a login and a node's Prolog set these; modules and sourced files may set any.
+_SET = re.compile(
+    r"SLURM|CUDA|NCCL|OMP|PMI|LMOD|MODULE|XDG|SSH|LC_|LD_|BASH|TMP|SCRATCH|WORK|HOST|JOB|PBS|SGE|RANDOM|EUID"
+)
+_SHELL_OWN = words(
+    """PWD OLDPWD HOME USER LOGNAME SHELL PATH UID PPID IFS SECONDS LINENO FUNCNAME PIPESTATUS REPLY OPTARG OPTIND LANG
+    HOSTNAME OSTYPE MACHTYPE SHLVL PS1 DEBUG GPU_DEVICE_ORDINAL ROCR_VISIBLE_DEVICES MAIL TERM EPOCHSECONDS"""
+)
+
+
+def _unset(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    names = {one.words[0] for one in started if one.words}
+    if names & {
+        "module",
+        "ml",
+        "source",
+        ".",
+        "eval",
+        "spack",
+        "conda",
+        "mamba",
+        "read",
+        "getopts",
+        "mapfile",
+        "readarray",
+    }:
+        return
+    told: set[str] = set()
+    for one in started:
+        if one.raw is None or not one.sure or one.raw.in_function:
+            continue
+        for name in (
+            n for word in one.raw.words for kind, n, default in word.parts if kind == "variable" and not default
+        ):
+            if (
+                name in told
+                or name in desk.environ
+                or name in _SHELL_OWN
+                or _SET.match(name)
+                or not name.isidentifier()
+            ):
+                continue
+            if re.search(rf"(?<![$\{{\w]){name}(\+?=|\b(?=[^\n]*;?\s*(?:do|in)\b))|\$\{{{name}:?[-=]", text):
+                continue
+            told.add(name)
+            yield Finding(
+                severity=Severity.WARNING,
+                message=f"${name} is set nowhere, and set -u ends the script at its first use",
+                file=desk.script,
+                line=one.line,
+                fix=f"set {name}, or write ${{{name}:-}}",
+                category="semantic_error",
+            )

@@ -1,0 +1,295 @@
+"""Commands that no shell will find: lost line continuations, misspelt names, blanks around `=`. And shellcheck's word.
+
+Which commands a node has is not known here, so a name is told only when it looks like a well-known one misspelt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.started_program import Started
+from slurmwrap.prerun.static.static_context import Desk, head
+from slurmwrap.prerun.static.suggestions import is_slip, nearest
+from slurmwrap.prerun.static.word_tables import words
+
+_WELL_KNOWN = words(
+    """python python3 pip pip3 conda mamba module source export torchrun accelerate deepspeed srun sbatch mpirun
+    mpiexec horovodrun echo printf mkdir rsync unzip chmod sleep hostname nvidia-smi scontrol squeue sacct
+    singularity apptainer docker podman timeout unset ulimit cat head tail grep awk sed sort uniq tar gzip git
+    wget curl date env time wait cd cp mv rm ls ln touch exit eval exec nproc numactl taskset bash test true false
+    trap tee find xargs wc cut"""
+)
+_MAILERS = ("mail", "mailx", "sendmail", "mutt")  # in many a script, on few nodes
+_ENVIRONMENTS = (
+    "activate",
+    "conda.sh",
+    "mamba.sh",
+    ".bashrc",
+    "bashrc",
+    ".bash_profile",
+    ".profile",
+    "profile",
+    "modules.sh",
+)
+_LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "srun", "mpirun", "mpiexec")
+_BUILTINS = frozenset(
+    [
+        ":",
+        ".",
+        "[",
+        "[[",
+        "alias",
+        "bg",
+        "bind",
+        "break",
+        "builtin",
+        "caller",
+        "case",
+        "cd",
+        "command",
+        "compgen",
+        "complete",
+        "compopt",
+        "continue",
+        "coproc",
+        "declare",
+        "dirs",
+        "disown",
+        "do",
+        "done",
+        "echo",
+        "elif",
+        "else",
+        "enable",
+        "esac",
+        "eval",
+        "exec",
+        "exit",
+        "export",
+        "false",
+        "fc",
+        "fg",
+        "fi",
+        "for",
+        "function",
+        "getopts",
+        "hash",
+        "help",
+        "history",
+        "if",
+        "in",
+        "jobs",
+        "kill",
+        "let",
+        "local",
+        "logout",
+        "mapfile",
+        "popd",
+        "printf",
+        "pushd",
+        "pwd",
+        "read",
+        "readarray",
+        "readonly",
+        "return",
+        "select",
+        "set",
+        "shift",
+        "shopt",
+        "source",
+        "suspend",
+        "test",
+        "then",
+        "time",
+        "times",
+        "trap",
+        "true",
+        "type",
+        "typeset",
+        "ulimit",
+        "umask",
+        "unalias",
+        "unset",
+        "until",
+        "wait",
+        "while",
+        "{",
+        "}",
+        "!",
+        "((",
+        "))",
+        "module",
+        "ml",
+    ]
+)
+# What each code says is wrong at run time, whatever the taste: spaces, dashes and quotes that change the meaning, and
+# commands that cannot be. Parse errors proper are told by the shell itself.
+_CODES = (
+    "SC1007 SC1017 SC1018 SC1020 SC1035 SC1037 SC1045 SC1066 SC1068 SC1069 SC1082 SC1095 SC1097 SC1100 SC1101 SC1108 "
+    "SC1110 SC1113 SC1114 SC1115 SC1128 SC2071 SC2122 SC2170 SC2171 SC2210 SC2215 SC2218 SC2224 SC2225 SC2259 SC2270 "
+    "SC2276 SC2281 SC2282 SC2283 SC2286 SC2287 SC2288 SC2290"
+).replace("SC1007 ", "").split()  # fmt: skip
+
+
+def command_findings(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    """Findings of our own, and shellcheck's in other lines."""
+    found = [*_own(started, text, desk), *_misspelt_variables(started, text, desk)]
+    yield from found
+    yield from _shellcheck(text, desk, {f.line for f in found})
+
+
+def _own(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    functions: set[str] | None = set(_functions(text))  # None: any word may be one
+    for one in started:
+        if one.raw is not None and one.words and not one.contained:
+            yield from _command(one, functions, desk)
+            if one.words[0] in (".", "source"):
+                brought = _brought(one)
+                functions = functions | brought if functions is not None and brought is not None else None
+
+
+def _brought(one: Started) -> set[str] | None:
+    """The functions of a sourced file, None when they are not known; an environment's own files bring none."""
+    path = one.words[1] if len(one.words) > 1 else UNKNOWN
+    if os.path.basename(path) in _ENVIRONMENTS:  # noqa: PTH119
+        return set()
+    where = os.path.join(one.cwd, path)  # noqa: PTH118
+    if UNKNOWN in path or not os.path.isfile(where):  # noqa: PTH113
+        return None
+    text = head(Path(where)).decode("utf-8", "replace")
+    return None if re.search(r"^\s*(\.|source|eval)\s", text, re.M) else set(_functions(text))
+
+
+def sources_environment(one: Started) -> bool:
+    """`source .../activate`, `eval "$(conda shell.bash hook)"` and the like: they start nothing and make nothing."""
+    if one.words[0] == "eval":
+        said = [part[1] for word in one.raw.words[1:] for part in word.parts] if one.raw is not None else []
+        return any(re.match(r"\s*\S*(conda|mamba|ssh-agent|spack|pyenv|brew|modulecmd)\b", text) for text in said)
+    return one.words[0] in (".", "source") and os.path.basename(" ".join(one.words[1:2])) in _ENVIRONMENTS  # noqa: PTH119
+
+
+def _functions(text: str) -> list[str]:
+    return [*re.findall(r"^\s*(?:function\s+)?([\w:.+-]+)\s*\(\s*\)", text, re.M), *_named(text)]
+
+
+def _named(text: str) -> list[str]:
+    """Functions without brackets, and aliases."""
+    pairs = re.findall(r"^\s*function\s+([\w:.+-]+)|\balias\s+([\w-]+)=", text, re.M)
+    return [name for pair in pairs for name in pair if name]
+
+
+def _command(one: Started, functions: set[str] | None, desk: Desk) -> Iterator[Finding]:
+    name = one.words[0]
+    if re.match(r"--?[A-Za-z]", name):
+        if one.raw is not None and one.raw.then == "|":
+            return  # `--lr|-l)`, a pattern of case
+        certain = one.sure and name.startswith("--") and UNKNOWN not in name  # nobody names a command like this
+        message = f"{name.replace(UNKNOWN, '...')}: command not found: an option stands at the beginning of a command"
+        fix = "the line before has to end with a backslash, and nothing behind it"
+        yield _finding(one, message, fix, desk, certain)
+    elif one.raw is not None and _assigns_to_value(one):
+        yield _finding(one, "an assignment begins with the name alone, without $", "remove the $", desk, False)
+    elif (bare := _first_literal(one)).startswith("[") and len(bare) > 1 and bare != "[[":
+        yield _finding(one, f"{bare}: command not found: a blank is missing behind [", f"[ {bare[1:]}", desk, False)
+    elif UNKNOWN in name or (functions and name in functions) or name in _BUILTINS or "=" in name:
+        return
+    elif len(one.words) > 1 and one.words[1] == "=" and not _installed(name, one, desk):
+        yield _finding(one, f"{name}: command not found: no blanks may stand around =", f"{name}=...", desk, one.sure)
+    elif name in _MAILERS and functions is not None and not _installed(name, one, desk):
+        fix = "install it on the nodes, or let Slurm send it: --mail-type=END,FAIL --mail-user=..."
+        yield _finding(one, f"{name}: command not found on this machine", fix, desk, False)
+    elif functions is not None and "/" not in name and name not in _WELL_KNOWN and not _installed(name, one, desk):
+        near = nearest(name, _WELL_KNOWN, 0.79 if len(name) > 4 else 0.85)
+        if near:
+            certain = one.sure and UNKNOWN not in one.search and near in _LAUNCHERS and is_slip(name, near)
+            yield _finding(one, f"{name}: command not found on this machine", f"did you mean {near}?", desk, certain)
+
+
+def _assigns_to_value(one: Started) -> bool:
+    assert one.raw is not None
+    parts = one.raw.words[0].parts if one.raw.words else ()
+    whole = len(parts) > 1 and parts[0][0] == "variable" and parts[1][0] == "text" and parts[1][1].startswith("=")
+    return whole and not one.raw.words[0].quoted
+
+
+def _first_literal(one: Started) -> str:
+    assert one.raw is not None
+    return (one.raw.words[0].literal or "") if one.raw.words and not one.raw.words[0].quoted else ""
+
+
+def _installed(name: str, one: Started, desk: Desk) -> bool:
+    known = ":".join(p for p in one.search.split(":") if UNKNOWN not in p)
+    paths = f"{known}:{desk.environ.get('PATH', '')}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    return shutil.which(name, path=paths) is not None
+
+
+def _finding(one: Started, message: str, fix: str, desk: Desk, certain: bool) -> Finding:
+    return Finding(
+        severity=Severity.ERROR if certain else Severity.WARNING,
+        message=message,
+        file=desk.script,
+        line=one.line,
+        fix=fix,
+        category="syntax_error",
+    )
+
+
+# Variables that a node, a module or a launcher may set without the script.
+_SET_ELSEWHERE = re.compile(r"SLURM|CUDA|NCCL|OMPI|PMI|CONDA|LMOD|MODULE|XDG|SSH|LC_|LD_|BASH|PWD|HOME|USER|TMP")
+
+
+def _misspelt_variables(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    """`$LEARNIGN_RATE` where the script sets LEARNING_RATE and nobody sets the other."""
+    names = set(re.findall(r"(?:^|[\s;(\"'`{])([A-Za-z_]\w*)\+?=", text, re.M))
+    named = names | set(re.findall(r"\b(?:read|for|mapfile|readarray|getopts|unset)\b[^\n;|]*", text))
+    everything = " ".join(named - names)
+    told: set[str] = set()
+    for one in started:
+        for word in one.raw.words if one.raw is not None else ():
+            for kind, name, default in word.parts:
+                if kind != "variable" or default or len(name) < 4 or name in names | told or name in desk.environ:
+                    continue
+                if _SET_ELSEWHERE.match(name) or re.search(rf"\b{name}\b", everything):
+                    continue
+                near = nearest(name, (n for n in names if len(n) > 3 and _only_misspelt(n, name)), 0.85)
+                if near and text.count(name) == 1:
+                    told.add(name)
+                    yield _finding(one, f"${name} is set nowhere", f"did you mean ${near}?", desk, False)
+
+
+def _only_misspelt(one: str, other: str) -> bool:
+    """Not MODEL_1 and MODEL_2, nor NODE and NODES: those are two names."""
+    plain = [re.sub(r"\d+", "", n).lower() for n in (one, other)]
+    return plain[0] != plain[1] and not plain[0].startswith(plain[1]) and not plain[1].startswith(plain[0])
+
+
+def _shellcheck(text: str, desk: Desk, told: set[int]) -> Iterator[Finding]:
+    """What shellcheck calls wrong, of the codes above; nothing where it is not installed or has no time."""
+    if desk.left() < 0.4 or shutil.which("shellcheck", path=desk.environ.get("PATH")) is None or len(text) > 50_000:
+        return
+    argv = ["shellcheck", "--norc", "-s", "bash", "-f", "json", f"--include={','.join(_CODES)}", "-"]
+    answer = desk.run(argv, timeout_s=min(0.8, desk.left() - 0.1), stdin=os.fsencode(text))
+    try:
+        said = json.loads(answer.stdout or b"[]")
+        rows = [(int(row["line"]), int(row["code"]), str(row["message"])) for row in said]
+    except (ValueError, KeyError, TypeError):
+        return
+    for line, code, message in rows:
+        if line in told or f"SC{code}" not in _CODES:
+            continue
+        told.add(line)
+        yield Finding(
+            severity=Severity.WARNING,
+            message=f"shellcheck: {message}",
+            file=desk.script,
+            line=line,
+            fix=f"see https://www.shellcheck.net/wiki/SC{code}",
+            category="syntax_error",
+        )

@@ -1,0 +1,104 @@
+"""What every check is handed: the edges, the time left, and files of source code read once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.finding import Severity
+
+if TYPE_CHECKING:
+    from slurmwrap.prerun.static.imported_files import Program
+    from slurmwrap.prerun.static.python_source import Source
+    from slurmwrap.prerun.static.started_program import EntryPoint
+
+CODE_CAP = 4 << 20  # bytes; nobody wrote a longer file by hand
+
+
+class Answer(Protocol):
+    """What `run` returns: host.command.CommandResult."""
+
+    @property
+    def exit_code(self) -> int | None: ...
+    @property
+    def stdout(self) -> bytes: ...
+    @property
+    def stderr(self) -> bytes: ...
+    @property
+    def missing(self) -> bool: ...
+
+
+class Run(Protocol):
+    """host.command.run."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        stdin: bytes | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """One call of the static stage."""
+
+    script: str  # name of the batch script in findings
+    run: Run
+    environ: Mapping[str, str]  # what sbatch passes on to the job
+    node_local: tuple[str, ...]  # below these a node may hold what the login node does not
+    deadline: float  # time.monotonic()
+    sources: dict[str, Source] = field(default_factory=dict)  # by path, read once
+    programs: dict[tuple[str, ...], Program] = field(default_factory=dict)  # an entry point with all it imports
+
+    def left(self) -> float:
+        """Seconds until the stage has to end; negative when it should have."""
+        return self.deadline - time.monotonic()
+
+    def severity(self, entry: EntryPoint, path: str = "") -> Severity:
+        """ERROR for what surely runs, from a place that the nodes see as well.
+
+        Behind a `cd` that failed the shell is still where it was.
+        """
+        there = not entry.cwd or Path(entry.cwd).is_dir()
+        return Severity.ERROR if entry.certain and there and self.shared(path or entry.path) else Severity.WARNING
+
+    def shared(self, path: str) -> bool:
+        """The nodes see there what is seen here: not a node's own, nor on a file system that is not mounted here."""
+        return not path.startswith(self.node_local) and mounted(path)
+
+    def source(self, path: str) -> Source:
+        """The Python file `path`, read and compiled once. Empty when it cannot be read."""
+        from slurmwrap.prerun.static.python_source import read_source  # ast: not on the way of every gsub
+
+        if path not in self.sources:
+            self.sources[path] = read_source(head(Path(path)), path)
+        return self.sources[path]
+
+    def where(self, entry: EntryPoint) -> str:
+        """The script in which `entry` stands."""
+        return entry.file or self.script
+
+
+def mounted(path: str) -> bool:
+    """The top directory of an absolute path is here, or one that is spelt nearly so (then it is a slip of the pen)."""
+    top = path.split("/")[1] if path.startswith("/") else ""
+    if not top or Path("/", top).exists():
+        return True
+    from slurmwrap.prerun.static.suggestions import is_slip
+
+    return any(is_slip(top, entry.name) for entry in Path("/").iterdir())
+
+
+def head(path: Path) -> bytes:
+    """The file's content up to the cap; b"" when it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(CODE_CAP + 1)
+    except (OSError, ValueError):
+        return b""

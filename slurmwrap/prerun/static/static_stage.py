@@ -1,0 +1,199 @@
+"""The static stage: turns a JobRequest into findings, in two seconds at most, without running anything of the user's.
+
+Edge by argument: `run` (host.command.run) starts `bash -n`, shellcheck, and the job's own interpreter with questions of
+ours. Reads the files that the script names. An ERROR is certain; whatever might be different on a node is a WARNING.
+What is looked at is in checks/, one file per kind; a check for which no time is left is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_syntax import shell_of, shell_syntax
+from slurmwrap.prerun.static.started_program import EntryPoint, Started
+from slurmwrap.prerun.static.static_context import Desk, Run, head
+
+if TYPE_CHECKING:
+    from slurmwrap.model.node import Snapshot
+    from slurmwrap.sbatch.request import JobRequest
+
+BUDGET_S = 2.0
+_MARGIN_S = 0.2  # to end what was begun
+# Places that a node has for itself: what is missing on the login node may be there.
+NODE_LOCAL = ("/tmp/", "/var/tmp/", "/dev/", "/run/", "/proc/", "/local", "/scratch/local", "/raid/", "/mnt/local")
+_FOLLOWED = 1 << 18  # bytes of a shell script that is followed
+
+
+def check(
+    request: JobRequest,
+    *,
+    run: Run,
+    environ: Mapping[str, str] = os.environ,
+    node_local: tuple[str, ...] = NODE_LOCAL,
+    snapshot: Snapshot | None = None,
+) -> tuple[Finding, ...]:
+    """All findings, errors first. `environ` is what sbatch will pass on to the job.
+
+    Below `node_local` a node may hold what the login node does not, so nothing there is an error. Without `snapshot`
+    nothing is said of what the cluster can give.
+    """
+    deadline = time.monotonic() + BUDGET_S - _MARGIN_S
+    name = request.script.path or request.script.name
+    desk = Desk(script=name, run=run, environ=environ, node_local=node_local, deadline=deadline)
+    findings = list(_safely(_findings(request, desk, snapshot), desk))
+    return tuple(sorted(dict.fromkeys(findings), key=lambda f: f.severity is not Severity.ERROR))
+
+
+def _safely(findings: Iterator[Finding], desk: Desk) -> Iterator[Finding]:
+    """As far as they come. A program deeper than our own Python goes (RecursionError), or a slip of ours, must not keep
+    a job from being submitted: what was found until then is told."""
+    try:
+        for finding in findings:
+            yield finding
+            if desk.left() <= 0:
+                return
+    except Exception:
+        return
+
+
+def _findings(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Iterator[Finding]:
+    text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
+    shell = shell_of(text)
+    if shell:
+        yield from _safely(_of_shell(request, text, shell, desk), desk)
+    elif re.match(r"#!\S*(/env\s+|/)python", text):
+        yield from _safely(_of_python(request, desk, text), desk)
+    yield from _of_request(request, desk, snapshot)
+
+
+def _of_shell(request: JobRequest, text: str, shell: str, desk: Desk) -> Iterator[Finding]:
+    from slurmwrap.prerun.static.shell_pitfalls import text_findings
+
+    yield from shell_syntax(request.script.content, shell, desk.script, desk)
+    yield from _safely(text_findings(text, desk), desk)
+    commands = started(text, request.chdir, request.args, _passed(request, text, desk), read_script)
+    entries = tuple(one.entry for one in commands if one.entry)
+    for finding in _safely(_of_entries(entries, commands, desk), desk):
+        if not _looked_for(finding, text):
+            yield finding
+    yield from _safely(_of_commands(request, commands, text, desk), desk)
+
+
+def _passed(request: JobRequest, text: str, desk: Desk) -> Mapping[str, str]:
+    """What the script's first line knows. A login shell sets PATH anew, and so does an environment not handed on."""
+    login = re.match(r"#!.*\s(-\w*l\w*|--login)\b", text.partition("\n")[0])
+    anew = request.setting("get-user-env") is not None or (request.value("export") or "ALL").upper() == "NONE"
+    return {**desk.environ, "PATH": UNKNOWN} if login or anew else desk.environ
+
+
+def read_script(path: str) -> str | None:
+    """The text of a shell script that the batch script starts; None when it is none of ours to read."""
+    if UNKNOWN in path or not os.path.isfile(path):  # noqa: PTH113 - "" and surrogates are paths too
+        return None
+    from pathlib import Path
+
+    content = head(Path(path))
+    return content.decode("utf-8", "surrogateescape") if 0 < len(content) <= _FOLLOWED else None
+
+
+def _looked_for(finding: Finding, text: str) -> bool:
+    """True for a missing program that the script itself looks for first (`[ -f x.py ] && python x.py`)."""
+    if finding.severity is Severity.ERROR or ": no such file (" not in finding.message:
+        return False
+    name = re.escape(os.path.basename(finding.message.partition(": no such file (")[0]))  # noqa: PTH119
+    return re.search(rf"(?:\s-[efrsx]|\bls)\s+\S*{name}", text) is not None
+
+
+def _of_entries(entries: Sequence[EntryPoint], commands: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+    from slurmwrap.prerun.static.input_paths import path_findings
+    from slurmwrap.prerun.static.program_checks import program_findings
+
+    seen: set[tuple[str, tuple[str, ...], str | None, str]] = set()
+    for at, entry in enumerate(entries):
+        if (key := (entry.path, entry.argv, entry.code, entry.module)) in seen:
+            continue
+        seen.add(key)
+        if entry.kind != "shell":
+            yield from _safely(program_findings(entry, desk), desk)
+        elif entry.path:
+            yield from _of_script(entry, desk)
+        named = frozenset(w for one in commands if one.entry is not entry for w in (*one.words, *one.reads))
+        yield from path_findings(entry, desk, named, after_others=at > 0)
+
+
+def _of_script(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+    """A shell script that is started: it is there, and parses."""
+    from pathlib import Path
+
+    from slurmwrap.prerun.static.program_checks import program_findings
+
+    path = Path(entry.path)
+    if not path.is_file() or not os.access(path, os.R_OK):
+        yield from program_findings(entry, desk)
+        return
+    content = head(path)
+    shell = shell_of(content.decode("utf-8", "replace")) or "sh"
+    yield from shell_syntax(content, shell, entry.path, desk)
+
+
+def _of_python(request: JobRequest, desk: Desk, text: str) -> Iterator[Finding]:
+    """A batch script that is itself a Python program."""
+    from slurmwrap.prerun.static.program_checks import program_findings
+
+    words = text.partition("\n")[0].removeprefix("#!").split()
+    words = words[1:] if os.path.basename(words[0]) == "env" else words  # noqa: PTH119
+    words = words[1:] if words[:1] == ["-S"] else words
+    entry = EntryPoint(
+        kind="python",
+        path="",
+        argv=request.args,
+        line=1,
+        interpreter=words[0] if words else "python3",
+        cwd=request.chdir,
+        code=text,
+        code_line=1,
+        search=_passed(request, text, desk).get("PATH", UNKNOWN),
+        modules=desk.environ.get("PYTHONPATH", ""),
+        # slurmd runs a copy of the script from its own spool: what lies beside the script is not beside that copy
+        whole=(words[0] if words else "python3",),
+    )
+    yield from program_findings(entry, desk)
+
+
+def _of_commands(request: JobRequest, commands: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    from slurmwrap.prerun.static.background_programs import background_findings
+    from slurmwrap.prerun.static.hidden_exit_codes import exit_code_findings
+    from slurmwrap.prerun.static.launcher_options import launcher_option_findings, mpi_findings
+    from slurmwrap.prerun.static.launcher_tasks import launch_findings
+    from slurmwrap.prerun.static.loader_workers import worker_findings
+    from slurmwrap.prerun.static.requested_gpus import gpu_use_findings
+    from slurmwrap.prerun.static.script_environment import surrounding_findings
+    from slurmwrap.prerun.static.shell_commands import command_findings
+    from slurmwrap.prerun.static.write_targets import destination_findings
+
+    yield from command_findings(commands, text, desk)
+    yield from surrounding_findings(commands, text, desk)
+    yield from _safely(destination_findings(commands, text, desk), desk)
+    yield from background_findings(commands, text, desk)
+    yield from launcher_option_findings(commands, desk)
+    yield from launch_findings(request, commands, desk)
+    yield from exit_code_findings(text, commands, desk)
+    yield from gpu_use_findings(request, commands, text, desk)
+    yield from mpi_findings(commands, desk)
+    yield from worker_findings(request, commands, desk)
+
+
+def _of_request(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Iterator[Finding]:
+    from slurmwrap.prerun.static.impossible_requests import request_findings
+    from slurmwrap.prerun.static.output_directories import output_findings
+
+    yield from output_findings(request, desk)
+    if snapshot is not None:
+        yield from request_findings(request, snapshot, desk.script)

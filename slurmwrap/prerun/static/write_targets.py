@@ -1,0 +1,117 @@
+"""Directories that commands write into: `> out/log.txt`, `cp model.pt models/best.pt`, `| tee logs/train.log`.
+
+Reads the file system. Silent where an earlier line of the script may have made the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.prerun.isolation.file_effects import split
+from slurmwrap.prerun.static.script_environment import may_make, stops_at_failure
+from slurmwrap.prerun.static.shell_commands import sources_environment
+from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.started_program import Started
+from slurmwrap.prerun.static.static_context import Desk, mounted
+
+# Copying commands: their last word is written to, or is a directory that must be there.
+_INTO = ("cp", "mv", "ln")
+# In a program: it may make a directory whose name does not stand in its code.
+_MAKES_PLACES = re.compile(
+    rb"makedirs|mkdir|copytree|ensure_|save_pretrained|output_dir|log_dir|SummaryWriter|download|extractall|unpack|system|"
+    rb"subprocess|git"
+)
+
+
+def destination_findings(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+    """One finding for each directory that is not there when a command writes into it."""
+    strict = stops_at_failure(text)
+    made: list[str] = []  # below these, and on the way to them, directories may have been made
+    last = max((at for at, one in enumerate(started) if one.raw is not None), default=-1)
+    told: set[str] = set()
+    programs: list[bytes] = []  # what the user's own programs, which ran before, are made of and are given
+    for at, one in enumerate(started):
+        if one.raw is None:
+            return  # a script that it starts: what that makes is not followed
+        if not one.raw.in_function:
+            for what, folder in _destinations(one):
+                path = _missing(folder, one.cwd, desk)
+                named = any(os.path.basename(path).encode() in code for code in programs)  # noqa: PTH119
+                if path and path not in told and not named and not any(_is_near(path, m) for m in made):
+                    told.add(path)
+                    yield _finding(one, what, path, desk, ends=(strict or at == last) and not programs)
+        if one.words[:1] == ("mkdir",):
+            made += [os.path.join(one.cwd, word.partition(UNKNOWN)[0]) for word in one.words[1:]]  # noqa: PTH118
+        elif one.entry is not None:
+            code = _code(one, desk)
+            if code is None or _MAKES_PLACES.search(code):
+                return
+            programs.append(code)
+        elif may_make(one) or (one.words[:1] in (("source",), (".",), ("eval",)) and not sources_environment(one)):
+            return
+
+
+def _destinations(one: Started) -> Iterator[tuple[str, str]]:
+    """(what writes there, the directory that must be there) as the script names it."""
+    for target in one.targets:
+        if not isinstance(target, Guess):
+            yield f"> {target}", os.path.dirname(target)  # noqa: PTH120
+    if not one.words or one.contained or any(isinstance(word, Guess) for word in one.words):
+        return
+    name = os.path.basename(one.words[0])  # noqa: PTH119
+    options, rest = split(one.words[1:], frozenset({"-t", "-S", "--suffix", "--target-directory"}))
+    if name == "tee":
+        yield from ((f"tee {word}", os.path.dirname(word)) for word in rest)  # noqa: PTH120
+    elif name in _INTO and len(rest) > 1 and not {"-t", "--target-directory"} & set(options):
+        into = rest[-1].endswith("/") or len(rest) > 2
+        whole = into and not ({"-r", "-R", "-a"} & set(options) and len(rest) == 2)  # cp -r makes it itself
+        folder = rest[-1] if whole else os.path.dirname(rest[-1].rstrip("/"))  # noqa: PTH120
+        yield f"{name} ... {rest[-1]}", folder
+
+
+def _missing(folder: str, cwd: str, desk: Desk) -> str:
+    """The absolute directory that is not there, "" where it is, or where that cannot be known."""
+    if not folder or UNKNOWN in folder or not (cwd or folder.startswith("/")):
+        return ""
+    path = os.path.normpath(os.path.join(cwd, folder))  # noqa: PTH118
+    if path.startswith((*desk.node_local, "/etc/", "/usr/", "/opt/")) or not mounted(path):
+        return ""  # a node's own
+    try:
+        if Path(path).exists() or not (folder.startswith("/") or Path(cwd).is_dir()):
+            return ""  # in the second case the `cd` before it failed, and that is told
+        there = next(parent for parent in Path(path).parents if parent.exists())
+    except (OSError, StopIteration):
+        return ""
+    return path if len(there.parts) > 2 else ""  # else nothing of that file system is here
+
+
+def _is_near(path: str, made: str) -> bool:
+    """`path` lies below `made` or on the way to it; `made` may end in the middle of a name."""
+    return path.startswith(made.rstrip("/")) or os.path.normpath(made).startswith(f"{path}/") or not made
+
+
+def _code(one: Started, desk: Desk) -> bytes | None:
+    """The text of a Python program of the user's own with the words that it is given; None where more may decide."""
+    from slurmwrap.prerun.static.program_text import own_text
+
+    entry = one.entry
+    code = own_text(entry, desk) if entry is not None and entry.kind in ("python", "module") else None
+    return None if code is None else code + os.fsencode(" ".join(one.words))
+
+
+def _finding(one: Started, what: str, path: str, desk: Desk, *, ends: bool) -> Finding:
+    assert one.raw is not None
+    certain = one.sure and ends and one.raw.then not in ("||", "&&", "&", "|", "|&") and not one.raw.feeds
+    shown = what.replace(UNKNOWN, "...")
+    return Finding(
+        severity=Severity.ERROR if certain else Severity.WARNING,
+        message=f"{shown}: there is no directory {path}",
+        file=desk.script,
+        line=one.line,
+        fix=f"mkdir -p {path}",
+        category="incorrect_inputs",
+    )

@@ -1,0 +1,1 @@
+"""The run of a job on one GPU: what is set up, supervised, measured and counted."""

@@ -1,0 +1,203 @@
+"""srun and mpirun inside a trial: starts their command as one task per GPU. Edge: replaces its own process, or waits
+for the tasks that it started.
+
+Started by shims/launch as `python -I -m slurmwrap.prerun.trial.launcher_shim NAME SHIMS_DIR ARGUMENTS...`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from slurmwrap.prerun.static.command_wrappers import is_program
+from slurmwrap.prerun.static.launcher_args import (
+    MpiCall,
+    SrunCall,
+    exported,
+    first_of_multi_prog,
+    one_task_srun,
+    parse_mpirun,
+    parse_srun,
+    trial_tasks,
+)
+
+# How long the other tasks may go on when one has failed: they wait for it in a collective that never comes.
+LINGER_S = 10.0
+# Open MPI takes a process that knows its step for one that srun's PMI started, and gives up without (schizo_slurm.c of
+# 4.1, measured with 4.1.4); it starts alone where they are missing.
+_NOT_OURS = ("SLURM_STEP_ID", "SLURM_STEPID")
+
+
+def task_environment(task: int, tasks: int, node: str) -> dict[str, str]:
+    """What srun gives to one of `tasks` tasks on one node (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
+    return {
+        **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID"), str(task)),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(tasks)),
+        **dict.fromkeys(("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"), str(tasks)),
+        **dict.fromkeys(("SLURM_NODEID",), "0"),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), "1"),
+        "SLURM_GTIDS": ",".join(map(str, range(tasks))),
+        "SLURM_STEP_NODELIST": node,
+        "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+    }
+
+
+# What Open MPI's and MVAPICH's launchers give to rank 0 of 1; an MPI library finds no daemon and starts alone.
+RANK_0: Mapping[str, str] = {
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "1",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+    "OMPI_COMM_WORLD_NODE_RANK": "0",
+    "MV2_COMM_WORLD_RANK": "0",
+    "MV2_COMM_WORLD_SIZE": "1",
+    "MV2_COMM_WORLD_LOCAL_RANK": "0",
+    **dict.fromkeys(("PMI_RANK", "MPI_LOCALRANKID"), "0"),
+    "PMI_SIZE": "1",
+    "MPI_LOCALNRANKS": "1",
+}
+# Local processes only, and as many as there are GPUs, whatever the allocation's tasks say.
+_MPI_HERE: Mapping[str, str] = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "HYDRA_LAUNCHER": "fork",
+}
+
+_USUAL = ("/usr/bin", "/usr/local/bin", "/opt/slurm/bin")
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """`argv`: name, directory of the shims, arguments."""
+    name, shims, *arguments = argv
+    environ = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
+    if name == "srun":
+        _srun(arguments, shims, environ)
+    call = parse_mpirun(arguments, is_program)
+    if not call.command:
+        _real(name, shims, arguments)
+    tasks = _mpi_tasks(call, environ)
+    if tasks > 1:
+        here = ("-np", str(tasks), *(("-H", f"localhost:{tasks}") if name == "horovodrun" else ()))
+        os.environ.update({**_injected(environ), **_MPI_HERE, **dict(call.environment)})
+        if call.chdir:
+            os.chdir(call.chdir)
+        _real(name, shims, (*here, *call.command))
+    _start(call.command, {**environ, **RANK_0, **dict(call.environment)}, call.chdir)
+
+
+def _srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> NoReturn:
+    call = parse_srun(arguments)
+    if not call.command or call.given("version") or call.given("help"):
+        _real("srun", shims, arguments)
+    if call.in_container:  # only srun's plugins can start it; the step ends with the pre-run's job
+        _real("srun", shims, one_task_srun(call, mount=environ["SLURMWRAP_TRIAL_DIR"]))
+    node = environ.get("SLURMD_NODENAME") or environ.get("SLURM_JOB_NODELIST", "localhost")
+    command, chdir = _command(call), call.value("chdir")
+    own = exported(call.value("export"))
+    tasks = trial_tasks(call, per_node=_number("TRIAL_TASKS"), nodes=_number("JOB_NODES"), gpus=_number("TRIAL_GPUS"))
+    each = [
+        {**environ, **task_environment(task, tasks, node), **_share(task, tasks, call, environ), **own}
+        for task in range(tasks)
+    ]
+    if tasks == 1:
+        _start(command, {**each[0], "SLURM_TASK_PID": str(os.getpid())}, chdir)
+    sys.exit(_start_all(command, each, chdir))
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(f"SLURMWRAP_{name}", "")
+    return int(text) if text.isdigit() and int(text) else 1
+
+
+def _mpi_tasks(call: MpiCall, environ: Mapping[str, str]) -> int:
+    if call.processes is None:
+        return _number("TRIAL_TASKS")
+    return max(1, min(_number("TRIAL_GPUS"), -(-call.processes // _number("JOB_NODES"))))
+
+
+def _share(task: int, tasks: int, call: SrunCall, environ: Mapping[str, str]) -> dict[str, str]:
+    """A task's own GPUs, where srun would bind them: --gpus-per-task or --gpu-bind."""
+    bound = any(call.given(name) for name in ("gpus-per-task", "gpu-bind")) or "SLURM_GPUS_PER_TASK" in environ
+    visible = [device for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+    shares = {"SLURMWRAP_TRIAL_GPUS": str(max(1, _number("TRIAL_GPUS") // tasks))}
+    if tasks > 1 and bound and len(visible) >= tasks:
+        each = len(visible) // tasks
+        shares["CUDA_VISIBLE_DEVICES"] = ",".join(visible[task * each : (task + 1) * each])
+    return shares
+
+
+def _start_all(command: Sequence[str], each: Sequence[dict[str, str]], chdir: str | None) -> int:
+    """Starts the tasks beside each other; srun's exit code, the highest of theirs."""
+    running = []
+    for environment in each:
+        pid = os.fork()
+        if pid == 0:
+            _start(command, {**environment, "SLURM_TASK_PID": str(os.getpid())}, chdir)
+        running.append(pid)
+    codes, deadline = [], None
+    while running and (deadline is None or time.monotonic() < deadline):
+        pid, status = os.waitpid(-1, os.WNOHANG if deadline else 0)
+        if pid in running:
+            running.remove(pid)
+            codes.append(_exit_code(status))
+            deadline = deadline or (time.monotonic() + LINGER_S if codes[-1] else None)
+        elif deadline:
+            time.sleep(0.05)
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+    return max(codes)
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _command(call: SrunCall) -> tuple[str, ...]:
+    if not call.given("multi-prog"):
+        return call.command
+    line = first_of_multi_prog(Path(call.command[0]).read_text(encoding="utf-8", errors="replace"))
+    return (*shlex.split(line or "true"), *call.command[1:])
+
+
+def _real(name: str, shims: str, arguments: Sequence[str]) -> NoReturn:
+    folders = [f"{shims}/real", *(f for f in os.environ.get("PATH", os.defpath).split(":") if f != shims)]
+    found = shutil.which(name, path=":".join((*folders, *_USUAL)))
+    if found is None:
+        print(f"{name}: command not found", file=sys.stderr)
+        sys.exit(127)
+    os.execv(found, [name, *arguments])
+
+
+def _injected(environ: Mapping[str, str]) -> dict[str, str]:
+    """With the step counter on PYTHONPATH and the shims on PATH, whatever the caller did to them."""
+    inject, path = environ.get("SLURMWRAP_INJECT", ""), environ.get("PYTHONPATH", "")
+    shims, programs = environ.get("SLURMWRAP_SHIMS", ""), environ.get("PATH", os.defpath)
+    found = dict(environ)
+    if inject and inject not in path.split(":"):
+        found["PYTHONPATH"] = f"{inject}:{path}".rstrip(":")
+    if shims and shims not in programs.split(":"):
+        found["PATH"] = f"{shims}:{programs}"
+    return found
+
+
+def _start(command: Sequence[str], environ: Mapping[str, str], chdir: str | None) -> NoReturn:
+    environ = _injected(environ)
+    try:
+        if chdir:
+            os.chdir(chdir)
+        os.execvpe(command[0], list(command), environ)
+    except OSError as error:  # slurmstepd's own words and exit codes (measured on 22.05.8: 2 for a missing program)
+        print(f"slurmstepd: error: execve(): {command[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(error.errno or 2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

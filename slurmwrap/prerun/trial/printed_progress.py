@@ -1,0 +1,168 @@
+"""Reads training steps out of what a program prints, where nothing inside it could be counted. Pure.
+
+Bytes in, `Progress` out: lines end in \\n or \\r, colours and cursor moves are taken off. Each way of printing is a
+series of its own, counted by how far its number grew: a resumed run that starts at step 50000 has made one step, not
+50000. Bars of downloads, validation and data preparation are not training; a bar that says nothing of itself counts
+only where a loss is printed as well. This shows that training goes on, never how fast: programs print every 10th or
+500th step. Formats after tqdm, Keras, Lightning, transformers, Megatron-LM, torchvision's references, mmengine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+
+LONGEST = 2048  # bytes of one line that are looked at, from its start
+
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x08\x00]")
+_LINE_ENDS = re.compile(rb"[\r\n]+")
+_METRIC = re.compile(
+    r"\b(?:\w+[_./ -])?(?:loss|lr|learning[_ ]rate|acc(?:uracy)?|ppl|perplexity|reward|return|grad[_ ]?norm|mse|mae|nll"
+    r"|elbo|entropy|fps|tflops?|tok(?:ens)?/s(?:ec)?|samples/s(?:ec)?|img/s(?:ec)?|s/it|it/s|ms/step|s/step)\b"
+    r"|(?<=_)loss\b",
+    re.IGNORECASE,
+)
+_TRAINS = re.compile(r"\b(?:train\w*|fit\w*|epochs?|steps?|iter\w*|updates?|episodes?|rollouts?)\b", re.IGNORECASE)
+# What a bar or line says of itself when it is no training. Read in its description only: a training bar may well show
+# the last val_loss behind its numbers.
+_OTHER = re.compile(
+    r"\b(?:val(?:id\w*)?|eval\w*|test\w*|infer\w*|predict\w*|sanity|download\w*|tokeni[sz]\w*|map(?:ping)?|filter\w*"
+    r"|generat\w*|load\w*|extract\w*|(?:pre)?process\w*|fetch\w*|resolv\w*|build\w*|pack\w*|sav\w*|cach\w*|index\w*"
+    r"|writing|reading|copy\w*|upload\w*|collect\w*|unpack\w*|install\w*|verif\w*|scan\w*|sort\w*|encod\w*|embed\w*"
+    r"|casting|flatten\w*|group\w*|concat\w*|shards?|files?|warm-?up)\b",
+    re.IGNORECASE,
+)
+_NOT_STEPS = re.compile(r"\d ?[kKMGT]?i?B/s|examples/s|files/s|rows/s|\d[kMG]?/\d+(?:\.\d+)?[kMG]i?B?\b")
+# A number of it, or a table's head: a configuration that is printed names a learning rate as well.
+_LOSS = re.compile(r"(?:loss|reward)\W{1,6}\d|\bepoch\b.*loss", re.IGNORECASE)
+_HF_LOG = re.compile(r"^\{.*?['\"](?:train_)?loss['\"]\s*:")
+
+# (name, pattern with the step as group 1). The first that matches a line is the line's.
+_FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("megatron", re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|")),
+    ("tqdm", re.compile(r"(?:\d+%\|.*\| *|\b)(\d+)/(?:\d+|\?) \[\d+:\d\d")),
+    ("lightning", re.compile(r"\b(\d+)/(?:\d+|--?) (?:\d+:)?\d+:\d\d •")),
+    ("keras", re.compile(r"^ *(\d+)/(?:\d+|Unknown) +(?:[━╸]|\[[=>.]+\]|- \d+m?s).* - *\w+: ")),
+    ("torchvision", re.compile(r"^.*\[ *(\d+)/ *\d+\](?=.*\b(?:eta|time|loss|lr)\b[:= (\t]*\d)", re.I)),
+    ("mnist", re.compile(r"\bEpoch:? *\d+ +\[(\d+)/\d+ ")),
+    (
+        "step",
+        re.compile(
+            r"\b(?:\w+_)?(?:step|iter|iteration|it|update|batch|minibatch)s?['\"]?"
+            r" *(?:[:=#] *)?['\"\[(]? *(\d+)\b(?!\.\d)",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "epoch",
+        re.compile(r"\b(?:epoch|ep|episode|round|game)s?['\"]?[ :=#\[(]*(\d+)\b(?!\.\d)", re.IGNORECASE),
+    ),
+)
+_BARS = ("tqdm", "lightning")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One way of printing: the last number and how far it grew."""
+
+    last: int
+    steps: int
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextProgress:
+    """What was printed so far."""
+
+    series: Mapping[str, Series] = field(default_factory=dict)
+    has_loss: bool = False  # some line tells a loss
+    in_epoch: bool = False  # Keras said "Epoch 1/5": its bars look the same when it evaluates
+    rest: bytes = b""  # an unfinished line
+
+    @property
+    def best(self) -> tuple[str, Series] | None:
+        """(format, series) of the one that grew most among those that are training; None without any."""
+        counted = [(name.split("\0")[0], one) for name, one in self.series.items() if self._trains(name)]
+        return max(counted, key=lambda item: item[1].steps, default=None)
+
+    @property
+    def steps(self) -> int:
+        """Training steps that the output shows, at least; 0 when it shows none."""
+        return self.best[1].steps if self.best else 0
+
+    def _trains(self, name: str) -> bool:
+        return self.has_loss or not name.endswith("\0?")
+
+
+def read(output: bytes, before: TextProgress | None = None) -> TextProgress:
+    """`before` with more output: what is printed may be given in pieces, cut anywhere. Never fails."""
+    before = before or TextProgress()
+    *lines, rest = _LINE_ENDS.split(before.rest + output)
+    found = before
+    for line in lines:
+        found = _with_line(found, _plain(line))
+    # A bar is not ended before its next state: what it shows now counts, and is read again when it is whole.
+    return replace(found, rest=rest[:LONGEST])
+
+
+def ended(progress: TextProgress) -> TextProgress:
+    """With the last line, that no line end follows."""
+    return _with_line(replace(progress, rest=b""), _plain(progress.rest))
+
+
+def _plain(line: bytes) -> str:
+    return _ESCAPES.sub(b"", line[:LONGEST]).decode("utf-8", "replace").rstrip()
+
+
+def _with_line(before: TextProgress, line: str) -> TextProgress:
+    if not line:
+        return before
+    now = replace(before, has_loss=before.has_loss or bool(_LOSS.search(line)))
+    if re.match(r" *Epoch \d+/\d+$", line):
+        now = replace(now, in_epoch=True)
+    if _HF_LOG.match(line):
+        return _grown(now, "transformers", 1 + getattr(now.series.get("transformers"), "last", 0), line)
+    found = _series_of(line)
+    if found is None or (found[0].startswith("keras") and not now.in_epoch):
+        return now
+    return _grown(now, found[0], found[1], line)
+
+
+def _series_of(line: str) -> tuple[str, int] | None:
+    for name, pattern in _FORMATS:
+        match = pattern.search(line)
+        if match is None:
+            continue
+        described = line[: match.start(1)]
+        if _OTHER.search(described) or _NOT_STEPS.search(line):
+            return None
+        number = int(match[1][:15])
+        if name in _BARS:
+            doubt = "" if _TRAINS.search(described) or _METRIC.search(line[match.end() :].partition("/s")[2]) else "\0?"
+            return f"{name}\0{_words(described)}{doubt}", number
+        if name in ("step", "epoch") and not _METRIC.search(line[: match.start()] + " " + line[match.end() :]):
+            continue
+        return f"{name}\0{_words(described)}", number
+    return None
+
+
+def _words(described: str) -> str:
+    """The description without its numbers: the second epoch's bar goes on where the first one's ended."""
+    return re.sub(r"[\d:.,%|█▉▊▋▌▍▎▏━╸╺╶ \[\]()/#-]+", " ", described).strip()[-80:]
+
+
+def _grown(before: TextProgress, name: str, number: int, line: str) -> TextProgress:
+    known = before.series.get(name)
+    if known is None:
+        steps = number if name.startswith("keras") else min(number, 1)  # Keras's numbers begin at 1 in each epoch
+    elif number > known.last:
+        steps = known.steps + number - known.last
+    elif number < known.last:
+        steps = known.steps + (number if name.startswith("keras") else min(number, 1))
+    else:
+        return before
+    if known is None and len(before.series) > 200:  # a program that never prints alike: enough is known
+        return before
+    return replace(before, series={**before.series, name: Series(last=number, steps=steps, line=line[:500])})

@@ -1,0 +1,221 @@
+"""Measures a process tree while it runs: CPU time, memory, steps per second. Edge: /proc and the job's own cgroup.
+
+Sum of RSS counts shared pages once per loader worker, up to 7 times too much (facts: measured with 8 workers). So
+memory is the job cgroup's anonymous + shared memory where it can be read, checked by the processes' own PSS, else the
+sum of PSS alone. PSS is taken when RSS has grown and at the end, because reading it holds the target's map lock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.trial_result import StepReading
+from slurmwrap.node_hooks import cgroup
+from slurmwrap.prerun.trial.cpu_profiler import Profiled
+from slurmwrap.prerun.trial.gpu_sampler import GpuSample, use_between
+
+_RSS_GROWTH = 1.05  # PSS is read again when the sum of RSS grew by this much
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_MIB = 1 << 20
+
+
+class Sampler:
+    """Feeds on `sample()` about once a second; `measurement()` sums up."""
+
+    def __init__(self, job_cgroup: Path | None) -> None:
+        self._cgroup = job_cgroup
+        self._cpu_s: dict[tuple[int, float], float] = {}  # (pid, start) -> user + system seconds, kept after its end
+        self._samples: list[tuple[float, float]] = []  # (time, CPU seconds of the tree so far)
+        self._io: dict[tuple[int, float], tuple[int, int, int]] = {}  # read_bytes, rchar, wchar; as _cpu_s
+        self._reads: list[tuple[float, float]] = []  # (time, MiB that the tree asked for so far)
+        self._rss_at_pss = 0
+        self._mem_mib: dict[str, int] = {}  # source -> peak
+
+    def sample(self, now: float, processes: Sequence[psutil.Process], *, last: bool = False) -> None:
+        """One look at `processes`. `last`: they are parked or about to be killed, so take the trouble."""
+        rss = 0
+        for process in processes:
+            try:
+                times, memory = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:
+                continue
+            self._cpu_s[process.pid, process.create_time()] = times.user + times.system
+            rss += memory
+            with suppress(psutil.Error, NotImplementedError):
+                io = process.io_counters()
+                self._io[process.pid, process.create_time()] = (io.read_bytes, io.read_chars, io.write_chars)
+        self._samples.append((now, sum(self._cpu_s.values())))
+        self._reads.append((now, asked_for(self._io.values())))
+        self._memory(processes, rss, last)
+
+    def _memory(self, processes: Sequence[psutil.Process], rss: int, last: bool) -> None:
+        grown = last or rss > self._rss_at_pss * _RSS_GROWTH
+        self._rss_at_pss = max(self._rss_at_pss, rss) if grown else self._rss_at_pss
+        if self._cgroup is not None and (held := cgroup_memory(_text(self._cgroup / "memory.stat"))) is not None:
+            # The kernel's cgroup counters can lag: in 1 of 6 trials of three seconds they missed half (6.18, v1).
+            self._peak("cgroup", max(held, sum(map(_own_memory, processes)) if grown else 0))
+            return
+        self._peak("rss", rss)
+        if grown:
+            pss = [_pss(process.pid) for process in processes]
+            if any(value is not None for value in pss):
+                self._peak("pss", sum(value or 0 for value in pss))
+
+    def _peak(self, source: str, held: int) -> None:
+        self._mem_mib[source] = max(self._mem_mib.get(source, 0), -(-held // _MIB))
+
+    def measurement(
+        self,
+        steps: StepReading,
+        *,
+        seconds: float,
+        cpus: int | None,
+        profiled: Profiled | None = None,
+        gpus: Sequence[GpuSample] = (),
+    ) -> Measurement:
+        """The sum. CPU use is the mean over the steps; where they took less than a second, that of the busiest one.
+
+        With `profiled`, speed, CPU, GPU use and reading are those at full CPUs, not the mean over the whole sweep.
+        """
+        profiled = profiled or Profiled()
+        first, last = profiled.full or (steps.first, steps.last)
+        gpu = use_between(gpus, first, last)
+        source = next((s for s in ("cgroup", "pss", "rss") if s in self._mem_mib), "")
+        return Measurement(
+            seconds=round(seconds, 3),
+            steps=steps.steps or None,
+            steps_per_s=profiled.full_speed or (steps.per_s if steps.exact else None),
+            cpu_curve=profiled.curve,
+            cpu_curve_end=profiled.end,
+            loader_workers=profiled.workers,
+            read_mib_per_s=_reading(self._reads, first, last) if profiled.full else None,
+            sensitivity=profiled.sensitivity,
+            cpu_s=self._samples[-1][1] if self._samples else None,
+            cpus_used=cpus_used(self._samples, first, last),
+            cpus_allocated=cpus,
+            mem_peak_mib=self._mem_mib.get(source),
+            mem_source=source,
+            gpu_mem_peak_mib=steps.gpu_mem_mib or gpu.mem_peak_mib,
+            model_mib=steps.model_mib,
+            largest_tensor_mib=steps.largest_tensor_mib,
+            gpu_util=gpu.util,
+            gpu_mem_util=gpu.mem_util,
+            gpu_power_w=gpu.power_w,
+            pcie_mib_per_s=gpu.pcie_mib_per_s,
+        )
+
+
+def cpus_used(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
+    """Mean cores busy between `first` and `last`, from (time, CPU seconds so far); else those of the busiest second.
+
+    The second is the careful answer for a trial of three quick steps: it is never less than what the steps used.
+    """
+    if first and (mean := slope(samples, first, last)) is not None:
+        return mean
+    rates = [
+        (end[1] - start[1]) / (end[0] - start[0])
+        for at, start in enumerate(samples)
+        if (end := next((s for s in samples[at + 1 :] if s[0] - start[0] >= 0.9), None)) is not None
+    ]
+    return max(rates, default=None)
+
+
+def slope(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
+    """Growth per second between `first` and `last`; None when the samples there span less than a second."""
+    inside = [s for s in samples if first <= s[0] <= last]
+    if len(inside) < 2 or inside[-1][0] - inside[0][0] < 1.0:
+        return None
+    return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+
+
+def _reading(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
+    """Not below 0: what is taken off for pipes can be counted before what was read from them."""
+    found = slope(samples, first, last)
+    return None if found is None else max(0.0, round(found, 3))
+
+
+def asked_for(counters: Collection[tuple[int, int, int]]) -> float:
+    """MiB that a tree has read, from storage or caches. `counters`: read_bytes, rchar, wchar by proc_pid_io(5).
+
+    rchar counts reads that a cache answered, which read_bytes does not, and network file systems; but pipes as well,
+    whose bytes another process of the tree wrote: so wchar is taken off. read_bytes alone sees mapped files.
+    """
+    stored, read, written = (sum(column) for column in zip(*counters, strict=True)) if counters else (0, 0, 0)
+    return max(stored, read - written) / _MIB
+
+
+def cgroup_left(cgroup: Path | None) -> int | None:
+    """Bytes until the cgroup's limit, page cache not counted as held; None without a limit or where none is read."""
+    if cgroup is None:
+        return None
+    limit = _text(cgroup / "memory.max") or _text(cgroup / "memory.limit_in_bytes")
+    held = cgroup_memory(_text(cgroup / "memory.stat"))
+    return int(limit) - held if limit.strip().isdigit() and held is not None else None
+
+
+def cgroup_memory(stat: str) -> int | None:
+    """Bytes that cannot be dropped, by memory.stat of cgroup v2 or (with total_ lines) v1; None: it says neither."""
+    values = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", stat, re.M)}
+    if "total_rss" in values:
+        return values["total_rss"] + values.get("total_shmem", 0)
+    if "anon" in values:
+        return sum(values.get(n, 0) for n in ("anon", "shmem", "unevictable", "kernel_stack", "pagetables", "sock"))
+    return None
+
+
+def oom_kills(job_cgroup: Path | None) -> int | None:
+    """OOM kills of the job so far: memory.events (v2), or all memory.oom_control of its steps and tasks (v1)."""
+    if job_cgroup is None:
+        return None
+    found = re.search(r"^oom_kill (\d+)$", _text(job_cgroup / "memory.events"), re.M)
+    if found is not None:
+        return int(found[1])
+    kills: int | None = cgroup.oom_kills_below(str(job_cgroup))
+    return kills
+
+
+def job_cgroup(environ: Mapping[str, str], own: str, root: Path = _CGROUP_ROOT) -> Path | None:
+    """The memory cgroup of the whole Slurm job, from /proc/self/cgroup (`own`); None when Slurm made none.
+
+    Outside Slurm's own tree the group would hold other people's processes.
+    """
+    job, sluid = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_JOB_SLUID", "")
+    for line in own.splitlines() if job.isdecimal() else ():
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        second = number == "0" and not controllers
+        if not second and "memory" not in controllers.split(","):
+            continue
+        found: str | None = cgroup.job_directory(path, int(job), sluid)
+        for base in (root, root / "unified") if second else (root / "memory",):
+            if found and (base / found.lstrip("/") / "memory.stat").is_file():
+                return base / found.lstrip("/")
+    return None
+
+
+def own_cgroups() -> str:
+    """/proc/self/cgroup, "" where there is none."""
+    return _text(Path("/proc/self/cgroup"))
+
+
+def _pss(pid: int) -> int | None:
+    found = re.search(r"^Pss:\s+(\d+) kB$", _text(Path(f"/proc/{pid}/smaps_rollup")), re.M)
+    return int(found[1]) << 10 if found else None
+
+
+def _own_memory(process: psutil.Process) -> int:
+    """Bytes of anonymous and shared memory that one process answers for; 0 where the kernel does not say."""
+    found = re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB$", _text(Path(f"/proc/{process.pid}/smaps_rollup")), re.M)
+    return sum(map(int, found)) << 10
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

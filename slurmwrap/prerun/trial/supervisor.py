@@ -1,0 +1,317 @@
+"""Runs the user's script as a trial: turns a TrialSpec into a TrialResult. Edge: processes, /proc, the trial's files.
+
+It ends in one of five ways: N optimizer steps were counted (the process that counted them sleeps inside the step, and
+the whole tree is killed there), the script ended, nothing of it trains (no_training.py), time is up, or it could not be
+started.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.evidence import LogTail
+from slurmwrap.model.trial_result import Progress, StepReading, TrialResult
+from slurmwrap.model.verdict import FailedCommand
+from slurmwrap.prerun.isolation.protection import Protection, is_met, protect
+from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.static.training_expected import Expectation
+from slurmwrap.prerun.trial import process_sampler, step_files
+from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler
+from slurmwrap.prerun.trial.no_training import Patience
+from slurmwrap.prerun.trial.process_tree import Tree, subreaper
+from slurmwrap.prerun.trial.step_detection import Signs, enough, uses_torch
+from slurmwrap.prerun.trial.trial_environment import trial_environment_of
+from slurmwrap.prerun.trial.trial_layout import command_line, lay, out_of_reach, put_over
+from slurmwrap.prerun.trial.trial_profiler import Measuring, unparked
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.prerun.verdict import traceback_sources
+from slurmwrap.prerun.verdict.failed_commands import find_failed_commands
+from slurmwrap.prerun.verdict.unproven_programs import find_unproven
+
+POLL_S = 0.05  # step files and the script's exit
+SAMPLE_S = 1.0  # CPU and memory; 4 ms per look at a tree of nine
+TAIL_BYTES = 512 << 10
+
+
+def run_trial(
+    spec: TrialSpec,
+    *,
+    environ: Mapping[str, str],
+    clock: Callable[[], float] = time.monotonic,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> TrialResult:
+    """Runs the trial to its end; no process of it is left, whatever happens here. `environ`: the pre-run job's own."""
+    result, again = _run_once(spec, environ, clock, on_progress)
+    left = spec.time_limit_s - result.seconds
+    if not again or left <= 0:
+        return result
+    _forget(spec)
+    return _run_once(replace(spec, overlay="off", time_limit_s=left), environ, clock, on_progress)[0]
+
+
+def _run_once(
+    spec: TrialSpec,
+    environ: Mapping[str, str],
+    clock: Callable[[], float],
+    on_progress: Callable[[Progress], None],
+) -> tuple[TrialResult, bool]:
+    """(how it ended, whether it is worth another try without the overlay)."""
+    try:
+        environment = trial_environment_of(spec, environ, hostname=socket.gethostname(), python=sys.executable)
+        protection = protect(spec, environment)
+    except (OSError, ValueError) as error:
+        return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}"), False
+    try:
+        result = _run_protected(spec, protection, environment, environ, clock, on_progress)
+        return result, protection.gave_way(result)
+    finally:
+        protection.remove()
+
+
+def _forget(spec: TrialSpec) -> None:
+    """What a first try left of its own: its steps, marks and output would be taken for the second's."""
+    for folder in (spec.step_dir, f"{spec.trial_dir}/shims", f"{spec.trial_dir}/inject"):
+        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        os.truncate(spec.output, 0)
+
+
+def _run_protected(
+    spec: TrialSpec,
+    protection: Protection,
+    environment: dict[str, str],
+    environ: Mapping[str, str],
+    clock: Callable[[], float],
+    on_progress: Callable[[Progress], None],
+) -> TrialResult:
+    """`environment` is the script's, `environ` the pre-run job's own."""
+    try:
+        environment |= protection.environment()
+        lay(spec, environment)
+        command = protection.overlay.command(command_line(protection.spec), put_over(spec, environment))
+    except (OSError, ValueError) as error:
+        return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
+    if not os.access(f"{spec.trial_dir}/shims/srun", os.X_OK):
+        why = f"programs below {spec.trial_dir} cannot be run (mounted noexec?): Slurm's commands cannot be held back"
+        return TrialResult(layer="supervisor", error=why)
+    if refusal := protection.refusal() or ("" if protection.overlay.roots else out_of_reach(spec)):
+        return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))
+    with subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
+        tree = Tree()
+        try:
+            script = subprocess.Popen(
+                command,
+                stdin=None,  # as sbatch gives it: --input, else /dev/null
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=_directory(spec.chdir, output.fileno()),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return _not_started(error, command)
+        run = _Run(
+            spec=spec,
+            environment=environment,
+            script=script,
+            tree=tree,
+            gpus=gpus,
+            protection=protection,
+            clock=clock,
+            on_progress=on_progress,
+        )
+        try:
+            return protection.after(run.until_it_ends(environ))
+        finally:
+            tree.end(script.pid)
+            with suppress(subprocess.TimeoutExpired):
+                script.wait(timeout=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    spec: TrialSpec
+    environment: Mapping[str, str]  # the script's
+    script: subprocess.Popen[bytes]
+    tree: Tree
+    gpus: GpuSampler
+    protection: Protection
+    clock: Callable[[], float]
+    on_progress: Callable[[Progress], None]
+
+    def until_it_ends(self, environ: Mapping[str, str]) -> TrialResult:
+        cgroup = process_sampler.job_cgroup(environ, process_sampler.own_cgroups())
+        measured, started = process_sampler.Sampler(cgroup), self.clock()
+        profile, gpus = Measuring(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
+        signs, layer, next_sample, crowds = Signs(self.spec), "", started, False
+        patience, no_training = self._patience(started), ""
+        while not layer:
+            now = self.clock()
+            reading = step_files.read_steps(self.spec.step_dir)
+            layer = self._ended(reading, now - started)
+            if layer == "step" and not profile.done(now, reading, ended=self.script.poll() is not None):
+                layer = ""
+            if layer or now >= next_sample:
+                next_sample = now + SAMPLE_S
+                crowds = self.protection.overlay.crowds()
+                layer = "supervisor" if crowds and not layer else layer
+                gpus.look()
+                if not profile.stressing:  # stressors of ours count as the trial's
+                    measured.sample(now, self.tree.processes(), last=layer == "step")
+                processes = self.tree.processes()
+                signs.look(now, [process.pid for process in processes], reading)
+                patience.look(now, processes)
+                line, count = _last_line(self.spec.output), reading.steps or signs.text.count
+                stage = "profiles" if self.spec.profile_s and reading.count >= self.spec.steps else ""
+                gpu = _gpu_percent(gpus.samples)
+                self.on_progress(
+                    Progress(seconds=now - started, steps=count, last_line=line, stage=stage, gpu_percent=gpu)
+                )
+            if layer in ("", "timeout") and signs.decided(reading, now, last=layer == "timeout"):
+                layer = "step"
+            if not layer and (no_training := patience.ended(now, reading)):
+                printed = enough(signs.text, self.spec.steps) and not uses_torch(self.spec.step_dir)
+                layer = "step" if printed else "no_training"
+            if not layer:
+                time.sleep(POLL_S)
+        profile.close()
+        gpus.close()
+        exit_code = self.script.returncode if layer == "exit" else None
+        unproven = self._unproven() if exit_code == 0 else ""
+        self.tree.end(self.script.pid)
+        seconds = self.clock() - started
+        reading = step_files.read_steps(self.spec.step_dir)
+        signs.look(self.clock(), (), reading)
+        shown = signs.shown(reading, gpus.samples)
+        return TrialResult(
+            layer=layer,
+            exit_code=exit_code if exit_code is None or exit_code >= 0 else None,
+            signal=-exit_code if exit_code is not None and exit_code < 0 else None,
+            steps=shown.count,
+            step_source=shown.source,
+            seconds=round(seconds, 3),
+            logs=(tail(self.spec.output), *(tail(path, name) for name, path in self.protection.logs())),
+            measurement=measured.measurement(
+                reading,
+                seconds=seconds,
+                cpus=len(os.sched_getaffinity(0)),
+                profiled=profile.result(),
+                gpus=gpus.samples,
+            ),
+            crashed=step_files.last_python_crashed(self.spec.step_dir),
+            oom_kills=process_sampler.oom_kills(cgroup),
+            refused=step_files.refused(self.spec.step_dir),
+            no_training=no_training,
+            unproven=unproven,
+            failed_commands=_failed_commands(self.spec, self.protection.spec),
+            error="what it writes would fill the node's disk: its files are set aside there" if crowds else "",
+        )
+
+    def _script(self) -> str:
+        if self.spec.command:
+            return f"#!/bin/sh\n{self.spec.command}\n"
+        return traceback_sources.read(self.spec.script) or ""
+
+    def _patience(self, began: float) -> Patience:
+        expectation = Expectation(self._script(), self.spec.chdir, self.spec.args, self.environment)
+        return Patience(self.spec.step_dir, expectation, began=began, no_training_s=self.spec.no_training_s)
+
+    def _unproven(self) -> str:
+        """Why an exit code of 0 says nothing about the programs that the script names."""
+        alive = {process.pid for process in self.tree.processes()}
+        commands = started(self._script(), self.spec.chdir, self.spec.args, self.environment, traceback_sources.read)
+        return find_unproven(commands, step_files.starts(self.spec.step_dir), alive, tail(self.spec.output).text)
+
+    def _ended(self, reading: StepReading, seconds: float) -> str:
+        if is_met(self.spec.step_dir):
+            return "supervisor"
+        if reading.parked or unparked(self.spec, reading):
+            return "step"
+        if self.script.poll() is not None:
+            return "exit"
+        return "timeout" if seconds >= self.spec.time_limit_s else ""
+
+
+def _gpu_percent(samples: Sequence[GpuSample]) -> float | None:
+    """Mean use of the trial's GPUs at the last look."""
+    latest = [one.sm for one in samples if one.at == samples[-1].at and one.sm is not None]
+    return 100 * sum(latest) / len(latest) if latest else None
+
+
+def tail(path: str, name: str = "output") -> LogTail:
+    """The end of the output, cut at a line."""
+    try:
+        with Path(path).open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            skipped = max(0, size - TAIL_BYTES)
+            lines = _count_lines(path, skipped)
+            stream.seek(skipped)
+            raw = stream.read(TAIL_BYTES)
+    except OSError as error:
+        return LogTail(name=name, text=f"(the trial's output cannot be read: {error.strerror})")
+    if skipped and b"\n" in raw:
+        raw, lines = raw.partition(b"\n")[2], lines + 1
+    return LogTail(name=name, text=raw.decode("utf-8", "replace"), first_line=lines + 1, truncated=skipped > 0)
+
+
+def _failed_commands(spec: TrialSpec, ran: TrialSpec) -> tuple[FailedCommand, ...]:
+    """By the beginning and the end of the output. `ran`: `spec` as it was run, perhaps from a copy of the script."""
+    with suppress(OSError):
+        end = tail(spec.output)
+        with Path(spec.output).open("rb") as stream:
+            start = stream.read(TAIL_BYTES).decode("utf-8", "replace") if end.truncated else ""
+        if spec.command:
+            script, names = spec.command, {spec.script_name or "prerun-command": "--prerun-command"}
+        else:
+            script = Path(spec.script).read_text(encoding="utf-8", errors="replace")
+            names = dict.fromkeys((spec.script, ran.script), spec.script_name or spec.script)
+        return find_failed_commands(
+            f"{start}\n{end.text}",
+            script,
+            names=names,
+            is_file=lambda path: not path.startswith(spec.trial_dir) and os.path.isfile(os.path.join(spec.chdir, path)),  # noqa: PTH113, PTH118
+        )
+    return ()
+
+
+def _count_lines(path: str, upto: int) -> int:
+    count = 0
+    with Path(path).open("rb") as stream:
+        while upto > 0 and (chunk := stream.read(min(upto, 1 << 20))):
+            count, upto = count + chunk.count(b"\n"), upto - len(chunk)
+    return count
+
+
+def _last_line(path: str) -> str:
+    try:
+        with Path(path).open("rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - 4096))
+            lines = stream.read(4096).replace(b"\r", b"\n").split(b"\n")
+    except OSError:
+        return ""
+    last = next((line for line in reversed(lines) if line.strip()), b"")
+    return last.decode("utf-8", "replace")[:500]
+
+
+def _directory(chdir: str, output: int) -> str:
+    # slurmstepd goes to /tmp when the directory is missing, and says so (measured on 22.05.8).
+    if os.path.isdir(chdir) and os.access(chdir, os.X_OK):  # noqa: PTH112
+        return chdir
+    os.write(output, f"slurmstepd: error: couldn't chdir to `{chdir}': going to /tmp instead\n".encode())
+    return "/tmp"
+
+
+def _not_started(error: OSError, command: tuple[str, ...]) -> TrialResult:
+    # sbatch's job would end with the errno as its exit code (measured: 2 for a missing interpreter).
+    text = f"slurmstepd: error: execve(): bad interpreter({command[0]}): {error.strerror}\n"
+    logs = (LogTail(name="output", text=text),)
+    return TrialResult(layer="exit", exit_code=error.errno or 1, logs=logs)

@@ -1,0 +1,133 @@
+"""The environment that the user's script gets in its trial: the pre-run job's own, one process per GPU, loggers off.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurmwrap.prerun.static.entry_points import SUBMIT_DIR
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.prerun.trial.trial_spec import TrialSpec
+    from slurmwrap.sbatch.request import JobRequest
+
+# Trackers that would record a trial as a run: wandb, comet, transformers' mlflow and kubeflow, swanlab, neptune,
+# clearml, dvclive (names in their own sources). What a program asks for by argument is in inject/slurmwrap_entries.py.
+_LOGGERS_OFF: Mapping[str, str] = {
+    "WANDB_MODE": "disabled",
+    "WANDB_SILENT": "true",
+    "COMET_MODE": "disabled",
+    "COMET_DISABLE_AUTO_LOGGING": "1",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "SWANLAB_MODE": "disabled",
+    "DISABLE_KUBEFLOW_INTEGRATION": "TRUE",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "DVCLIVE_TEST": "true",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "WANDB_DISABLE_CODE": "true",
+    "WANDB_DISABLE_GIT": "true",
+}
+# Where trackers write that cannot be switched off from outside: variable -> place below the trial's directory.
+# aim joins its repository's name to a path, which an absolute name replaces (aim/sdk/configs.py).
+_LOGGERS_ELSEWHERE: Mapping[str, str] = {
+    "MLFLOW_TRACKING_URI": "file:{}/mlruns",
+    "TENSORBOARD_LOGGING_DIR": "{}/outputs/tensorboard",
+    "TRACKIO_DIR": "{}/outputs/trackio",
+    "__AIM_REPO_NAME__": "{}/outputs/aim",
+    "CLEARML_CACHE_DIR": "{}/outputs/clearml",
+    "WANDB_DIR": "{}/outputs",
+    "WANDB_CACHE_DIR": "{}/outputs/wandb-cache",
+    "COMET_OFFLINE_DIRECTORY": "{}/outputs/comet",
+}
+# A reservation that does not exist: what calls the real sbatch or salloc past our shims (an absolute path in sh, a
+# cleared PATH) is refused by Slurm itself. A variable is overruled by an option only, and nearly no script names a
+# reservation (sbatch(1), salloc(1), INPUT ENVIRONMENT VARIABLES). scancel takes its filters the same way, all but that
+# of the reservation (measured on 22.05.8).
+NOWHERE = "slurmwrap-prerun"
+_SLURM_SHUT: Mapping[str, str] = {
+    **dict.fromkeys(("SBATCH_RESERVATION", "SALLOC_RESERVATION"), NOWHERE),
+    **dict.fromkeys(("SCANCEL_WCKEY", "SCANCEL_NAME"), NOWHERE),
+}
+# Which devices Slurm gave the trial, kept aside for slurmwrap_launch.keep_devices().
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+
+# What a login shell sets again for a job that is not given the caller's environment, as good as always alike.
+_OF_EVERY_LOGIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL")
+
+
+def passed_on(request: JobRequest, environ: Mapping[str, str], submit_dir: str) -> dict[str, str]:
+    """What the job will know of the caller's `environ` (sbatch(1), --export), and where sbatch was called."""
+    value = request.value("export")
+    items = ["ALL"] if value is None else value.split(",")
+    names = {item.partition("=")[0] for item in items}
+    everything = "ALL" in map(str.upper, names) and not request.setting("export-file")
+    kept = {k: v for k, v in environ.items() if everything or k in names or k in _OF_EVERY_LOGIN}
+    set_anew = dict(item.split("=", 1) for item in items if "=" in item)
+    return {**kept, **set_anew, SUBMIT_DIR: submit_dir}
+
+
+def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostname: str, python: str) -> dict[str, str]:
+    """`environ` is the pre-run job's; `python` the interpreter that slurmwrap runs in.
+
+    RANK and WORLD_SIZE are not set: many scripts take their presence for torchrun and want MASTER_ADDR as well.
+    """
+    shims, inject = f"{spec.trial_dir}/shims", f"{spec.trial_dir}/inject"
+    node = environ.get("SLURMD_NODENAME") or hostname
+    found = {**_one_node(spec), "SLURM_JOB_NODELIST": node, "SLURM_NODELIST": node, "SLURM_SUBMIT_DIR": spec.chdir}
+    found |= environ
+    found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
+    from slurmwrap.prerun.trial.slurm_variables import REPLACED  # not needed by gsub itself
+
+    for name, other in REPLACED.items():
+        if name in spec.environment:
+            found.pop(other, None)
+    if "SLURM_ARRAY_TASK_ID" in spec.environment:
+        found["SLURM_ARRAY_JOB_ID"] = spec.real_job or environ.get("SLURM_JOB_ID", "")
+    found |= {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(spec.trial_gpus)}  # torchrun's own options by environment
+    found |= {f"SLURMWRAP_{name}": environ[name] for name in _VISIBLE if name in environ}
+    found |= {
+        **{name: place.format(spec.trial_dir) for name, place in _LOGGERS_ELSEWHERE.items()},
+        "PYTHONUNBUFFERED": "1",  # a killed program has printed what it said
+        "PYTHONFAULTHANDLER": "1",  # a crash in C shows the Python line
+        "SLURMWRAP_PRERUN": "1",
+        "SLURMWRAP_PYTHON": python,
+        "SLURMWRAP_TRIAL_DIR": spec.trial_dir,
+        "SLURMWRAP_STEP_DIR": spec.step_dir,
+        "SLURMWRAP_STEP_NAMED": "",  # where a job that counts its own steps submitted this one
+        "SLURMWRAP_PARK_AFTER": "0" if spec.profile_s else str(spec.steps),  # a profile needs it to go on
+        "SLURMWRAP_TRIAL_GPUS": str(spec.trial_gpus),
+        "SLURMWRAP_TRIAL_TASKS": str(spec.trial_tasks),
+        "SLURMWRAP_JOB_NODES": str(spec.nodes),
+        "SLURMWRAP_SHIMS": shims,
+        "SLURMWRAP_INJECT": inject,
+        "PATH": f"{shims}:{environ.get('PATH', '/usr/local/bin:/usr/bin:/bin')}",
+        "PYTHONPATH": f"{inject}:{environ['PYTHONPATH']}" if environ.get("PYTHONPATH") else inject,
+        "SLURMWRAP_BASH_ENV": environ.get("BASH_ENV", ""),
+        "BASH_ENV": f"{shims}/bash_env.sh",
+        "APPTAINER_BIND": _with(environ.get("APPTAINER_BIND"), spec.trial_dir),
+        "SINGULARITY_BIND": _with(environ.get("SINGULARITY_BIND"), spec.trial_dir),
+    }
+    return found
+
+
+def shim_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a shim gives itself again when it was called with a cleared environment (`env -i srun ...`)."""
+    return {k: v for k, v in environ.items() if k.startswith("SLURMWRAP_") or k == "BASH_ENV"}
+
+
+def _one_node(spec: TrialSpec) -> dict[str, str]:
+    """The trial's size as Slurm says it; filled in where the allocation does not say it."""
+    tasks = str(spec.trial_tasks)
+    return {
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "1"),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), tasks),
+        **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0"),
+        "SLURM_GPUS_ON_NODE": str(spec.trial_gpus),
+    }
+
+
+def _with(binds: str | None, path: str) -> str:
+    return f"{binds},{path}" if binds else path

@@ -1,0 +1,127 @@
+"""Joins the profiler to a real trial: its processes, its CPUs, its stressors. Edge: wiring only.
+
+Whatever fails in here costs the profile, never the trial.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from slurmwrap.model.trial_result import StepReading
+from slurmwrap.prerun.trial import cpu_affinity, process_sampler, step_files
+from slurmwrap.prerun.trial.cpu_profiler import Pace, Profiled, Profiler, Stress
+from slurmwrap.prerun.trial.stressors import Crew, footprint
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+
+SIGNS = 50  # backward passes or batches
+_NO_RATE = ("text", "gpu")  # layers that tell that it runs, not how fast
+_CONTENTION_S = 60.0  # a budget below this is spent on the curve alone
+
+
+def unparked(spec: TrialSpec, reading: StepReading) -> bool:
+    """With a profile to come nothing parks: this many steps would have. Mere signs of training need SIGNS of them."""
+    return bool(spec.profile_s) and reading.count >= (spec.steps if reading.exact else max(SIGNS, spec.steps))
+
+
+class Measuring:
+    """The profile of one trial; begins at the first look that `done` is asked for. Times of time.monotonic()."""
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        processes: Callable[[], Sequence[psutil.Process]],
+        environ: Mapping[str, str],
+        gpu_buses: Callable[[], Sequence[str]] = tuple,
+        pace: Pace | None = None,
+    ) -> None:
+        self._pace = pace
+        self._spec, self._processes, self._environ, self._gpu_buses = spec, processes, environ, gpu_buses
+        self._crew = Crew()
+        self._profiler: Profiler | None = None
+        self._over = spec.profile_s <= 0
+
+    @property
+    def stressing(self) -> bool:
+        """Stressors of ours run: what the cgroup holds is not the trial's alone."""
+        return bool(self._crew.pids)
+
+    def done(self, now: float, reading: StepReading, *, ended: bool) -> bool:
+        """Nothing is left to measure. `ended`: the script has. `reading`: it passed by its steps already."""
+        if not self._over and (ended or reading.source in _NO_RATE):
+            self.close()
+        try:
+            if self._profiler is None and not self._over and not self._trainers():
+                self.close()  # it trains where we have no hold on it: below slurmstepd, as with a container's real srun
+            if self._over:
+                return True
+            self._profiler = self._profiler or self._begin(now)
+            self._over = self._profiler.look(now, reading)
+        except Exception:  # an odd /proc, /sys or program of the trial
+            self.close()
+        return self._over
+
+    def close(self) -> None:
+        """Stops measuring; nothing of ours goes on, and the trial has its CPUs back."""
+        self._over = True
+        with suppress(Exception):
+            if self._profiler is not None:
+                self._profiler.close()
+        self._crew.stop()
+
+    def result(self) -> Profiled:
+        """What was measured by now."""
+        return self._profiler.result() if self._profiler is not None else Profiled()
+
+    def _begin(self, now: float) -> Profiler:
+        full = frozenset(os.sched_getaffinity(0))
+        cores, threads = cpu_affinity.own_cores(full, near=cpu_affinity.cpus_near_gpus(self._gpu_buses()))
+        masks = cpu_affinity.masks_by_cpus(cores, threads, _number(self._environ.get("SLURM_CPUS_ON_NODE")))
+        grip = cpu_affinity.Grip(self._trials, self._trainers)
+        seconds = self._spec.profile_s
+        stress = self._stress() if seconds >= _CONTENTION_S else {}
+        return Profiler(grip, masks, full=full, start=now, deadline=now + seconds, stress=stress, pace=self._pace)
+
+    def _trials(self) -> list[psutil.Process]:
+        return [process for process in self._processes() if process.pid not in self._crew.pids]
+
+    def _trainers(self) -> list[int]:
+        known = counting(Path(self._spec.step_dir))
+        return [process.pid for process in self._trials() if _inner_pid(process.pid) in known]
+
+    def _stress(self) -> dict[str, Stress]:
+        found: dict[str, Stress] = {"cpu": self._crew.cpu}
+        if self._memory_left() > 2 * footprint():  # a job near its limit would be killed for our buffers
+            found["mem_bw"] = self._crew.memory
+        return found
+
+    def _memory_left(self) -> int:
+        cgroup = process_sampler.job_cgroup(self._environ, process_sampler.own_cgroups())
+        left, free = process_sampler.cgroup_left(cgroup), int(psutil.virtual_memory().available)
+        return free if left is None else min(left, free)
+
+
+def counting(step_dir: Path) -> set[int]:
+    """Pids that have counted a step, as their own PID namespace names them."""
+    found = set()
+    for file in step_dir.iterdir():
+        with suppress(OSError):
+            record = step_files.parse_record(file.read_text(errors="replace")) if file.name.isdigit() else None
+            found |= {int(file.name)} if record is not None and record.count > 0 else set()
+    return found
+
+
+def _inner_pid(pid: int) -> int:
+    """The pid that a process has in its own namespace: the last of NSpid (proc_pid_status(5)); 0 when it is gone."""
+    with suppress(OSError, IndexError, ValueError):
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        return int(status.partition("\nNSpid:")[2].splitlines()[0].split()[-1])
+    return 0
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None

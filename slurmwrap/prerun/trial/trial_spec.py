@@ -1,0 +1,276 @@
+"""The trial as a Slurm job: turns a JobRequest into the same job on ONE GPU. Pure.
+
+`TrialSpec` is what gsub writes into the trial's directory and the pre-run job reads there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from slurmwrap.errors import UsageError
+from slurmwrap.fast_dataclasses import asdict, dataclass, field, fields
+from slurmwrap.prerun.trial.slurm_variables import option_variables
+from slurmwrap.sbatch.options import HOSTFILE
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit
+from slurmwrap.sbatch.rewrite import spell
+
+if TYPE_CHECKING:
+    from slurmwrap.model.node import Node
+
+CPU_FLOOR = 4  # one process with its loader workers; never more than the user asked for on a node
+MEM_FLOOR_MIB = 16 * 1024  # a process loads the whole model even where eight would share the node's memory
+
+# The job's own options that the trial keeps as they are. Everything else either makes no sense on one GPU
+# (array, nodelist, switches, gpu-bind), belongs to the real job (dependency, begin, mail, output) or is set anew.
+_KEPT = (
+    *("account", "clusters", "qos", "constraint", "prefer", "reservation", "exclude", "licenses", "tmp", "wckey"),
+    *("input", "propagate", "get-user-env", "ignore-pbs"),
+)
+_OURS = (
+    *("SLURMWRAP_PYTHON", "SLURMWRAP_TRIAL_DIR", "SLURMWRAP_REAL_JOB", "SLURMWRAP_RELEASE_AT", "SLURMWRAP_CONFIG"),
+    "XDG_STATE_HOME",
+    "XDG_CONFIG_HOME",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSpec:
+    """One trial. Paths are absolute; memory in MiB, times in seconds."""
+
+    trial_dir: str  # the user's own, 0700: script, spec, step files, output
+    script: str  # the copy that is run, inside trial_dir
+    script_name: str = ""  # what the user calls it: findings and reasons name this
+    args: tuple[str, ...] = ()
+    chdir: str = "/"
+    steps: int = 3  # optimizer steps that count as a pass
+    time_limit_s: float = 900.0
+    environment: Mapping[str, str] = field(default_factory=dict)  # laid over the pre-run job's; see trial_environment()
+    real_job: str | None = None  # address of the job that waits; None for --prerun=wait|only
+    cluster: str = ""
+    mode: str = "auto"
+    fingerprint: str = ""
+    profile_key: str = ""
+    gpus: int = 0  # of the real job
+    nodes: int = 1  # of the real job
+    gpu_type: str = ""
+    cpus: int | None = None  # of the trial
+    mem_mib: int | None = None  # of the trial
+    mem_shrunk: bool = False  # the trial has less memory than a node of the real job
+    inputs: tuple[str, ...] = ()  # files the job names, absolute
+    trial_gpus: int = 1  # GPUs of the trial, --prerun-gpus
+    trial_tasks: int = 1  # tasks that a launcher may start in the trial: those of one node, at most one per GPU
+    command: str = ""  # --prerun-command: runs in the script's place
+    profile_s: float = 0.0  # after the steps that count as a pass, so long for the CPU curve; 0: none
+    delay: str = ""  # why the job cannot start yet: what its trial misses may be there then (sbatch/eligibility.py)
+    no_training_s: float = 40.0  # so long an error is waited for where nothing trains
+    overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
+    caches: tuple[str, ...] = ()  # prerun.caches: what is written there stays
+
+    @property
+    def step_dir(self) -> str:
+        """Where the injected counter writes; visible in containers that mount the user's home."""
+        return f"{self.trial_dir}/steps"
+
+    @property
+    def output(self) -> str:
+        """Standard output and error of the user's script."""
+        return f"{self.trial_dir}/output"
+
+
+def spec_to_json(spec: TrialSpec) -> dict[str, Any]:
+    """A dict of JSON types; `spec_from_json` gives the same TrialSpec back."""
+    return asdict(spec)
+
+
+def spec_from_json(plain: Mapping[str, Any]) -> TrialSpec:
+    """Unknown keys (a newer gsub) are left out. Raises TypeError when a needed one is missing."""
+    known = {f.name for f in fields(TrialSpec)}
+    kept: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in plain.items() if key in known
+    }
+    return TrialSpec(**kept)
+
+
+def trial_options(
+    request: JobRequest,
+    *,
+    partition: str | None,
+    time_limit_s: float,
+    cpus: int | None,
+    mem_mib: int | None,
+    output: str,
+    gpus: int = 1,
+    tasks: int = 1,
+    dependency: str = "",
+    leave_out: Collection[str] = (),
+) -> tuple[str, ...]:
+    """sbatch's options for the trial job, spelled --name=value.
+
+    `partition` None or "": the job's own. `cpus`, `mem_mib` None: Slurm's default. `dependency`: what it waits for; it
+    is cancelled when that can never be met, which the real job need not be. `leave_out`: options that it does not
+    share with the job. Submit with `trial_environ()`,
+    since SBATCH_* variables of the user would bring back what is left out here.
+    """
+    options = [f"--job-name={request.prerun_name}", f"--chdir={request.chdir}"]
+    options += ["--nodes=1", f"--ntasks={tasks}", f"--ntasks-per-node={tasks}", f"--gres={_gres(request, gpus)}"]
+    options += [f"--cpus-per-task={math.ceil(cpus / tasks)}"] if cpus else []
+    options += [f"--mem={mem_mib}M"] if mem_mib else []
+    options += [f"--time={_clock(time_limit_s)}", f"--output={output}", "--no-requeue"]
+    options += [f"--dependency={dependency}", "--kill-on-invalid-dep=yes"] if dependency else []
+    wanted = partition or request.value("partition")
+    options += [f"--partition={wanted}"] if wanted else []
+    return (*options, *_kept(request, leave_out), *_export(request))
+
+
+def trial_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for submitting the trial: the user's without SBATCH_*, which options already hold, and without
+    the file of the real job's nodes, which would make the trial as large."""
+    return {name: value for name, value in environ.items() if not name.startswith("SBATCH_") and name != HOSTFILE}
+
+
+def exported_file(content: bytes, environ: Mapping[str, str]) -> bytes:
+    """The user's --export-file (NUL-terminated NAME=value) with the wrapper's parameters behind: nothing else of the
+    caller's environment reaches such a job (sbatch(1), --export-file)."""
+    ours = (f"{name}={environ[name]}\0" for name in (*_OURS, "HOME") if name in environ)
+    ended = content if not content or content.endswith(b"\0") else content + b"\0"
+    return ended + "".join(ours).encode(errors="surrogateescape")
+
+
+def trial_gpus(request: JobRequest, node: Node | None = None) -> int:
+    """GPUs of the trial: 1, or what --prerun-gpus says; never more than the job itself has.
+
+    Raises UsageError for more than a node of the job can give: a trial is one node. `node`: the largest that could run
+    the job, None when none is known.
+    """
+    asked = request.own.prerun_gpus
+    wanted = 1 if asked is None else min(asked, max(1, request.shape.gpus))
+    if wanted < 1:
+        raise UsageError(f"--prerun-gpus={asked}: a pre-run needs a GPU", hint="without a pre-run: --prerun=off")
+    if asked is not None and node is not None and node.gpus and asked > node.gpus:
+        raise UsageError(
+            f"--prerun-gpus={asked}: a pre-run is one node, and no node that can run this job has more than "
+            f"{node.gpus} GPUs",
+            hint=f"ask for at most --prerun-gpus={node.gpus}",
+        )
+    return wanted
+
+
+def trial_tasks(request: JobRequest, gpus: int = 1) -> int:
+    """Tasks of the trial: those of one node of the job, at most one per GPU (a task without a GPU shows nothing)."""
+    shape = request.shape
+    per_node = shape.tasks_per_node or math.ceil((shape.tasks or 1) / max(1, shape.nodes or 1))
+    return max(1, min(gpus, per_node))
+
+
+def trial_shape(request: JobRequest, node: Node | None = None, gpus: int = 1) -> tuple[int | None, int | None]:
+    """(CPUs, memory in MiB) for `gpus` GPUs: the share of what the user asked per node, but at least a sane floor.
+
+    Where the user said nothing (or --mem=0) the GPUs' share of `node`, one that could run the job; without it None.
+    """
+    wanted = gpus
+    gpus = gpus_per_node(request)
+    cpus = _cpus_per_node(request, gpus)
+    mem = _mem_per_node(request, gpus, cpus)
+    share_of = node if node is not None and node.gpus else None
+    return (
+        _scaled(cpus, wanted, gpus, CPU_FLOOR)
+        or (max(1, share_of.cpus * wanted // share_of.gpus) if share_of else None),
+        _scaled(mem, wanted, gpus, MEM_FLOOR_MIB)
+        or (share_of.mem_mib * wanted // share_of.gpus or None if share_of else None),
+    )
+
+
+def mem_shrunk(request: JobRequest, mem_mib: int | None) -> bool:
+    """True when the trial gets less memory than the job may use on one node, so that running out proves nothing."""
+    gpus = gpus_per_node(request)
+    asked = _mem_per_node(request, gpus, _cpus_per_node(request, gpus))
+    if asked is None:
+        return gpus > 1 or mem_mib is not None
+    return mem_mib is None or mem_mib < asked
+
+
+def gpus_per_node(request: JobRequest) -> int:
+    """GPUs that the request holds on one node, at least 1."""
+    shape = request.shape
+    return max(1, shape.gpus_per_node or shape.gpus // max(1, shape.nodes or 1))
+
+
+def trial_environment(request: JobRequest, gpus: int = 1) -> dict[str, str]:
+    """What Slurm would tell the job and does not tell its trial: name, options, array, GPU counts.
+
+    A script that says `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable to be there (sbatch(1), "OUTPUT
+    ENVIRONMENT VARIABLES": the option's own text).
+    """
+    names = {
+        GpuUnit.GPUS: ("gpus", "SLURM_GPUS"),
+        GpuUnit.PER_NODE: ("gpus-per-node", "SLURM_GPUS_PER_NODE"),
+        GpuUnit.PER_TASK: ("gpus-per-task", "SLURM_GPUS_PER_TASK"),
+        GpuUnit.PER_SOCKET: ("gpus-per-socket", "SLURM_GPUS_PER_SOCKET"),
+    }
+    found = {"SLURM_JOB_NAME": request.job_name, **option_variables(request)}
+    if request.shape.gpu_unit in names:
+        option, variable = names[request.shape.gpu_unit]
+        count = gpus // trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
+        found[variable] = re.sub(r"\d+$", str(count), request.value(option) or "1")
+    return found
+
+
+def _gres(request: JobRequest, gpus: int) -> str:
+    others = [g for g in (request.value("gres") or "").split(",") if g and not re.match(r"(gres:)?gpu(:|$|/)", g)]
+    kind = f"gpu:{request.shape.gpu_type}:{gpus}" if request.shape.gpu_type else f"gpu:{gpus}"
+    return ",".join((kind, *(g for g in others if g.lower() != "none")))
+
+
+def _kept(request: JobRequest, leave_out: Collection[str]) -> list[str]:
+    names = {s.option for s in request.settings} - request.plugin_options.keys() - set(leave_out)
+    chosen = [n for n in _KEPT if n in names] + sorted(n for n in names if n.startswith("container"))
+    options = []
+    for name in chosen:
+        value = request.value(name)
+        if name in ("constraint", "prefer") and value and set("*[") & set(value):
+            continue  # node counts ("[rack1|rack2]", "a*2") ask for more than one node
+        options.append(spell(name, value))
+    # a plugin is told of each one, in sbatch's order: what it makes of two of a name is its own business
+    return options + [spell(s.option, s.value) for s in request.settings if s.option in request.plugin_options]
+
+
+def _export(request: JobRequest) -> list[str]:
+    # The wrapper's parameters travel in the environment, and only ALL takes them along (sbatch(1), --export).
+    # With a file it means that file alone, as if nothing were said; but where nothing is said 26.05 forgets the file.
+    value = request.value("export") or ("ALL" if request.value("export-file") else None)
+    if value is None or "ALL" in value.split(","):
+        return [] if value is None else [f"--export={value}"]
+    ours = ",".join(_OURS)
+    if value.upper() == "NIL":
+        return [f"--export={ours}"]
+    if value.upper() == "NONE":  # Slurm then loads the user's login environment, which a list does not
+        return [f"--export={ours}", *([] if request.setting("get-user-env") else ["--get-user-env"])]
+    return [f"--export={value},{ours}"]
+
+
+def _clock(seconds: float) -> str:
+    minutes = max(1, math.ceil(seconds / 60))
+    return f"{minutes // 60}:{minutes % 60:02d}:00"
+
+
+def _scaled(per_node: int | None, wanted: int, gpus: int, floor: int) -> int | None:
+    return None if not per_node else min(per_node, max(math.ceil(per_node * wanted / gpus), floor))
+
+
+def _cpus_per_node(request: JobRequest, gpus: int) -> int | None:
+    shape = request.shape
+    if shape.cpus is None or shape.cpu_unit is CpuUnit.NONE:
+        return None
+    if shape.cpu_unit is CpuUnit.PER_GPU:
+        return shape.cpus * gpus
+    tasks = shape.tasks_per_node or math.ceil((shape.tasks or 1) / max(1, shape.nodes or 1))
+    return shape.cpus * max(1, tasks)
+
+
+def _mem_per_node(request: JobRequest, gpus: int, cpus: int | None) -> int | None:
+    shape = request.shape
+    unit = {MemUnit.PER_NODE: 1, MemUnit.PER_GPU: gpus, MemUnit.PER_CPU: cpus or 1}.get(shape.mem_unit)
+    return None if unit is None or not shape.mem_mib else shape.mem_mib * unit

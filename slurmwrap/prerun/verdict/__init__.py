@@ -1,0 +1,1 @@
+"""What a trial proves: pass, fail or inconclusive, with the reason."""

@@ -1,0 +1,300 @@
+"""What a failed statement of a Python file rests on: the values it uses and the conditions it stands under. Pure.
+
+A backward slice by names, of one file, without running it. Coarse on purpose: it serves to see whether a count of
+processes or GPUs is involved, and a name of the same spelling elsewhere in the file may be taken for the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from slurmwrap.fast_dataclasses import dataclass, field
+
+_DEPTH = 4  # assignments behind assignments
+_PIECES = 200
+# calls whose result is made of the numbers that go in
+_TRANSPARENT = re.compile(
+    r"int|float|str|bool|len|max|min|abs|sum|round|range|list|tuple|set|sorted|divmod|zip|enumerate|reversed|ceil|floor"
+    r"|prod|gcd|getattr|getenv|get"
+)
+# what spreads a model over processes: what comes out is a model still
+_WRAPPERS = re.compile(r"DistributedDataParallel|DDP|FullyShardedDataParallel|FSDP|DataParallel|fully_shard|prepare")
+_SHAPES = frozenset(("shape", "ndim", "dtype", "size", "dim", "suffix", "name"))
+_OPTIONS = frozenset(("args", "opt", "opts", "cfg", "conf", "config", "hparams", "hps", "options", "flags", "FLAGS"))
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Source text of what one statement depends on."""
+
+    statement: str  # the statement, with the conditions that lead to it where it is a raise, an assert or an exit
+    behind: str  # where the names in it come from
+    explicit: bool  # a raise, an assert or an exit
+    open: bool  # a check that compares numbers, of which one comes from somewhere else
+
+
+def slice_at(text: str, line: int) -> Slice | None:
+    """The slice of the innermost statement at `line` (1-based); None where the file is not Python of this version."""
+    file = _parse(text)
+    found = _statement(file, line) if file else None
+    try:
+        return _slice(file, found) if file is not None and found is not None else None
+    except RecursionError:
+        return None
+
+
+def _slice(file: _File, found: ast.stmt) -> Slice:
+    explicit = _explicit(found)
+    tests = _leading_tests(file, found) if explicit else []
+    roots = [*_own_parts(found), *tests]
+    asked = [*tests, *([found.test] if isinstance(found, ast.Assert) else [])]
+    return Slice(
+        statement=_texts(roots),
+        behind="\n".join(_behind(file, roots)),
+        explicit=explicit,
+        open=explicit and (not asked or any(_is_open(file, test) for test in asked)),
+    )
+
+
+def conditions_of_name(text: str, name: str) -> str | None:
+    """The tests under which `name` is assigned in the file; None where it is nowhere or where that cannot be seen."""
+    file = _parse(text)
+    if file is None:
+        return None
+    made = file.values.get(name, ())
+    return "\n".join(_texts(_tests_above(file, node)) for node in made) if made else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    tree: ast.Module
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    values: dict[str, list[ast.expr]] = field(default_factory=dict)  # name or attribute -> what is put into it
+    functions: dict[str, _Function] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=4)
+def _parse(text: str) -> _File | None:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    file = _File(tree=tree)
+    for node in ast.walk(tree):
+        for child in ast.iter_child_nodes(node):
+            file.parents[child] = node
+        if isinstance(node, _Function):
+            file.functions[node.name] = node
+    for node in ast.walk(tree):
+        for target, value in _bindings(node, file):
+            file.values.setdefault(target, []).append(value)
+    return file
+
+
+def _bindings(node: ast.AST, file: _File) -> Iterator[tuple[str, ast.expr]]:
+    """(name, value) of everything that gives names a value, parameters by calls in the same file included."""
+    if isinstance(node, ast.Assign):
+        yield from (pair for target in node.targets for pair in _assigned(target, node.value, file))
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        yield from ((name, node.value) for name in _targets(node.target))
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield from ((name, node.iter) for name in _targets(node.target))
+    elif isinstance(node, ast.Call):
+        yield from ((keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg)
+        called = file.functions.get(_last_name(node.func))
+        if called is not None:
+            names = [argument.arg for argument in called.args.args]
+            names = names[1:] if names[:1] == ["self"] else names
+            yield from zip(names, node.args, strict=False)
+
+
+def _assigned(target: ast.expr, value: ast.expr, file: _File) -> Iterator[tuple[str, ast.expr]]:
+    """Part by part where both sides, or what a function of the file returns, are tuples."""
+    if isinstance(value, ast.Call) and not _wraps(target, value):
+        given = _returned(file, _last_name(value.func))
+        values = given if isinstance(target, ast.Tuple) and given else [value]
+    else:
+        values = [] if isinstance(value, ast.Call) else [value]
+    for each in values:
+        if isinstance(target, ast.Tuple) and isinstance(each, ast.Tuple) and len(target.elts) == len(each.elts):
+            for part, its in zip(target.elts, each.elts, strict=True):
+                yield from _assigned(part, its, file)
+        else:
+            yield from ((name, each) for name in _targets(target))
+
+
+def _wraps(target: ast.expr, value: ast.Call) -> bool:
+    """`model = DDP(model)`."""
+    name = _last_name(target)
+    called = _last_name(value.func)
+    again = bool(name) and name in map(_last_name, value.args)
+    return bool(_WRAPPERS.fullmatch(called)) or (again and not _TRANSPARENT.fullmatch(called))
+
+
+def _returned(file: _File, function: str) -> list[ast.expr]:
+    body = file.functions.get(function)
+    return [n.value for n in ast.walk(body) if isinstance(n, ast.Return) and n.value] if body is not None else []
+
+
+def _targets(target: ast.expr) -> Iterator[str]:
+    if isinstance(target, ast.Tuple | ast.List):
+        for part in target.elts:
+            yield from _targets(part)
+    elif name := _last_name(target):
+        yield name
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return _last_name(node.value) if isinstance(node, ast.Subscript | ast.Starred) else ""
+
+
+def _statement(file: _File, line: int) -> ast.stmt | None:
+    holding = [
+        node
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(holding, key=lambda node: (node.lineno, -(node.end_lineno or 0)), default=None)
+
+
+def _explicit(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Raise | ast.Assert):
+        return True
+    called = node.value if isinstance(node, ast.Expr) else None
+    name = _last_name(called.func) if isinstance(called, ast.Call) else ""
+    return name in ("exit", "_exit", "abort", "error", "fail", "fatal", "check") or name.startswith("_log_and")
+
+
+def _own_parts(node: ast.stmt) -> list[ast.AST]:
+    """The statement, or of a compound one what stands in its first line."""
+    if isinstance(node, ast.If | ast.While):
+        return [node.test]
+    if isinstance(node, ast.For | ast.AsyncFor):
+        return [node.target, node.iter]
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return [item.context_expr for item in node.items]
+    return [] if isinstance(node, _Function | ast.ClassDef | ast.Try) else [node]
+
+
+def _leading_tests(file: _File, node: ast.AST) -> list[ast.AST]:
+    """What decides that a raise is reached: the tests around it, returns before it, the attempt it answers."""
+    found: list[ast.AST] = [*_tests_above(file, node)]
+    here: ast.AST | None = node
+    while here is not None and not isinstance(here, _Function | ast.Module):
+        above = file.parents.get(here)
+        if isinstance(here, ast.ExceptHandler) and isinstance(above, ast.Try):
+            found.extend(above.body)
+        body = getattr(above, "body", None)
+        if isinstance(body, list) and here in body:
+            found.extend(test for earlier in body[: body.index(here)] for test in _ways_out(earlier))
+        if isinstance(above, ast.For | ast.AsyncFor | ast.While) and here in above.orelse:
+            found.extend(_ways_out(above))
+        here = above
+    return found
+
+
+def _ways_out(node: ast.AST) -> list[ast.AST]:
+    """The tests and iterables of a statement that may return or end a loop before what follows it."""
+    inside = list(ast.walk(node))
+    if isinstance(node, _Function | ast.ClassDef) or not any(isinstance(n, ast.Return | ast.Break) for n in inside):
+        return []
+    tests: list[ast.AST] = [n.test for n in inside if isinstance(n, ast.If | ast.While)]
+    return [*tests, *(n.iter for n in inside if isinstance(n, ast.For | ast.AsyncFor))]
+
+
+def _is_open(file: _File, test: ast.AST) -> bool:
+    """Whether a test compares a number that this file does not make: options and tensors' shapes are no such."""
+    for node in ast.walk(test):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn | ast.Is | ast.IsNot):
+            continue
+        if not isinstance(node, ast.Compare | ast.BinOp):
+            continue
+        sides = [node.left, *(node.comparators if isinstance(node, ast.Compare) else [node.right])]
+        if not any(_plain(file, side) for side in sides) and any(_from_elsewhere(file, side) for side in sides):
+            return True
+    return False
+
+
+def _plain(file: _File, side: ast.AST) -> bool:
+    """A shape, a type, a text, zero or a fraction: no number of processes is compared with these."""
+    if isinstance(side, ast.Constant):
+        return not isinstance(side.value, int) or isinstance(side.value, bool) or side.value == 0
+    behind = [side, *(value for name in _names(side, everything=False) for value in file.values.get(name, ()))]
+    return any(isinstance(n, ast.Attribute) and n.attr in _SHAPES for b in behind for n in ast.walk(b))
+
+
+def _from_elsewhere(file: _File, side: ast.AST) -> bool:
+    if isinstance(side, ast.Call):
+        return any(_from_elsewhere(file, argument) for argument in side.args)
+    if isinstance(side, ast.Attribute):
+        return side.attr not in file.values and _last_name(side.value) not in _OPTIONS
+    if isinstance(side, ast.Name):
+        return side.id not in file.values
+    return any(_from_elsewhere(file, child) for child in ast.iter_child_nodes(side))
+
+
+def _tests_above(file: _File, node: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    here = file.parents.get(node)
+    while here is not None and not isinstance(here, _Function | ast.ClassDef | ast.Module):
+        if isinstance(here, ast.If | ast.While | ast.IfExp):
+            found.append(here.test)
+        here = file.parents.get(here)
+    return found
+
+
+def _behind(file: _File, roots: list[ast.AST]) -> list[str]:
+    """Texts of the values behind every name in `roots`, values behind those, and so on."""
+    names = [name for root in roots for name in _names(root, everything=True)]
+    seen: set[str] = set()
+    pieces: list[str] = []
+    for _ in range(_DEPTH):
+        fresh = [name for name in dict.fromkeys(names) if name not in seen]
+        seen.update(fresh)
+        values = [value for name in fresh for value in _values(file, name)]
+        pieces.extend(_text(value) for value in values[:_PIECES])
+        pieces.extend(_texts(_tests_above(file, value)) for value in values[:_PIECES])
+        names = [name for value in values for name in _names(value, everything=False)]
+    return pieces[: 4 * _PIECES]
+
+
+def _values(file: _File, name: str) -> list[ast.expr]:
+    return [*file.values.get(name, ()), *_returned(file, name)]
+
+
+def _names(node: ast.AST, *, everything: bool) -> Iterator[str]:
+    """Names and attributes in an expression; of calls that make something new only what is called."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield node.attr
+        yield from _names(node.value, everything=everything)
+    elif isinstance(node, ast.Call) and not everything and not _TRANSPARENT.fullmatch(_last_name(node.func)):
+        yield from _names(node.func, everything=everything)
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _names(child, everything=everything)
+
+
+def _text(node: ast.AST) -> str:
+    """The source of an expression, without the arguments of calls that make something new (constants stay)."""
+    if isinstance(node, ast.Call) and not _TRANSPARENT.fullmatch(_last_name(node.func)):
+        constants = ", ".join(ast.unparse(a) for a in node.args if isinstance(a, ast.Constant))
+        return f"{_text(node.func)}({constants})"
+    if isinstance(node, ast.Attribute):
+        return f"{_text(node.value)}.{node.attr}"
+    if isinstance(node, ast.Name | ast.Constant):
+        return ast.unparse(node)
+    return " ".join(_text(child) for child in ast.iter_child_nodes(node))
+
+
+def _texts(nodes: list[ast.AST]) -> str:
+    return "\n".join(ast.unparse(node) for node in nodes)[:20_000]

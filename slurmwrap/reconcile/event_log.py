@@ -1,0 +1,170 @@
+"""What the reconciler's log says: each event with its text and its fields from one place, to the journal or to stderr.
+
+journalctl -t slurmwrap SLURM_JOB_ID=4711
+journalctl -t slurmwrap SLURMWRAP_EVENT=acted SLURM_NODE=gpu17 -o verbose
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from slurmwrap.config import Config
+from slurmwrap.console import Voice
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.host.journal import Fields, Journal, is_our_stderr
+from slurmwrap.model.action import Verb
+from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.report.text_format import visible
+
+IDENTIFIER = "slurmwrap"
+# What the target of an action is; of all others a job.
+_TARGETS = {Verb.DRAIN.value: "SLURM_NODE", Verb.RESUME.value: "SLURM_NODE", Verb.BLOCK_INPUT.value: "SLURMWRAP_INPUT"}
+
+
+class Kind(Enum):
+    """SLURMWRAP_EVENT, and its syslog priority."""
+
+    STARTED = "started"
+    STOPPED = "stopped"
+    JUDGED = "judged"
+    ACTED = "acted"
+    NOT_ACTED = "not_acted"
+    REFUSED = "refused"  # spool files that were not believed
+    ERROR = "error"
+    PASSED = "passed"  # the sum of one pass
+    NOTE = "note"
+
+    @property
+    def priority(self) -> int:
+        """syslog(3): 3 an error, 4 a warning, 6 information."""
+        return {Kind.ERROR: 3, Kind.NOT_ACTED: 4, Kind.REFUSED: 4}.get(self, 6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of the log. `fields`: what programs select by; a name may come several times."""
+
+    kind: Kind
+    text: str
+    fields: tuple[tuple[str, str], ...] = ()
+
+
+def judged(record: AttemptRecord) -> Event:
+    """A run that ended, why, and what was decided."""
+    diagnosis = record.diagnosis
+    category = diagnosis.category if diagnosis else "unknown"
+    known = {
+        "SLURM_JOB_ID": record.address,
+        "SLURM_JOB_USER": record.user,
+        "SLURM_JOB_PARTITION": record.partition,
+        "SLURM_JOB_STATE": record.state,
+        "SLURMWRAP_CATEGORY": category,
+        "SLURMWRAP_SIGNATURE": diagnosis.signature if diagnosis else "",
+        "SLURMWRAP_DECISION": record.decision,
+        "SLURMWRAP_INCIDENT": record.incident,
+    }
+    text = f"job {record.address} of {record.user}: {category}, {record.decision}: {record.decision_reason}"
+    return Event(kind=Kind.JUDGED, text=text, fields=(*_set(known), *(("SLURM_NODE", node) for node in record.nodes)))
+
+
+def acted(action: ActionRecord) -> Event:
+    """A change of Slurm that was made."""
+    change = f"{action.verb} {action.target} {action.key}{'=' if action.key else ''}{action.value}".rstrip()
+    return Event(kind=Kind.ACTED, text=f"done: {change}", fields=_of_action(action))
+
+
+def not_acted(action: ActionRecord) -> Event:
+    """One that Slurm refused."""
+    text = f"not done: {action.verb} {action.target} {action.key}: {action.error}"
+    return Event(kind=Kind.NOT_ACTED, text=text, fields=(*_of_action(action), ("SLURMWRAP_ERROR", action.error)))
+
+
+def refused(count: int) -> Event:
+    """Spool files that were not believed."""
+    text = f"{count} spool files were not believed and set aside"
+    return Event(kind=Kind.REFUSED, text=text, fields=(("SLURMWRAP_COUNT", str(count)),))
+
+
+def error(text: str) -> Event:
+    """What one pass could not do."""
+    return Event(kind=Kind.ERROR, text=f"error: {text}")
+
+
+def passed(judged: int, applied: int, waiting: int) -> Event:
+    """The sum of one pass."""
+    text = f"{judged} runs judged, {applied} actions done, {waiting} waiting"
+    return Event(kind=Kind.PASSED, text=text)
+
+
+def late(what: str, text: str) -> Event:
+    """The watchdog's: `what` should have been heard of."""
+    return Event(kind=Kind.ERROR, text=text, fields=(("SLURMWRAP_LATE", what),))
+
+
+def note(text: str) -> Event:
+    """Anything else."""
+    return Event(kind=Kind.NOTE, text=text)
+
+
+def _of_action(action: ActionRecord) -> tuple[tuple[str, str], ...]:
+    known = {
+        _TARGETS.get(action.verb, "SLURM_JOB_ID"): action.target,
+        "SLURMWRAP_RULE": action.rule,
+        "SLURMWRAP_VERB": action.verb,
+        "SLURMWRAP_BECAUSE": action.because,
+    }
+    return _set(known)
+
+
+def _set(known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in known.items() if value)
+
+
+class Log:
+    """Where events go. `journal` None: to stderr, as text. `both` False: what the journal has no room for is lost, and
+    said later: stderr leads to the same journal then, and writing to it would wait."""
+
+    def __init__(self, voice: Voice, journal: Journal | None = None, *, both: bool = True) -> None:
+        self._voice, self._journal, self._both = voice, journal, both
+
+    @classmethod
+    def of(cls, config: Config, voice: Voice, environ: Mapping[str, str], journal: Journal | None = None) -> Log:
+        """As log.to says. Where the journal was asked for by name and nobody listens stderr has to do, and is told."""
+        wanted, found = config.log.to, journal or Journal()
+        if wanted == "journal" and not found.is_there():
+            voice.say("log.to is journal, and no journald listens here: this goes to stderr")
+        elif wanted == "journal" or (wanted == "auto" and is_our_stderr(environ) and found.is_there()):
+            return cls(voice, found, both=not is_our_stderr(environ))
+        return cls(voice)
+
+    def tell(self, event: Event) -> None:
+        """One event. Text of users is harmless in both: journald's fields hold it whole."""
+        if self._journal is None:
+            self._voice.say(event.text)
+        elif self._journal.send(record_of(event)):
+            self._own_up(self._journal)
+        elif self._both:
+            self._voice.say(event.text)
+
+    def _own_up(self, journal: Journal) -> None:
+        """Says once how much was lost before."""
+        lost = journal.lost
+        if lost and not self._both:
+            said = journal.send(record_of(Event(kind=Kind.ERROR, text=f"error: journald had no room for {lost} lines")))
+            journal.lost = 0 if said else lost
+
+    def tell_all(self, events: Sequence[Event]) -> None:
+        """In order."""
+        for event in events:
+            self.tell(event)
+
+    def note(self, text: str) -> None:
+        """For who only knows texts."""
+        self.tell(note(text))
+
+
+def record_of(event: Event) -> Fields:
+    """journald's fields of an event."""
+    head = [("MESSAGE", visible(event.text)), ("PRIORITY", str(event.kind.priority))]
+    return [*head, ("SYSLOG_IDENTIFIER", IDENTIFIER), ("SLURMWRAP_EVENT", event.kind.value), *event.fields]

@@ -1,0 +1,360 @@
+"""Judges one run that ended: joins what is known of it, classifies, decides, stores all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurmwrap.diagnosis.build_evidence import join, last_word, measured, of_run, of_this_run, with_steps
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE
+from slurmwrap.errors import SlurmError
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import Partition
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.retry_decision import InputRead, RetryDecision
+from slurmwrap.model.run import AttemptRecord, QueueDelay
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.backoff import HOUR_S
+from slurmwrap.policy.decide import decide
+from slurmwrap.policy.decision_context import Case, InputFailure
+from slurmwrap.policy.launch_failure import HELD_LAUNCH, held_launch
+from slurmwrap.policy.resize import time_cap_s
+from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.policy.run_from_slurm import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
+from slurmwrap.policy.strikes import Fleet, fleet_of, lost_node
+from slurmwrap.reconcile.open_incidents import incident_of
+from slurmwrap.reconcile.reconcile_context import Pass, learn
+from slurmwrap.reconcile.slurmdbd_lookup import completed, is_gone, past_of, told_by
+
+_NODE_FAILED = 1  # the wait status that slurmctld gives such a run since 24.11; before, it leaves 0
+_REQUEUED_SURE = 0.8  # that nothing failed in a run that was requeued and left no sign of a failure
+_RESTORE = "checkpoint_error"
+_INPUTS = 20  # of one job are looked at
+_WRITTEN_S = 5.0  # a file system's clock may differ by so much from Slurm's
+_AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
+_LATEST_START_S = 6 * 3600.0  # of a storm's delayed retries a new process remembers those that were decided since
+
+
+def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRecord | None:
+    """Diagnoses and decides in one transaction; None when it still runs or not all of it is known."""
+    overwritten = job is not None and job.submit_time > record.attempt.submit_time
+    if job is not None and not overwritten and not job.ended:
+        run.summary.waiting += job.state == "COMPLETING"
+        return None
+    past = None
+    if is_gone(record, job):
+        try:
+            past = past_of(record, run)
+        except SlurmError as error:  # it will answer again: what it knows is worth the wait
+            run.summary.errors.append(f"job {record.address}: not judged before slurmdbd answers: {error}")
+            return None
+        record = completed(record, past) if past is not None else record
+    store = run.edges.store
+    others = siblings(record, run) if overwritten or record.restarts else ()
+    seen = _seen(record, others, run)
+    gone_at = job.end_time if job is not None and not overwritten else job.submit_time if job is not None else None
+    if gone_at is not None and run.now < gone_at + run.edges.scope.patience_s and _still_to_come(seen):
+        run.summary.waiting += 1
+        return None
+    word = job if job is not None and not overwritten else _reconstructed(record, job, seen, past, run)
+    before = [other for other in others if other.attempt.submit_time < record.attempt.submit_time]
+    word = of_this_run(word, (other.derived_exit_code for other in before))
+    record = ended(completed_by_hooks(record, seen), word, measured(word, seen))
+    if overwritten and not record.state:
+        record = replace(record, state=REQUEUED)
+    record = replace(record, output_begins=_output_ends(before))
+    logs = _own_tails(_tails(record, seen, run), word)
+    if not overwritten or job is None or job.pending:  # else the next run may have added to them already
+        ends = {tail.name: [tail.size, tail.mark] for tail in logs if tail.size is not None}
+        record = replace(record, output_ends=ends)
+    earlier = [observation for other in before for observation in _seen(other, siblings(other, run), run)]
+    evidence = join(record.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
+    diagnosis = _with_lost_node(run.edges.classify(evidence), record, run)
+    diagnosis = requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
+    submission = submission_of(record, run)
+    record = replace(_counted(record, submission, word, run), waited=_waited(record, submission, run))
+    blamed = _blamed_input(diagnosis, submission, record, word, run)
+    diagnosis = _blaming(diagnosis, blamed)
+    case = case_of(record, diagnosis, submission, job, others, run)
+    refused = _refused_by_gate(seen)
+    case = replace(case, gate=next(iter(refused.values()), ""), gate_nodes=tuple(refused))
+    case = replace(case, digest=blamed.digest, fault=blamed.fault, theirs=blamed.theirs)
+    case = replace(case, also_failed=_also_failed(blamed.digest, record, run))
+    decision = decide(case, run.edges.config)
+    record = _decided(case.record, case, decision)
+    if diagnosis.category == "time_limit":
+        record = replace(record, longest_s=time_cap_s(case.limits or _limits(record.partition, run)))
+    with store.transaction():
+        store.save_judged(record, decision, run.now)
+        _learn(record, submission, run)
+    if record.retry_at is not None and run.book.starts is not None:
+        run.book.starts.append(record.retry_at)
+    run.dirty |= bool(decision.strikes or decision.blocked)
+    run.summary.judged.append(record)
+    return record
+
+
+def _decided(record: AttemptRecord, case: Case, decision: RetryDecision) -> AttemptRecord:
+    """`record` with all that was decided, so that nothing is decided twice, however often we are killed."""
+    return replace(
+        record,
+        decision=decision.decision,
+        decision_reason=decision.reason,
+        planned=decision.actions,
+        retry_at=decision.start_at,
+        incident=case.incident.incident_id if case.incident is not None else "",
+    )
+
+
+def siblings(record: AttemptRecord, run: Pass) -> tuple[AttemptRecord, ...]:
+    found = run.edges.store.attempts(cluster=record.attempt.cluster, job_id=record.attempt.job_id)
+    return tuple(other for other in found if other.attempt != record.attempt)
+
+
+def _seen(record: AttemptRecord, others: Sequence[AttemptRecord], run: Pass) -> tuple[Observation, ...]:
+    """The hooks' observations of this run. In user mode there are none to be believed.
+
+    A hook's restart count is that of its run, or in an Epilog one more (Slurm 22.05), never less: one that names an
+    earlier run is that run's, also where a busy node began its Prolog so late that its time lies in this one.
+    """
+    if run.edges.scope.user is not None:
+        return ()
+    starts = [float(other.start_time) for other in others if other.start_time is not None]
+    earlier = [other.restarts for other in others if other.restarts < record.restarts]  # no set: a fact may be any JSON
+    heard = run.edges.store.observations(record.attempt.cluster, record.attempt.job_id)
+    observations = [observation for observation in heard if observation.facts.get("restarts") not in earlier]
+    return of_run(observations, uid=record.uid, start=record.start_time, others=starts)
+
+
+def _still_to_come(seen: Sequence[Observation]) -> bool:
+    """A node whose Prolog was heard has not sent its Epilog: the shared spool may be slow."""
+    ended_on = {o.node for o in seen if o.context is Context.EPILOG}
+    return any(o.context is Context.PROLOG and o.node not in ended_on for o in seen)
+
+
+def _reconstructed(
+    record: AttemptRecord,
+    job: JobRecord | None,
+    seen: Sequence[Observation],
+    past: JobRecord | None,
+    run: Pass,
+) -> JobRecord:
+    """The best word on a run that Slurm has forgotten (`job` None) or replaced by the next one (`job`)."""
+    base = remembered(completed_by_hooks(record, seen), job)
+    if past is not None:
+        return told_by(past, base)
+    if job is None:
+        return last_word(base, seen)
+    if held_launch(job) and job.restarts == record.restarts + 1:
+        return replace(base, reason=HELD_LAUNCH)
+    word = last_word(base, seen)
+    unknown = not word.state or word.signal == _NODE_FAILED
+    if unknown and not word.exit_code and _down(record, run):
+        return replace(word, state="NODE_FAIL")  # Slurm requeued it, and a node of it is down: both Slurm's word
+    return word
+
+
+def _down(record: AttemptRecord, run: Pass) -> bool:
+    nodes = {node.name: node for node in run.snapshot().nodes}
+    return any(name in nodes and nodes[name].state == "DOWN" for name in record.nodes)
+
+
+def _tails(record: AttemptRecord, seen: Sequence[Observation], run: Pass) -> tuple[LogTail, ...]:
+    if any(o.facts.get("logs") for o in seen if o.context is Context.EPILOG):
+        return ()
+    return run.edges.logs.tails(record)
+
+
+def _own_tails(logs: Sequence[LogTail], word: JobRecord) -> tuple[LogTail, ...]:
+    """Of a run that Slurm calls COMPLETED only files that were not written after its end: a later job may write to a
+    file of the same name, and its error would be held against this one."""
+    if word.state != "COMPLETED" or word.derived_exit_code or word.end_time is None:
+        return tuple(logs)
+    latest = word.end_time + _WRITTEN_S
+    return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest)
+
+
+def _output_ends(before: Sequence[AttemptRecord]) -> Mapping[str, Any]:
+    """How far the output files had grown when the last run before this one was judged."""
+    known = [other for other in before if other.output_ends]
+    return max(known, key=lambda other: other.attempt.submit_time).output_ends if known else {}
+
+
+def _refused_by_gate(seen: Sequence[Observation]) -> dict[str, str]:
+    """Nodes that our own Prolog refused, with the cause; a word, for it goes into the node's Reason."""
+    found: dict[str, str] = {}
+    for observation in seen:
+        gate = observation.facts.get("gate")
+        if observation.context is Context.PROLOG and isinstance(gate, Mapping) and gate.get("refused") is True:
+            word = "".join(c for c in str(gate.get("cause", "")) if c.isalnum() or c in "_-")[:40]
+            found[observation.node] = word or "fault"
+    return found
+
+
+def requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
+    """Of a run that the next one replaced, and of which nothing tells of a failure: its own script (a trap), its user
+    or an administrator requeued it, which is no failure. Preemption and lost nodes leave a word of Slurm's."""
+    if diagnosis.category != NO_SIGNATURE or evidence.exit_code or evidence.signal or evidence.derived_exit_code:
+        return diagnosis
+    told = CATEGORIES["cancelled"]
+    return replace(
+        diagnosis,
+        category=told.id,
+        domain=told.domain,
+        decision=told.decision,
+        advice=told.advice,
+        signature="slurm.requeued",
+        confidence=_REQUEUED_SURE,
+    )
+
+
+def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> Diagnosis:
+    if diagnosis.category != "node_failure" or diagnosis.node or len(record.nodes) < 2:
+        return diagnosis
+    return replace(diagnosis, node=lost_node(diagnosis, record, Fleet(nodes=run.snapshot().nodes)))
+
+
+def _counted(record: AttemptRecord, submission: Submission | None, word: JobRecord, run: Pass) -> AttemptRecord:
+    """`record` with the steps that its own counter left, where no Epilog brought them: the user's word."""
+    if submission is None or not submission.step_dir or (record.measurement and record.measurement.steps):
+        return record
+    counted = run.edges.steps(record, submission.step_dir)
+    return replace(record, measurement=with_steps(record.measurement, word, counted))
+
+
+def _blamed_input(
+    diagnosis: Diagnosis, submission: Submission | None, record: AttemptRecord, word: JobRecord, run: Pass
+) -> InputRead:
+    """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken.
+
+    torch calls every file that it cannot load a checkpoint: whether it is one of the job's inputs only the list tells.
+    """
+    if diagnosis.category == _RESTORE:
+        paths = submission.inputs[:_INPUTS] if submission is not None else ()
+        reads = run.edges.read_inputs(record.uid, paths) if paths else ()
+        return next((read for read in reads if read.fault and read.digest), InputRead(path=""))
+    if diagnosis.decision != "blacklist_input":
+        return InputRead(path="")
+    named = diagnosis.input_path
+    if named and not named.startswith("/"):
+        named = f"{word.work_dir}/{named}" if word.work_dir else ""
+    paths = (named,) if named else submission.inputs[:_INPUTS] if submission is not None else ()
+    reads = run.edges.read_inputs(record.uid, paths) if paths else ()
+    if named:
+        return reads[0] if reads else InputRead(path=named)
+    return next((read for read in reads if read.fault), InputRead(path=""))
+
+
+def _blaming(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
+    """`diagnosis` with the input to blame; a checkpoint that is one of the job's inputs, and broken, is an input."""
+    if not blamed.path:
+        return diagnosis
+    if diagnosis.category != _RESTORE:
+        return replace(diagnosis, input_path=blamed.path)
+    told = CATEGORIES["incorrect_inputs"]
+    return replace(
+        diagnosis,
+        category=told.id,
+        domain=told.domain,
+        decision=told.decision,
+        advice=told.advice,
+        input_path=blamed.path,
+    )
+
+
+def submission_of(record: AttemptRecord, run: Pass) -> Submission | None:
+    found = run.edges.store.submission(record.attempt.cluster, submitted_id(record))
+    return found if found is not None and speaks_for(found, record) else None
+
+
+def _waited(record: AttemptRecord, submission: Submission | None, run: Pass) -> QueueDelay | None:
+    """How long it waited, and for what: counted before, by the same pass at the latest."""
+    if submission is None or submission.shape is None:
+        return None
+    delays = run.edges.store.delays(job_id=record.attempt.job_id)
+    return next((delay for delay in delays if delay.attempt == record.attempt), None)
+
+
+def case_of(
+    record: AttemptRecord,
+    diagnosis: Diagnosis,
+    submission: Submission | None,
+    job: JobRecord | None,
+    others: Sequence[AttemptRecord],
+    run: Pass,
+) -> Case:
+    """`record` need not carry `diagnosis` yet; the case's does."""
+    record = replace(record, diagnosis=diagnosis)
+    again = submission is not None and diagnosis.decision in _AGAIN
+    placed = again and diagnosis.decision != "retry"
+    return Case(
+        diagnosis=diagnosis,
+        record=record,
+        job=job,
+        submission=submission,
+        ledger=ledger_of(others, record, run.edges.store.resets(record.attempt.job_id) if others else ()),
+        fleet=fleet_of(run.snapshot(), record.partition) if placed else Fleet(),
+        limits=_limits(record.partition, run) if placed else (),
+        incident=incident_of(record, run),
+        starts=_starts(run) if again else (),
+        site=run.edges.scope.user is None,
+        now=run.now,
+    )
+
+
+def _limits(partition: str, run: Pass) -> tuple[Partition, ...]:
+    wanted = set(partition.split(","))
+    return tuple(one for one in run.snapshot().partitions if one.name in wanted)
+
+
+def _starts(run: Pass) -> tuple[float, ...]:
+    """When our retries of the last hour were, and are, to start. Read once per process, then kept up."""
+    if run.book.starts is None:
+        known = run.edges.store.attempts(cluster=run.book.cluster, since=run.now - _LATEST_START_S)
+        run.book.starts = [record.retry_at for record in known if record.retry_at is not None]
+    run.book.starts = [at for at in run.book.starts if at > run.now - HOUR_S]
+    return tuple(run.book.starts)
+
+
+def _also_failed(digest: str, record: AttemptRecord, run: Pass) -> tuple[InputFailure, ...]:
+    """Other users' jobs that failed of the same content, with the nodes on which they did. Their blocks remember."""
+    if not digest:
+        return ()
+    blocks = [b for b in run.edges.store.blocked_inputs() if b.digest == digest and b.uid not in (-1, record.uid)]
+    return tuple(InputFailure(uid=block.uid, nodes=_failed_on(block, run)) for block in blocks)
+
+
+def _failed_on(block: BlockedInput, run: Pass) -> tuple[str, ...]:
+    runs = run.edges.store.attempts(cluster=run.book.cluster, job_id=block.job_id)
+    blamed = [r for r in runs if r.uid == block.uid and r.diagnosis and r.diagnosis.input_path == block.path]
+    return tuple(dict.fromkeys(r.nodes[0] for r in blamed if len(r.nodes) == 1))
+
+
+def _learn(record: AttemptRecord, submission: Submission | None, run: Pass) -> None:
+    """A run of gsub's teaches its profile what the Epilogs measured, whether it ended well or not."""
+    if submission is None or not submission.profile_key or record.measurement is None:
+        return
+    complete = record.diagnosis is not None and record.diagnosis.category == "success"
+    at = float(record.end_time or run.now)
+    learn(
+        run.edges,
+        submission.profile_key,
+        record.uid,
+        record.measurement,
+        at=at,
+        source="epilog",
+        complete=complete,
+        variant=submission.profile_variant,
+        gpu_type=_gpu_type(record, run),
+    )
+    run.dirty = True
+
+
+def _gpu_type(record: AttemptRecord, run: Pass) -> str:
+    """Of the nodes it ran on; "" where they have several or Slurm names none."""
+    kinds = {node.gpu_type for node in run.snapshot().nodes if node.name in record.nodes} if record.gpus else set()
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    return "" if "," in kind else kind

@@ -1,0 +1,182 @@
+"""How a diagnosis reaches its owner: sealed by the site, perhaps mailed, or as a file beside the output. Wiring."""
+
+from __future__ import annotations
+
+import pwd
+import time
+from collections.abc import Callable, Sequence
+
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.errors import StoreError
+from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.host.mail import Mailer
+from slurmwrap.model.gate_permit import Gate
+from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.protocols import Published, Publisher
+from slurmwrap.report.job_report.job_report_text import tell
+from slurmwrap.report.job_report.timeline import Story, failed
+from slurmwrap.report.text_format import count, in_order
+from slurmwrap.store.published import WHY, FilePublisher
+
+_NAMED = 8  # tasks that a message names
+_SENT = 10_000  # causes of which a process remembers that a message was sent
+_SAME_ARRAY_S = 30 * 86400.0
+SLOW_S, SILENT_S = 1.0, 300.0  # no mail is tried for so long after one that failed so slowly
+
+
+def why_text(record: AttemptRecord, actions: Sequence[ActionRecord]) -> str:
+    """What `slurmwrap why` says of this one run."""
+    address = record.address or str(record.attempt.job_id)
+    return tell(Story(address=address, attempts=(record,), actions=tuple(actions)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cause:
+    """What one message is about: an array's tasks that failed alike."""
+
+    cluster: str
+    array: str  # its id, "77"
+    uid: int
+    category: str
+    signature: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tasks:
+    """Of one cause, as they were told in this pass. The text is of the first one."""
+
+    first: AttemptRecord
+    text: str
+    addresses: dict[str, None] = field(default_factory=dict)  # in order, each once
+
+
+class MailingPublisher:
+    """A FilePublisher that also mails the owner of a run that failed and is not run again, if the site has a server.
+
+    The sealed file marks that the owner was told: a reconciler killed in between loses a mail, and never sends two.
+    An array's tasks that fail of one cause are one message: those of a pass are collected, and tasks that fail of it
+    later send none. `runs_of`: all stored runs of an array, which remember what an earlier process has sent.
+    """
+
+    def __init__(
+        self,
+        inner: FilePublisher,
+        config: Config,
+        say: Callable[[str], None],
+        runs_of: Callable[[str], Sequence[AttemptRecord]] = lambda array: (),
+    ) -> None:
+        self._inner = inner
+        self._mail = config.mail
+        self._say = say
+        self._runs_of = runs_of
+        self._silent_until = 0.0  # of time.monotonic()
+        self._waiting: dict[_Cause, _Tasks] = {}
+        self._sent: dict[_Cause, None] = {}  # the newest _SENT of them, in order
+
+    def publish(self, published: Published) -> None:
+        """As the inner one."""
+        self._inner.publish(published)
+
+    def tell_gate(self, gate: Gate) -> None:
+        """As the inner one."""
+        self._inner.tell_gate(gate)
+
+    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+        """As the inner one, then by mail. A mail that cannot be sent is said and given up: the sealed word stands."""
+        name = f"{record.attempt.job_id}-{record.attempt.submit_time}.munge"
+        silent = (self._inner.directory / WHY / name).exists()
+        self._inner.tell_owner(record, actions)
+        if silent or not _is_mailed(record):
+            return
+        cause = _cause_of(record)
+        if cause is None:
+            category = title_of(record.diagnosis.category) if record.diagnosis else "unknown"
+            subject = f"Slurm job {record.address} {record.name} failed: {category}"
+            self._send(record.uid, subject, why_text(record, actions))
+        elif cause in self._waiting:
+            self._waiting[cause].addresses[record.address] = None
+        elif cause not in self._sent:
+            text = why_text(record, actions)
+            self._waiting[cause] = _Tasks(first=record, text=text, addresses={record.address: None})
+
+    def end_pass(self) -> None:
+        """One message for each array and cause of which none was sent before."""
+        waiting, self._waiting = self._waiting, {}
+        for cause, tasks in waiting.items():
+            if not self._was_sent(cause, tasks):
+                self._send(cause.uid, _subject(cause, tasks), _text(cause, tasks))
+            self._sent[cause] = None
+        while len(self._sent) > _SENT:
+            del self._sent[next(iter(self._sent))]
+
+    def _was_sent(self, cause: _Cause, tasks: _Tasks) -> bool:
+        """By an earlier process, as far as the store remembers. Ids come back: what is much older was another array."""
+        return any(
+            one.reconciled
+            and one.address not in tasks.addresses
+            and _is_mailed(one)
+            and _cause_of(one) == cause
+            and abs(one.attempt.submit_time - tasks.first.attempt.submit_time) < _SAME_ARRAY_S
+            for one in self._runs_of(cause.array)
+        )
+
+    def _send(self, uid: int, subject: str, text: str) -> None:
+        """A mail that cannot be sent is said and given up."""
+        if time.monotonic() < self._silent_until:
+            return
+        began = time.monotonic()
+        try:
+            to = self._mail.to.replace("{user}", pwd.getpwuid(uid).pw_name)
+            Mailer(server=self._mail.server, sender=self._mail.sender).send(to, subject, text)
+        except (StoreError, KeyError) as error:
+            self._say(f"not mailed: {error}")
+            if time.monotonic() - began > SLOW_S:  # all wait for it: the next one would take the whole time-out again
+                self._silent_until = time.monotonic() + SILENT_S
+
+
+def _is_mailed(record: AttemptRecord) -> bool:
+    """Whether its owner gets a mail: it failed, and is not run again."""
+    return failed(record) and record.decision in ("stop", "blacklist_input")
+
+
+def _cause_of(record: AttemptRecord) -> _Cause | None:
+    """None for a job that is no task of an array."""
+    array, _, task = record.address.partition("_")
+    if not task or record.diagnosis is None:
+        return None
+    found = record.diagnosis
+    return _Cause(
+        cluster=record.attempt.cluster,
+        array=array,
+        uid=record.uid,
+        category=found.category,
+        signature=found.signature,
+    )
+
+
+def _subject(cause: _Cause, tasks: _Tasks) -> str:
+    if len(tasks.addresses) == 1:
+        return f"Slurm job {tasks.first.address} {tasks.first.name} failed: {title_of(cause.category)}"
+    return (
+        f"Slurm array {cause.array} {tasks.first.name}: {len(tasks.addresses)} tasks failed: {title_of(cause.category)}"
+    )
+
+
+def _text(cause: _Cause, tasks: _Tasks) -> str:
+    """How many tasks, then what is known of the first of them."""
+    named = in_order(tasks.addresses)
+    shown = ", ".join(named[:_NAMED]) + (", ..." if len(named) > _NAMED else "")
+    head = f"{count(len(named), 'task')} of array {cause.array} so far: {shown}"
+    later = f"Tasks of it that fail later for the same reason are not mailed: slurmwrap why {cause.array}"
+    return f"{head}\n{later}\n\n{tasks.text}"
+
+
+def site_publisher(
+    inner: FilePublisher,
+    config: Config,
+    say: Callable[[str], None],
+    runs_of: Callable[[str], Sequence[AttemptRecord]],
+) -> Publisher:
+    """The site's: sealed, and mailed where [mail] names a server."""
+    return MailingPublisher(inner, config, say, runs_of) if config.mail.server else inner

@@ -1,0 +1,328 @@
+"""gsub's own jobs that wait: which of them may be changed in this pass, and the one way to change them.
+
+Relaxing (reconcile/relax_pending.py) and tuning (reconcile/tune_pending.py) share the head of the queue and the bucket.
+A change is written as intended before Slurm is asked, and as done after; Slurm is asked in the name of the job's owner
+where we may, since a submission is its user's word: so he gets nothing that he could not have himself, and limits of
+QOS and association still hold for him. In user mode nothing is changed: there Slurm's own time-outs must do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.run import WAITING_RULES, ActionRecord, intended
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome
+from slurmwrap.placement.relaxation import Asked, may_be_touched, submitted, whole
+from slurmwrap.placement.retune import together
+from slurmwrap.placement.token_bucket import filled, take
+from slurmwrap.policy.run_from_slurm import key_of, record_of, speaks_for
+from slurmwrap.reconcile.reconcile_context import Pass, mute, muted, one_by_one
+
+UNDONE = "the update was refused, so what it had is put back"
+_CLOCKS_S = 600.0  # between the user's host and the controller
+_STAYS = frozenset(("ReqNodeList", "NumNodes"))
+_TOO_LATE = re.compile(r"no longer pending|already finished|Invalid job id", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One pending job that its user submitted by gsub. `known`: what relaxing and tuning did or advised before."""
+
+    record: JobRecord
+    submission: Submission
+    plan: PlacementPlan  # in force: the second one, where a pre-run made one
+    attempt: Attempt
+    known: tuple[ActionRecord, ...] = ()
+
+    @property
+    def eligible_at(self) -> float:
+        """Since when it could have started, Unix seconds."""
+        return float(self.record.eligible_time or 0)
+
+    @property
+    def asked(self) -> Asked:
+        """For placement.relax."""
+        submission = self.submission
+        assert submission.shape is not None
+        return Asked(
+            plan=self.plan,
+            own=submission.own,
+            shape=submission.shape,
+            place=submission.place,
+            tune=submission.tune,
+        )
+
+
+def head(run: Pass) -> tuple[Waiting, ...]:
+    """The first `placement.relax_jobs` of gsub's own jobs, by Slurm's own order in each partition. () in user mode."""
+    most = run.edges.config.placement.relax_jobs
+    if run.edges.scope.user is not None or not most:
+        return ()
+    if run.head is None:
+        ours = [job for job in ours_pending(run) if may_be_touched(job, run.now)]
+        pinned = frozenset(job.job_id for job in ours if job.req_nodes and _by_us(job, run))
+        found = (one_by_one(job, run, partial(_waiting, job, run), None) for job in first(ours, most, pinned))
+        run.head = tuple(filter(None, found))
+    return run.head
+
+
+def ours_pending(run: Pass) -> tuple[JobRecord, ...]:
+    """Pending jobs for which a submission of their own user is known."""
+    if run.ours is None:
+        run.ours = tuple(_ours(run))
+    return run.ours
+
+
+def _ours(run: Pass) -> Iterator[JobRecord]:
+    book, new = run.book, run.summary.ingested.submitted
+    keys = {key_of(job, book.cluster): job for job in run.words.first.values() if job.pending}
+    # a submission may arrive after its job was seen
+    book.strangers = {key for key in book.strangers if key in keys and _submitted_id(keys[key]) not in new}
+    for gone in book.submitted.keys() - keys.keys():
+        del book.submitted[gone]
+    for key, job in keys.items():
+        if key not in book.strangers and _submission(key, job, run) is not None:
+            yield job
+
+
+def first(jobs: Sequence[JobRecord], most: int, pinned: Collection[int] = ()) -> list[JobRecord]:
+    """The head of the queue. Slurm takes the priority of a job that fits nowhere, so those would never come to it: a
+    tenth of the places is theirs, the newest first, since the older ones were loosened before. Another tenth is for
+    the `pinned`, ids of those that may only start on nodes that we named: however far back, they must not wait for
+    them. Of both kinds each user has one before any has a second."""
+    tenth = max(1, most // 10)
+    nowhere = _in_turn(sorted((job for job in jobs if job.priority == 0), key=lambda job: -job.job_id))[:tenth]
+    waits = [job for job in jobs if job.priority]
+    named = _in_turn(sorted((job for job in waits if job.job_id in pinned), key=lambda job: job.job_id))[:tenth]
+    taken = {job.job_id for job in named}
+    return [*nowhere, *named, *(job for job in in_order(waits) if job.job_id not in taken)][:most]
+
+
+def _in_turn(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+    """First of each user, then second of each."""
+    turns: dict[int, int] = {}
+    ranks: dict[int, int] = {}
+    for job in jobs:
+        ranks[job.job_id] = turns[job.uid] = turns.get(job.uid, -1) + 1
+    return sorted(jobs, key=lambda job: ranks[job.job_id])
+
+
+def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
+    """First of each partition, then second of each: what a long queue holds back must not hide a short one's head.
+    A job that names several partitions has a place in each, so that no list of them is a queue of its own."""
+    ranked = sorted(jobs, key=lambda job: (-job.priority, job.job_id))
+    places: Counter[str] = Counter()
+    ranks: dict[int, int] = {}
+    for job in ranked:
+        names = set(job.partition.split(","))
+        ranks[job.job_id] = min(places[name] for name in names)
+        places.update(names)
+    return sorted(ranked, key=lambda job: ranks[job.job_id])
+
+
+def spend(run: Pass, waiting: Waiting, rule: str, actions: Sequence[SlurmAction], back: Mapping[str, str]) -> bool:
+    """Makes changes that belong together, all or none of them; False when they must wait for a later pass.
+
+    Not in `act`: they are recorded as observed or advised, once. What was done or refused before is not repeated.
+    `back`: key → value that is put back when Slurm refuses one of them.
+    """
+    left = _not_done(actions, rule, waiting)
+    if not left:
+        return True
+    mode = run.edges.config.mode_of(rule)
+    if mode != "act":
+        told = {(known.key, known.value) for known in waiting.known if known.rule == rule}
+        for action in left:
+            if (action.key, action.value) not in told:
+                _intend(action, rule, mode, waiting, run)
+        return True
+    if muted(waiting.record.uid, run):
+        return True
+    if not _afford(len(left), run):
+        return False
+    _change(left, rule, back, waiting, run)
+    return True
+
+
+def _by_us(job: JobRecord, run: Pass) -> bool:
+    """Whether its list of nodes is none of its user's own."""
+    return not run.book.submitted[key_of(job, run.book.cluster)].own.get("nodelist")
+
+
+def _afford(count: int, run: Pass) -> bool:
+    if run.unheard:
+        return False
+    per_s = run.edges.config.placement.relax_updates_per_s
+    rest = take(filled(run.book.bucket, run.edges.clock.now(), per_s), count, per_s)
+    if rest is None:
+        run.summary.held_back += 1
+        return False
+    run.book.bucket = rest
+    return True
+
+
+def _waiting(job: JobRecord, run: Pass) -> Waiting | None:
+    key = key_of(job, run.book.cluster)
+    submission = _submission(key, job, run)
+    plan = _plan_in_force(submission, run) if submission is not None else None
+    if submission is None or submission.shape is None or plan is None:
+        return None
+    waiting = Waiting(
+        record=job, submission=submission, plan=plan, attempt=key, known=_known(key, job, submission, run)
+    )
+    return None if _begun(waiting, run) else waiting
+
+
+def _known(key: Attempt, job: JobRecord, submission: Submission, run: Pass) -> tuple[ActionRecord, ...]:
+    """Before an earlier run too, and of the array that a task was split from: Slurm keeps what it was told."""
+    store, runs = run.edges.store, list[Attempt]()
+    if job.restarts or job.array_task_id is not None:
+        for job_id in {job.job_id, _submitted_id(job)}:
+            before = [
+                known.attempt for known in store.attempts(cluster=key.cluster, job_id=job_id) if known.uid == job.uid
+            ]
+            runs += [one for one in before if one != key and one.submit_time >= submission.at - _CLOCKS_S]
+    return tuple(a for one in (*runs, key) for a in store.actions(one) if a.rule in WAITING_RULES)
+
+
+def _begun(waiting: Waiting, run: Pass) -> bool:
+    """Whether we were killed between an intention and its end. Then it is made again, which changes nothing where it
+    was obeyed, and where it was refused is put back to what was submitted. In this pass nothing else is changed."""
+    begun = [a for a in waiting.known if a.done_at is None and a.mode == "act" and a.attempt == waiting.attempt]
+    begun = [a for a in begun if run.edges.config.mode_of(a.rule) == "act" and not muted(waiting.record.uid, run)]
+    for rule in {a.rule for a in begun}:
+        actions = whole([_action(a) for a in begun if a.rule == rule], waiting.asked.shape, waiting.record)
+        if _afford(len(actions), run):
+            _change(actions, rule, submitted(waiting.asked, waiting.record), waiting, run)
+    return bool(begun)
+
+
+def _action(known: ActionRecord) -> SlurmAction:
+    return SlurmAction(
+        verb=Verb.UPDATE_JOB, target=known.target, key=known.key, value=known.value, because=known.because
+    )
+
+
+def _submission(key: Attempt, job: JobRecord, run: Pass) -> Submission | None:
+    found = run.book.submitted.get(key)
+    if found is None:
+        found = run.edges.store.submission(key.cluster, _submitted_id(job))
+        if found is None or not speaks_for(found, record_of(job, key.cluster)):
+            run.book.strangers.add(key)
+            return None
+        run.book.submitted[key] = found
+    return found
+
+
+def _submitted_id(job: JobRecord) -> int:
+    """The id that sbatch printed."""
+    return job.job_id if job.array_job_id is None else job.array_job_id
+
+
+def _plan_in_force(submission: Submission, run: Pass) -> PlacementPlan | None:
+    """The newest plan that was applied; None for what is no plan."""
+    preruns = run.edges.store.preruns(job_id=submission.job_id) if submission.prerun_job_id is not None else ()
+    own = (submission.cluster, submission.uid)
+    later = [p.plan for p in preruns if (p.cluster, p.uid) == own and p.verdict.outcome is not Outcome.FAIL and p.plan]
+    try:
+        return run.edges.unpack(PlacementPlan, (later or [submission.plan])[-1])
+    except ValueError:
+        return None
+
+
+def _not_done(actions: Sequence[SlurmAction], rule: str, waiting: Waiting) -> tuple[SlurmAction, ...]:
+    """Those to be made. () when one of them was refused before: the others are not made alone. What was the last that
+    we said of a key and is not in force was changed by somebody, and stays as it is."""
+    tried = sorted((a for a in waiting.known if a.rule == rule and a.done_at is not None), key=lambda a: a.done_at or 0)
+    if any((one.key, one.value) in {(a.key, a.value) for a in actions} and one.error for one in tried):
+        return ()
+    last = {a.key: a.value for a in tried if not a.error}
+    return tuple(action for action in actions if last.get(action.key) != action.value)
+
+
+def _intend(action: SlurmAction, rule: str, mode: str, waiting: Waiting, run: Pass) -> int:
+    store = run.edges.store
+    with store.transaction():
+        if store.attempt(waiting.attempt) is None:
+            store.save_attempt(record_of(waiting.record, waiting.attempt.cluster))
+        # again: 6 CPUs, 12 and 6 once more are three changes, and the third may be cut short too
+        return store.intend(waiting.attempt, Ruled(rule=rule, action=action), mode, run.now, again=mode == "act")
+
+
+def _change(actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], waiting: Waiting, run: Pass) -> None:
+    """In order; all are intended before the first is made, so that half of them is never all that is known.
+
+    A refusal ends it, and is ticked off only after everything is put back: then being killed in between cannot leave
+    with Slurm what it refused.
+    """
+    rows = [_intend(action, rule, "act", waiting, run) for action in actions]
+    made = 0
+    for call in together(actions):
+        error = _ask(call, waiting, run)
+        if error is None:
+            return
+        made += len(call)
+        if error and not _TOO_LATE.search(error):
+            _undo(actions[:made], rule, back, waiting, run)
+        for row, action in zip(rows[made - len(call) : made], call, strict=True):
+            _tick_off(row, action, rule, error, waiting, run)
+        if error:
+            for row, left in zip(rows[made:], actions[made:], strict=True):
+                _tick_off(row, left, rule, f"not made: {call[0].key} was refused", waiting, run)
+            return
+
+
+def _undo(actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], waiting: Waiting, run: Pass) -> None:
+    """The other way round: Slurm may keep what it refused, and checks the whole job after each key (retune.py).
+
+    A node list or a number of nodes is never put back: looser does no harm, and a job that has just started would be
+    shrunk to them.
+    """
+    job = run.edges.slurm.job(waiting.record.address)
+    if job is None or not job.pending:
+        return
+    undone = [
+        replace(action, value=back[action.key], because=UNDONE)
+        for action in reversed(actions)
+        if action.key not in _STAYS and back.get(action.key) not in (None, action.value)
+    ]
+    for call in together(undone):
+        rows = [_intend(again, rule, "act", waiting, run) for again in call]
+        error = _ask(call, waiting, run)
+        if error is not None:
+            for row, again in zip(rows, call, strict=True):
+                _tick_off(row, again, rule, error, waiting, run)
+
+
+def _ask(call: Sequence[SlurmAction], waiting: Waiting, run: Pass) -> str | None:
+    """Slurm's refusal, "" when it obeyed; None when nobody knows: then it stays begun, and is made again later."""
+    try:
+        run.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
+    except SlurmUnreachable as away:
+        run.edges.slurm.job(waiting.record.address)  # raises where it is the controller that does not answer
+        mute(waiting.record.uid, run)
+        run.unheard = True
+        run.summary.errors.append(f"job {call[0].target}: {away}")
+        return None
+    except SlurmError as refused:
+        return str(refused) or "refused"
+    return ""
+
+
+def _tick_off(number: int, action: SlurmAction, rule: str, error: str, waiting: Waiting, run: Pass) -> None:
+    now = run.edges.clock.now()
+    run.edges.store.done(number, now, error)
+    begun = intended(waiting.attempt, Ruled(rule=rule, action=action), "act", run.now, action_id=number)
+    done = replace(begun, done_at=now, error=error)
+    (run.summary.given_up if error else run.summary.applied).append(done)

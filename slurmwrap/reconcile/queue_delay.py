@@ -1,0 +1,130 @@
+"""Counts what gsub's waiting jobs wait for: fair share or fragmentation (Philly, ATC 2019; placement/fragmentation.py).
+
+Each look adds the time since the one before to what the job waited for then. What is counted up to which moment is
+stored, so that a restart counts nothing twice and loses nothing. Who looks only after a longer pause does not guess:
+that time is unknown. A requeue makes another run, with a count of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.run import QueueDelay
+from slurmwrap.model.submission import Submission
+from slurmwrap.placement.fragmentation import scattered
+from slurmwrap.placement.relaxation import waits
+from slurmwrap.policy.run_from_slurm import key_of
+from slurmwrap.reconcile.pending_jobs import ours_pending
+from slurmwrap.reconcile.reconcile_context import Pass
+
+FAIR_SHARE, FRAGMENTATION = "fair share", "fragmentation"
+GAP_S = 600.0  # a longer time between two looks is unknown
+_STEP_S = 60.0  # it is stored so often, and when what a job waits for changes
+_LOOKS = 500  # at where a job fits, in one pass: 4 ms each on 10,000 nodes
+# squeue(1), "JOB REASON CODES", that may mean that no place fits it. All others are priority, limits, licences.
+_NO_PLACE = ("Resources", "ReqNodeNotAvail", "BadConstraints", "Nodes")
+
+
+def count_delays(run: Pass) -> None:
+    """One look at every waiting job of gsub's that wants GPUs. Costs nothing where there is none."""
+    known = _known(run)
+    waiting = {key_of(job, run.book.cluster): job for job in ours_pending(run) if job.gpus}
+    if not known and not waiting:
+        return
+    changed = [*_looks(waiting, known, run), *_ends(waiting, known, run)]
+    if not changed:
+        return
+    with run.edges.store.transaction():
+        for delay in changed:
+            run.edges.store.save_delay(delay)
+    known.update({delay.attempt: delay for delay in changed})
+    for delay in changed:
+        if delay.over:
+            del known[delay.attempt]
+
+
+def looked(delay: QueueDelay, waits_for: str, until: float) -> QueueDelay:
+    """`delay` counted up to `until` and from there on for `waits_for`."""
+    return replace(counted(delay, until), waits_for=waits_for)
+
+
+def counted(delay: QueueDelay, until: float) -> QueueDelay:
+    """The time since the last look goes to what the job waited for then; too long a time to nobody."""
+    passed = until - delay.seen_at
+    if passed <= 0:
+        return delay
+    if passed > GAP_S or not delay.waits_for:
+        return replace(delay, seen_at=until, unknown_s=delay.unknown_s + passed)
+    if delay.waits_for == FRAGMENTATION:
+        return replace(delay, seen_at=until, fragmentation_s=delay.fragmentation_s + passed)
+    return replace(delay, seen_at=until, fair_share_s=delay.fair_share_s + passed)
+
+
+def _known(run: Pass) -> dict[Attempt, QueueDelay]:
+    """Counts that are not over, read once."""
+    if run.book.delays is None:
+        found = run.edges.store.delays(open_only=True)
+        run.book.delays = {delay.attempt: delay for delay in found if delay.attempt.cluster == run.book.cluster}
+    return run.book.delays
+
+
+def _looks(waiting: dict[Attempt, JobRecord], known: dict[Attempt, QueueDelay], run: Pass) -> Iterator[QueueDelay]:
+    looks = 0
+    for key, job in sorted(waiting.items(), key=lambda one: known[one[0]].seen_at if one[0] in known else 0.0):
+        looks += job.reason.startswith(_NO_PLACE)
+        if looks > _LOOKS:
+            return  # the others' turn is in the next pass: their time goes to what they wait for since the last look
+        if not waits(job, run.now):
+            if key in known and known[key].waits_for:  # held, or its begin was moved: nobody keeps it waiting
+                yield looked(known[key], "", run.now)
+            continue
+        found = waits_for(job, run.book.submitted[key], run)
+        before = known.get(key) or _earlier(key, run) or _first(key, job, found)
+        if before.waits_for == "":  # it was held until now
+            yield replace(before, seen_at=run.now, waits_for=found)
+        elif key not in known or found != before.waits_for or run.now - before.seen_at >= _STEP_S:
+            yield looked(before, found, run.now)
+
+
+def _ends(waiting: dict[Attempt, JobRecord], known: dict[Attempt, QueueDelay], run: Pass) -> Iterator[QueueDelay]:
+    for key, delay in known.items():
+        if key in waiting:
+            continue
+        job = run.words.first.get(key.job_id)
+        if job is None and run.now - delay.seen_at < GAP_S:
+            continue  # squeue may miss a job once
+        mine = job is not None and job.submit_time == key.submit_time
+        end = job.start_time or job.end_time if job is not None and mine else None
+        last = counted(delay, min(run.now, float(end))) if end is not None and delay.waits_for else delay
+        yield replace(last, over=True)
+
+
+def _earlier(key: Attempt, run: Pass) -> QueueDelay | None:
+    """A count that was thought to be over."""
+    found = run.edges.store.delays(job_id=key.job_id)
+    return next((replace(d, over=False, waits_for="") for d in found if d.attempt == key), None)
+
+
+def _first(key: Attempt, job: JobRecord, waits_for: str) -> QueueDelay:
+    since = float(job.eligible_time or 0)
+    return QueueDelay(
+        attempt=key,
+        address=job.address,
+        user=job.user,
+        gpus=job.gpus,
+        eligible_at=since,
+        seen_at=since,
+        waits_for=waits_for,
+    )
+
+
+def waits_for(job: JobRecord, submission: Submission, run: Pass) -> str:
+    """What keeps it waiting at this moment."""
+    if submission.shape is None or not job.reason.startswith(_NO_PLACE):
+        return FAIR_SHARE
+    insists = any(change.get("option") == "switches" and change.get("new") for change in submission.changes)
+    found = scattered(job, submission.shape, run.snapshot(), one_domain=insists)
+    return FRAGMENTATION if found else FAIR_SHARE

@@ -1,0 +1,121 @@
+"""Loosens the jobs at the head of the queue: the site's reconciler, each pass (rule `relax`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from math import ceil
+
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.hostlist import names_in
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import Node
+from slurmwrap.model.run import WAITING_RULES
+from slurmwrap.placement.relaxation import Group, Urgent, blocked_by_us, relax, said, submitted
+from slurmwrap.policy import requeue
+from slurmwrap.reconcile.pending_jobs import Waiting, head, spend
+from slurmwrap.reconcile.reconcile_context import Pass, one_by_one
+
+# of QOS and association, on what a retry raises (squeue(1), "JOB REASON CODES")
+_LIMIT = re.compile(r"(QOS|Assoc)(Max|Grp)(Mem|Wall|CpuMin|CPUMin|GRESMin|GRESRunMin|CpuRunMin|CPURunMin|Billing)")
+_TUNED = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
+
+
+def relax_waiting(run: Pass) -> None:
+    """What is due at the head of the queue. It ends where the bucket is empty: the next pass goes on from there."""
+    nothing: tuple[Group, ...] = ()
+    for waiting in head(run):
+        for group in one_by_one(waiting.record, run, partial(_groups, waiting, run), nothing):
+            if not spend(run, waiting, "relax", group, _in_force(waiting)):
+                return
+
+
+def _groups(waiting: Waiting, run: Pass) -> tuple[Group, ...]:
+    return (*_too_large(waiting, run), *_due(waiting, run))
+
+
+def _too_large(waiting: Waiting, run: Pass) -> tuple[Group, ...]:
+    """Back to what it ran with, where a limit keeps it from running again with more: the update itself is not refused
+    for a limit that would only hold it back (22.05.8), and then it would wait for ever."""
+    record, store = waiting.record, run.edges.store
+    if not record.restarts or not _LIMIT.search(record.reason):
+        return ()
+    runs = store.attempts(cluster=waiting.attempt.cluster, job_id=record.job_id)
+    before = next((one for one in runs if one.uid == record.uid and one.restarts == record.restarts - 1), None)
+    if before is None:
+        return ()
+    asked = {
+        a.key: a.value for a in store.actions(before.attempt) if a.key in requeue.SIZES and a.rule not in WAITING_RULES
+    }
+    back = {
+        key: value
+        for key in asked
+        if (value := requeue.undo(key, before)) and _size(key, record) == asked[key] != value
+    }
+    if back and not before.resize_refused and run.edges.config.mode_of("relax") == "act":
+        store.save_attempt(replace(before, resize_refused=True))
+    because = f"Slurm says {record.reason[:60]}: back to what it ran with"
+    target = record.waiting_address
+    return tuple(
+        (SlurmAction(verb=Verb.UPDATE_JOB, target=target, key=key, value=value, because=because),)
+        for key, value in back.items()
+    )
+
+
+def _size(key: str, record: JobRecord) -> str:
+    """Of requeue.SIZES, as scontrol update takes it."""
+    minutes = (record.time_limit_s or 0) // 60
+    values = {"MinMemoryNode": record.mem_mib_per_node, "MinMemoryCPU": record.mem_mib_per_cpu, "TimeLimit": minutes}
+    return str(values[key] or "")
+
+
+def _due(waiting: Waiting, run: Pass) -> tuple[Group, ...]:
+    config, urgent = run.edges.config, urgent_of(waiting, run)
+    groups = relax(
+        waiting.asked,
+        waiting.record,
+        now=run.now,
+        unseen=_unseen(waiting),
+        urgent=urgent,
+        pin_s=config.placement.pin_s,
+    )
+    if config.mode_of("tune") != "act" or (urgent is not None and urgent.everything):
+        return groups
+    # tuning weighs CPUs and memory of the whole queue in each pass; two hands on one lever would move it to and fro
+    return tuple(group for group in groups if group[0].key not in _TUNED)
+
+
+def urgent_of(waiting: Waiting, run: Pass) -> Urgent | None:
+    """Why not to wait for a deadline: Slurm names what we asked for, or a node that we named is no longer free."""
+    record = waiting.record
+    if reason := blocked_by_us(waiting.asked, record):
+        return Urgent(because=f"Slurm says {reason[:60]}: back to what was asked for")
+    if record.req_nodes and "ReqNodeList" in submitted(waiting.asked, record):
+        nodes = {node.name: node for node in run.snapshot().nodes}
+        if taken := [name for name in names_in(record.req_nodes) if not _free(nodes.get(name), record)]:
+            return Urgent(because=f"{taken[0]} is not free any more", everything=False)
+    return None
+
+
+def _free(node: Node | None, record: JobRecord) -> bool:
+    """Whether the job's share of a node fits there now."""
+    gpus = ceil(record.gpus / max(1, record.max_nodes or record.num_nodes))
+    return (
+        node is not None
+        and node.usable
+        and node.gpus_free >= gpus
+        and node.cpus_free >= record.min_cpus
+        and node.mem_free_mib >= (record.mem_mib_per_node or 0)
+    )
+
+
+def _unseen(waiting: Waiting) -> Mapping[str, str]:
+    """What we set of the keys that squeue does not show."""
+    done = [a for a in waiting.known if a.done_at is not None and not a.error and a.key == "Switches"]
+    return {action.key: action.value for action in sorted(done, key=lambda action: action.done_at or 0)}
+
+
+def _in_force(waiting: Waiting) -> Mapping[str, str]:
+    return {**submitted(waiting.asked, waiting.record), **_unseen(waiting), **said(waiting.record)}

@@ -1,0 +1,254 @@
+"""CPUs and memory of the jobs that wait, divided anew in each pass of the site's reconciler (rule `tune`).
+
+Slurm starts the head of the queue within a tenth of a second of a job's end, with what it asks for at that moment, and
+takes nothing back later. So the jobs at the head must ask for the right thing before their turn comes: the joint
+allocation (placement/allocate.py) says for all of them together what that is, and what differs is updated. A job whose
+raised request does not fit, although it could start at its share, falls back in time (placement/graded.py).
+
+What keeps it from doing harm: only jobs that gsub submitted with tuning on and that their user has not changed since;
+only what differs, and only where it matters; never outside the bounds of pending_demand.py; a refusal is undone
+(pending_jobs.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from itertools import islice
+from math import ceil, inf
+
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.allocate import allocate
+from slurmwrap.placement.demand import Claim, Grant, Server, Settings
+from slurmwrap.placement.pending_rules import hurried, kept_to_share, matters
+from slurmwrap.placement.relaxation import BLOCKED
+from slurmwrap.policy.run_from_slurm import key_of
+from slurmwrap.profiling.merge_profiles import as_of
+from slurmwrap.profiling.profile_key import profile_key_of
+from slurmwrap.reconcile.pending_demand import (
+    fixed_claim,
+    servers_of,
+    tasks_per_node,
+    tuned_claim,
+    waiting_tasks,
+    where,
+)
+from slurmwrap.reconcile.pending_jobs import Waiting, head, ours_pending, spend
+from slurmwrap.reconcile.reconcile_context import Pass, one_by_one
+from slurmwrap.sbatch.request import ResourceShape
+
+_ROUNDING = 1e-6
+_PASSES_S = 600.0  # Slurm looks at the head of its queue far more often
+_BACK = "Slurm would not run it with what it was given: back to what was asked"
+_SCARCE = "a limit of its account or QOS keeps others waiting: back to what was asked"
+_NEEDED = "what was asked, or its peak with a margin where that is more"
+_OFF = "tuning is off: back to what was asked"
+_AT_LIMIT = re.compile(r"(QOS|Assoc)Grp(?:Cpu|CPU|Mem|Billing)")
+# squeue(1), "JOB REASON CODES": it waits for its turn or its partition, for nothing else
+_READY = frozenset({"Resources", "Priority", "None", "", "PartitionDown", "PartitionInactive"})
+
+
+def tune_waiting(run: Pass) -> None:
+    """Divides CPUs and memory among the waiting jobs as things are now. Nothing in user mode: head() is empty there."""
+    config = run.edges.config.tuning
+    off = not config.enabled or config.policy == "proportional"
+    scarce = _scarce(run.words.first.values())
+    tuned = [w for w in head(run) if w.submission.tune and w.submission.shape is not None]
+    ours = [w for w in tuned if _untouched(w)]
+    for waiting in tuned:
+        if _blocked(waiting) or ((off or waiting not in ours) and _by_us(waiting)):
+            _give_back(waiting, run, _OFF if off else _BACK)
+        elif _limited(waiting.record, scarce) and _by_us(waiting):
+            _give_back(waiting, run, _SCARCE)
+    ours = [w for w in ours if not _limited(w.record, scarce)]
+    tunable = {w.record.waiting_address: w for w in ours if not any(action.because == _BACK for action in w.known)}
+    if not tunable or off:
+        run.book.startable = {}
+        return
+    servers = servers_of(run.snapshot())
+    claims = _claims(tunable, servers, run)
+    grants = allocate(claims, servers, config.policy, Settings(assumed_run_s=config.assumed_run_s))
+    given = {grant.job: (claim, grant) for claim, grant in zip(claims, grants, strict=True) if claim.speeds}
+    for claim, grant in sorted(given.values(), key=lambda one: not one[1].servers):  # first those that could start
+        waiting = tunable[claim.job]
+        if grant.servers and _hopeless(waiting, claim, run):
+            _give_back(waiting, run, _BACK)
+            continue
+        shape = waiting.submission.shape
+        actions = updates(waiting.record, shape, claim, grant) if shape is not None else ()
+        if actions and not spend(run, waiting, "tune", actions, back(waiting.record)):
+            return  # the next pass comes soon
+
+
+def _hopeless(waiting: Waiting, claim: Claim, run: Pass) -> bool:
+    """Slurm does not start it where we see room for it and for its share, for longer than all patience: then it knows
+    of something that we do not (cores that are spared or bound to GPUs, part of a reservation)."""
+    longest = _PASSES_S if claim.startable_s == inf else max(_PASSES_S, claim.run_s or 0.0)
+    waited = run.now - run.book.startable.get(claim.job, run.now)
+    return waited > longest and waiting.record.reason == "Resources" and _by_us(waiting)
+
+
+def updates(record: JobRecord, shape: ResourceShape, claim: Claim, grant: Grant) -> tuple[SlurmAction, ...]:
+    """What to tell Slurm so that `record` asks for `grant`; () where it does already, or where that matters too little.
+
+    In the order in which placement/retune.py found them to work: CPUsPerTask before MinCPUsNode.
+    """
+    tasks = tasks_per_node(shape)
+    if not tasks or not _matters(record, claim, grant):
+        return ()
+    cpus, memory = ceil(grant.cpus * claim.gpus_per_node / tasks - _ROUNDING), grant.mem_mib * claim.gpus_per_node
+    values: dict[str, tuple[int, str]] = {}
+    if cpus * tasks * claim.nodes != record.cpus:
+        values |= {"CPUsPerTask": (cpus, grant.cpu_reason), "MinCPUsNode": (cpus * tasks, grant.cpu_reason)}
+    if memory != record.mem_mib_per_node:
+        raised = memory > (record.mem_mib_per_node or 0)
+        values["MinMemoryNode"] = (memory, grant.mem_reason or (_NEEDED if raised else ""))
+    return tuple(
+        SlurmAction(
+            verb=Verb.UPDATE_JOB,
+            target=record.waiting_address,
+            key=key,
+            value=str(value),
+            because=reason or "back to its share, so that it can start",
+        )
+        for key, (value, reason) in values.items()
+    )
+
+
+def back(record: JobRecord) -> Mapping[str, str]:
+    """What the keys of `updates` had before."""
+    return {
+        "CPUsPerTask": str(record.cpus_per_task or 1),
+        "MinCPUsNode": str(record.min_cpus or 1),
+        "MinMemoryNode": str(record.mem_mib_per_node or 0),
+    }
+
+
+def _blocked(waiting: Waiting) -> bool:
+    """Whether Slurm names a limit or a size where we changed the size: limits of others' accounts we do not see."""
+    return bool(BLOCKED.search(waiting.record.reason)) and any(a.rule == "tune" and a.done_at for a in waiting.known)
+
+
+def _scarce(jobs: Iterable[JobRecord]) -> Set[tuple[str, str]]:
+    """Accounts and QOS whose CPUs or memory are all given away, as Slurm says of somebody's job."""
+    found = ((match[1], job) for job in jobs if job.pending and (match := _AT_LIMIT.match(job.reason)))
+    return {(kind, job.qos if kind == "QOS" else job.account) for kind, job in found}
+
+
+def _limited(record: JobRecord, scarce: Set[tuple[str, str]]) -> bool:
+    return not scarce.isdisjoint({("QOS", record.qos), ("Assoc", record.account)})
+
+
+def _give_back(waiting: Waiting, run: Pass, because: str) -> None:
+    """What is as we left it; what its user changed since is his."""
+    record, shape = waiting.record, waiting.submission.shape
+    tasks = tasks_per_node(shape) if shape is not None else None
+    if shape is None or not tasks or not shape.cpus or not shape.mem_mib:
+        return
+    asked = {"CPUsPerTask": shape.cpus, "MinCPUsNode": shape.cpus * tasks, "MinMemoryNode": shape.mem_mib}
+    now, left = back(record), _as_we_left_it(waiting)
+    actions = [
+        SlurmAction(verb=Verb.UPDATE_JOB, target=record.waiting_address, key=key, value=str(value), because=because)
+        for key, value in asked.items()
+        if now[key] != str(value) and left[key]
+    ]
+    spend(run, waiting, "tune", actions, now)
+
+
+def _untouched(waiting: Waiting) -> bool:
+    """Whether CPUs and memory are what was submitted or what we made of them last; else its user changed them."""
+    return all(_as_we_left_it(waiting).values())
+
+
+def _by_us(waiting: Waiting) -> bool:
+    """Whether tuning changed any of it, in this run or an earlier one."""
+    return any(a.rule == "tune" and a.done_at and not a.error for a in waiting.known)
+
+
+def _as_we_left_it(waiting: Waiting) -> Mapping[str, bool]:
+    record, shape = waiting.record, waiting.submission.shape
+    wishes = {wish.option: wish.value for wish in waiting.plan.lines}
+    # any of them, not only the last: a value that comes again keeps its first row
+    said = {(action.key, action.value) for action in waiting.known if action.done_at is not None}
+    memory = {str(shape.mem_mib) if shape else "", (wishes.get("mem") or "").removesuffix("M")}
+    cpus = {str(shape.cpus) if shape else "", wishes.get("cpus-per-task")}
+    now = back(record)
+    cpus_left = str(record.cpus_per_task) in cpus or ("CPUsPerTask", now["CPUsPerTask"]) in said
+    memory_left = str(record.mem_mib_per_node) in memory or ("MinMemoryNode", now["MinMemoryNode"]) in said
+    return {"CPUsPerTask": cpus_left, "MinCPUsNode": cpus_left, "MinMemoryNode": memory_left}
+
+
+def _matters(record: JobRecord, claim: Claim, grant: Grant) -> bool:
+    gpus = claim.gpus_per_node
+    return matters(claim, grant, record.cpus / claim.nodes / gpus, (record.mem_mib_per_node or 0) / gpus)
+
+
+def _claims(tunable: Mapping[str, Waiting], servers: Sequence[Server], run: Pass) -> tuple[Claim, ...]:
+    """Of everybody's jobs that only wait for their turn, in Slurm's order; far behind the head nobody counts.
+
+    A pending array stands for several jobs with one request, so it has several claims, and the last one's grant holds:
+    what all of them may have side by side. Nobody gets more than his share, nor waits for it, in front of a job that is
+    not tuned: that job gains nothing by it, but GPUs without CPUs beside them are none to it (docs/placement.md).
+    """
+    ready = [job for job in run.words.first.values() if job.pending and job.priority and job.reason in _READY]
+    ready.sort(key=lambda job: (-job.priority, job.job_id))
+    most = 2 * run.edges.config.placement.relax_jobs
+    gpus = max((server.gpus for server in servers), default=0) * len(servers)
+    found = (claim for job in ready[:most] for claim in _of(job, tunable.get(job.waiting_address), run, gpus))
+    asked = [*islice(found, most)]
+    plain = [replace(claim, speeds=()) for claim in asked]
+    could = {grant.job for grant in allocate(plain, servers, "proportional") if grant.servers}
+    run.book.startable = {job: min(run.book.startable.get(job, run.now), run.now) for job in could}
+    soon = _hurried(ready[:most], asked, tunable, {server.name for server in servers}, run)
+    asked = [kept_to_share(claim, servers) if claim.job in soon else claim for claim in asked]
+    for_s = {job: run.now - since for job, since in run.book.startable.items()} | dict.fromkeys(soon, inf)
+    return tuple(replace(claim, startable_s=for_s.get(claim.job, 0.0)) for claim in asked)
+
+
+def _hurried(
+    ready: Sequence[JobRecord], claims: Sequence[Claim], tunable: Collection[str], servers: Set[str], run: Pass
+) -> Set[str]:
+    """Jobs of gsub's with a job behind them that wants the same servers and is not tuned: of somebody who does not use
+    gsub, without GPUs, or so far unknown."""
+    ours = {job.waiting_address for job in ours_pending(run) if run.book.submitted[key_of(job, run.book.cluster)].tune}
+    ours -= {claim.job for claim in claims if claim.job in tunable and not claim.speeds}
+    may_run = {claim.job: claim.servers for claim in claims}
+
+    def names_of(job: JobRecord) -> frozenset[str]:
+        names = may_run.get(job.waiting_address)
+        return (where(job, run.snapshot()) if names is None else names) & servers
+
+    return hurried((job.waiting_address, names_of(job), job.waiting_address in ours) for job in reversed(ready))
+
+
+def _of(job: JobRecord, waiting: Waiting | None, run: Pass, gpus: int) -> Sequence[Claim]:
+    """As many as it stands for, and as `gpus` could hold."""
+    claim = one_by_one(job, run, lambda: _claim(job, waiting, run), None)
+    if claim is None:
+        return ()
+    return [claim] * max(1, min(waiting_tasks(job), gpus // claim.gpus))
+
+
+def _claim(job: JobRecord, waiting: Waiting | None, run: Pass) -> Claim | None:
+    snapshot = run.snapshot()
+    if waiting is not None and waiting.submission.shape is not None and (profile := _profile(waiting, run)):
+        claim = tuned_claim(job, waiting.submission.shape, profile, snapshot, run.edges.config.tuning)
+        if claim is not None:
+            return replace(claim, run_s=_run_s(job, run))
+    return fixed_claim(job, snapshot)
+
+
+def _run_s(job: JobRecord, run: Pass) -> float:
+    """No run is longer than its limit: what could be saved, and so the patience for it, is less then."""
+    assumed = run.edges.config.tuning.assumed_run_s
+    return assumed if job.time_limit_s is None else min(assumed, float(job.time_limit_s))
+
+
+def _profile(waiting: Waiting, run: Pass) -> ResourceProfile | None:
+    """What the site knows of its user's job by this key, as it counts today."""
+    submission = waiting.submission
+    found = run.edges.store.profile(profile_key_of(submission.uid, submission.profile_key))
+    return as_of(found, run.now, variant=submission.profile_variant) if found is not None else None

@@ -1,0 +1,97 @@
+"""Edge: the real adapters that a pass of the reconciler works with, for the site or for one user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from slurmwrap.config import Config
+from slurmwrap.diagnosis.classifier import classifier
+from slurmwrap.errors import UsageError
+from slurmwrap.host import munge
+from slurmwrap.host.mounts import mount_of
+from slurmwrap.host.read_inputs import read_inputs_as
+from slurmwrap.host.read_steps import StepFiles
+from slurmwrap.host.read_user_file import UserLogs
+from slurmwrap.host.system_clock import SystemClock
+from slurmwrap.protocols import Publisher
+from slurmwrap.reconcile import Edges, Scope
+from slurmwrap.reconcile.notifications import site_publisher, why_text
+from slurmwrap.slurm.accounting import Sacct, WhereThereIs
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store.database import Database
+from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
+from slurmwrap.store.user_state_files import SPOOL
+from slurmwrap.store.why_file import BesideOutput
+
+
+def site_edges(config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None]) -> Edges:
+    """For all jobs of the cluster: what the hooks of nodes and controller left, and what is published to users."""
+    site = config.site
+    trusted = frozenset({0, _slurm_uid(config, slurm)})
+    controller = PlainSpool(Path(site.state_dir) / "controller", trusted)
+    shared = (
+        (SealedSpool(site.spool, site.munge_socket, slurm.node_addresses, trusted, slurm.cluster_name()),)
+        if site.spool
+        else ()
+    )
+    publisher = None
+    if site.published:
+        sealed = FilePublisher(Path(site.published), site.munge_socket, munge.encode)
+        publisher = site_publisher(sealed, config, say, store.attempts_of)
+    scope = Scope(trusted=trusted | {-1})
+    return _edges(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
+
+
+def user_edges(config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None], state: Path) -> Edges:
+    """For the jobs of the user who runs this process. `state`: the directory of their own records."""
+    uid = os.geteuid()
+    scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
+    beside = None if config.site.published else BesideOutput(why_text)  # where there is a site, it tells
+    return _edges(config, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
+
+
+def _edges(
+    config: Config,
+    slurm: SlurmCommands,
+    store: Database,
+    say: Callable[[str], None],
+    *,
+    spools: tuple[SealedSpool | PlainSpool, ...],
+    publisher: Publisher | None,
+    scope: Scope,
+) -> Edges:
+    return Edges(
+        slurm=slurm,
+        store=store,
+        spools=spools,
+        logs=UserLogs(),
+        clock=SystemClock(),
+        publisher=publisher,
+        unpack=from_plain,
+        classify=classifier(config.diagnosis.signatures),
+        read_inputs=read_inputs_as,
+        config=config,
+        scope=scope,
+        accounting=WhereThereIs(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
+        mounts=mount_of,
+        steps=StepFiles(),
+        may_resize=slurm.may_resize,
+        say=say,
+    )
+
+
+def _slurm_uid(config: Config, slurm: SlurmCommands) -> int:
+    """SlurmUser's uid: as configured, else as Slurm says ("slurm(64030)")."""
+    if config.site.slurm_user:
+        try:
+            return pwd.getpwnam(config.site.slurm_user).pw_uid
+        except KeyError:
+            raise UsageError(f"site.slurm_user: there is no user '{config.site.slurm_user}'") from None
+    told = re.search(r"\((\d+)\)", slurm.config().get("SlurmUser", ""))
+    return int(told[1]) if told else 0

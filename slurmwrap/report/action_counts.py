@@ -1,0 +1,80 @@
+"""Turns recorded actions into the report's counts, and into commands that a person can paste. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from slurmwrap.model.action import Verb
+from slurmwrap.model.hostlist import fold
+from slurmwrap.model.run import ActionRecord
+from slurmwrap.report.night_report import RuleRow, ToDo
+from slurmwrap.report.report_inputs import Steps
+from slurmwrap.report.text_format import in_order
+
+
+def rule_rows(steps: Iterable[Steps]) -> tuple[RuleRow, ...]:
+    """One row per rule. One decision may need several changes of Slurm: what is counted is targets, not changes."""
+    counts: dict[str, Counter[str]] = {}
+    for step in steps:
+        counts.setdefault(step.rule, Counter())[_outcome(step)] += step.targets
+    return tuple(RuleRow(rule=rule, **counts[rule]) for rule in sorted(counts))
+
+
+def _outcome(step: Steps) -> str:
+    if step.mode != "act":
+        return {"observe": "observed"}.get(step.mode, "advised")
+    if step.refused:
+        return "refused"
+    return "done" if step.done else "waiting"
+
+
+REQUEUES = {Verb.REQUEUE.value, Verb.REQUEUEHOLD.value}
+
+
+def to_do(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
+    """Drains that were only advised, then the way back for those that were done. Equal reasons are folded."""
+    drains = [action for action in actions if action.verb == Verb.DRAIN.value]
+    advised = [action for action in drains if action.mode == "advise" and action.done_at is None]
+    done = {a.target for a in drains if a.mode == "act" and a.done_at is not None and not a.error}
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for action in advised:
+        reasons.setdefault((action.because, action.value), {})[action.target] = None
+    todo = [
+        ToDo(why=because or "advised", command=update_node(tuple(nodes), "DRAIN", reason))
+        for (because, reason), nodes in reasons.items()
+    ]
+    if done:
+        why = f"drained by slurmwrap; once {'they are' if len(done) > 1 else 'it is'} repaired"
+        todo.append(ToDo(why=why, command=repaired(done)))
+    return tuple(todo)
+
+
+def repaired(nodes: Iterable[str]) -> str:
+    """Lifts our drain of `nodes` and keeps the repair, by which earlier faults weigh less; scontrol alone would not."""
+    return f"slurmwrap nodes repaired {shlex.quote(fold(in_order(nodes)))} --resume"
+
+
+def scontrol_line(action: ActionRecord) -> str:
+    """The shell command for one action, safe to paste: every value is quoted where the shell would read it.
+
+    A blocked input is none of Slurm's: the command is ours.
+    """
+    if action.verb in (Verb.DRAIN.value, Verb.RESUME.value):
+        return update_node((action.target,), action.verb.upper(), action.value)
+    target = shlex.quote(action.target)
+    if action.verb == Verb.BLOCK_INPUT.value:
+        return f"slurmwrap inputs block {target} --reason {shlex.quote(action.because or 'blocked')}"
+    if action.verb == Verb.CANCEL.value:
+        return f"scancel {target}"
+    if action.verb == Verb.UPDATE_JOB.value:
+        return f"scontrol update JobId={target} {action.key}={shlex.quote(action.value)}"
+    return f"scontrol {action.verb} {target}"
+
+
+def update_node(nodes: tuple[str, ...], state: str, reason: str) -> str:
+    """scontrol's line for them, to paste."""
+    names = shlex.quote(fold(in_order(nodes)))  # the shell would read n[1-4] as a pattern
+    command = f"scontrol update NodeName={names} State={state}"
+    return f"{command} Reason={shlex.quote(reason)}" if reason else command

@@ -1,0 +1,92 @@
+"""The retry ledger of one job as people read it: what each root cause cost, what is left, and what does not count.
+
+Pure. The rules are those of policy/retry_budget.py, told of all runs that ended instead of those before one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slurmwrap.config import Retry
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.run import AttemptRecord, LedgerReset
+from slurmwrap.policy.retry_budget import failed, forgiven, ledger_of, progressed_at, retries_of, runs_before
+from slurmwrap.policy.strikes import blamed_node
+from slurmwrap.report.fold_rows import alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """One root cause: its retries used and left, and failures that do not count, each with the reason."""
+
+    category: str
+    failures: int
+    used: int
+    limit: int
+    left: int  # retries that it may still have
+    not_counted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Of one job (one array task). The two totals stand whatever progress says; 0 means no cap."""
+
+    budgets: tuple[Budget, ...] = ()
+    failures: int = 0
+    max_failures: int = 0
+    lost_gpu_hours: float = 0.0
+    max_lost_gpu_hours: float = 0.0
+    resets: tuple[LedgerReset, ...] = ()
+
+
+def account_of(runs: Sequence[AttemptRecord], settings: Retry, resets: Iterable[LedgerReset] = ()) -> Account:
+    """`runs`: of one raw job id, in any order; what an older job of the same id did is left out."""
+    ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
+    if not ordered:
+        return Account()
+    newest = ordered[-1]
+    resets = tuple(reset for reset in resets if reset.cluster == newest.attempt.cluster)
+    mine = (*runs_before(ordered, newest), newest)
+    since = max((reset.at for reset in resets), default=None)
+    lost = [run for run in mine if failed(run)]
+    progressed = progressed_at(mine)
+    counted = [run for run in lost if not forgiven(run, since)]
+    return Account(
+        budgets=tuple(_budget(group, progressed, since, settings) for group in alike(lost, _category)),
+        failures=len(counted),
+        max_failures=settings.max_restarts,
+        lost_gpu_hours=ledger_of(ordered, newest, resets).lost_gpu_hours,
+        max_lost_gpu_hours=settings.max_lost_gpu_hours,
+        resets=resets,
+    )
+
+
+def _category(run: AttemptRecord) -> str:
+    return run.diagnosis.category if run.diagnosis is not None else ""
+
+
+def _budget(group: Sequence[AttemptRecord], progressed: int | None, since: float | None, settings: Retry) -> Budget:
+    newest = group[-1]
+    assert newest.diagnosis is not None
+    limit = retries_of(newest.diagnosis, bool(blamed_node(newest.diagnosis, newest)), settings)
+    reasons = [_why_not(run, progressed, since) for run in group]
+    counted = sum(not reason for reason in reasons)
+    return Budget(
+        category=_category(newest),
+        failures=len(group),
+        used=min(counted, limit),
+        limit=limit,
+        left=max(0, limit - counted),
+        not_counted=tuple(f"{len(same)} {same[0]}" for same in alike([r for r in reasons if r], str)),
+    )
+
+
+def _why_not(run: AttemptRecord, progressed: int | None, since: float | None) -> str:
+    """Why a failure costs its root cause nothing; "" when it does."""
+    if forgiven(run, since):
+        return "before the ledger was cleared"
+    if run.incident:
+        return "part of an incident"
+    if progressed is not None and run.attempt.submit_time < progressed:
+        return "before the job made progress"
+    return ""

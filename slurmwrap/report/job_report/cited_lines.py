@@ -1,0 +1,83 @@
+"""The lines that a diagnosis rests on, where they stood: the cited line between its neighbours. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from slurmwrap.diagnosis.cited_context import own_place
+from slurmwrap.diagnosis.log_rows import strip_prefix
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.evidence import Citation
+from slurmwrap.report.text_format import count, fit, width
+from slurmwrap.report.text_style import Look
+
+MAX_LINES = 8  # cited lines of one run
+_SHORT = 60  # columns
+_RAISED = re.compile(r"((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Warning|Exit))(?::|$)")
+MAX_TEXT = 300  # characters of one cited line
+_FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
+
+
+def cited(citations: Sequence[Citation], look: Look, output: str = "") -> Iterator[str]:
+    """Root causes first, with the lines around them; at most MAX_LINES unless all are wanted. `output`: the file of a
+    pre-run's output, which its citations call "output"."""
+    if output:
+        citations = [replace(one, source=output) if one.source == "output" else one for one in citations]
+    ordered = sorted(citations, key=lambda citation: citation.role != "root")
+    shown = ordered if look.verbose else ordered[:MAX_LINES]
+    texts = frozenset(citation.text.strip() for citation in shown)
+    for citation in shown:
+        yield from _in_place(citation, texts, look) if citation.before or citation.after else _alone(citation, look)
+    if len(ordered) > len(shown):
+        yield f"  | and {count(len(ordered) - len(shown), 'line')} more (-v shows all)"
+
+
+def _alone(citation: Citation, look: Look) -> Iterator[str]:
+    yield look.wrapped(f"| {place_of(citation)}: {_text(citation, look)}", "  ", "  |   ")
+
+
+def _in_place(citation: Citation, others: frozenset[str], look: Look) -> Iterator[str]:
+    yield look.wrapped(f"{place_of(citation)}", "  ")
+    yield from _around(citation.before, others, look)
+    yield look.paint(look.wrapped(f"> {_text(citation, look)}", "    ", "    >   "), "bold")
+    yield from _around(citation.after, others, look)
+
+
+def _around(lines: Sequence[str], others: frozenset[str], look: Look) -> Iterator[str]:
+    """Without what is cited by itself, and with the end of a frame's path rather than its beginning."""
+    for line in lines:
+        if line.strip() not in others:
+            yield look.paint(fit(f"    | {_shortened(line, look.columns - 6)}", look.columns), "dim")
+
+
+def _shortened(line: str, columns: int) -> str:
+    frame = _FRAME.search(line)
+    if frame is None or width(line) <= columns:
+        return line
+    parts = frame[1].split("/")
+    while len(parts) > 1 and width(line) > columns:
+        parts = parts[1:]
+        line = line[: frame.start(1)] + "…/" + "/".join(parts) + frame.string[frame.end(1) :]
+    return line
+
+
+def in_short(citations: Sequence[Citation]) -> str:
+    """ "AttributeError (model.py:7)" of the line that decided, or as much of that line as is short."""
+    root = next((one for one in citations if one.role == "root"), None)
+    if root is None:
+        return ""
+    place = own_place(citations)
+    raised = _RAISED.match(strip_prefix(root.text))
+    what = raised[1].rpartition(".")[2] if raised else fit(root.text.strip(), _SHORT)
+    return f"{what} ({place[0].rpartition('/')[2]}:{place[1]})" if place else f"{what} ({place_of(root)})"
+
+
+def place_of(citation: Citation) -> str:
+    """ "slurm-81.out:812"; "kernel:n3" where lines have no numbers."""
+    return f"{citation.source}:{citation.line}" if citation.line else citation.source
+
+
+def _text(citation: Citation, look: Look) -> str:
+    text = citation.text.strip()
+    return text if look.verbose or len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"

@@ -1,0 +1,218 @@
+"""Turns a Story into the text of `slurmwrap why`; only commands may be longer than a line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, tzinfo
+from typing import Any
+
+from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.model.finding import Finding
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome
+from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
+from slurmwrap.report.job_report.budget_table import Account
+from slurmwrap.report.job_report.cited_lines import MAX_LINES as MAX_LINES
+from slurmwrap.report.job_report.cited_lines import cited
+from slurmwrap.report.job_report.next_step import Next, next_step
+from slurmwrap.report.job_report.run_text import told_run
+from slurmwrap.report.job_report.runs_text import ledger, run_table, told_tasks
+from slurmwrap.report.job_report.timeline import Story, stopped_by_prerun, tasks_of
+from slurmwrap.report.queue_wait import waited_line
+from slurmwrap.report.text_format import WIDTH, count, duration, fit, visible
+from slurmwrap.report.text_style import Look
+from slurmwrap.report.text_style import Paint as Paint
+from slurmwrap.report.text_style import plain as plain
+
+_IN_FULL = 2  # runs of a job that are told in full: of more, the last one, and a table of all
+
+
+def tell(
+    story: Story,
+    zone: tzinfo | None = UTC,
+    paint: Paint = plain,
+    *,
+    columns: int = WIDTH,
+    verbose: bool = False,
+    account: Account | None = None,
+) -> str:
+    """The whole answer; times are shown in `zone`. `verbose`: nothing is folded, cut or left out."""
+    look = Look(zone=zone, paint=paint, columns=columns, verbose=verbose)
+    trials = [_prerun(prerun, story, look) for prerun in story.preruns]
+    stopped = stopped_by_prerun(story)
+    sections = [_head(story, look), *(trials if stopped else ()), *_runs(story, look)]
+    if account is not None and (verbose or len(_started(story)) > 1):
+        sections.append(ledger(account, look))
+    told = {attempt.attempt for attempt in story.attempts}
+    waits = [waited_line(delay) for delay in story.delays if delay.attempt not in told]
+    sections.append(look.wrapped(line, "  ", "    ") for line in waits)
+    planned = [*(() if stopped else trials), *_planned(story, look)]
+    following = [_next(next_step(story), look)]
+    sections += [*following, *planned] if _has_ended(story) else [*planned, *following]
+    return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
+
+
+def _planned(story: Story, look: Look) -> Iterator[Iterable[str]]:
+    """What gsub and the pre-run changed: in full for a job that has not ended, else with -v alone."""
+    if story.submission is not None and story.submission.held_out:
+        yield (look.paint("PRE-RUN", "bold") + " left out at random (prerun.holdout), to measure what pre-runs save",)
+    later = [p for p in story.preruns if p.verdict.outcome is not Outcome.FAIL and any(map(_is_real, p.changes))]
+    changes = story.submission.changes if story.submission is not None else ()
+    if not look.verbose and _has_ended(story):
+        real = sum(map(_is_real, changes)) + sum(sum(map(_is_real, p.changes)) for p in later)
+        if real:
+            yield (look.paint(f"gsub changed {count(real, 'option')} of it (-v shows what and why).", "dim"),)
+        return
+    if story.submission is not None:
+        yield _changes("ASKED AND CHANGED", changes, story.submission.plan, look)
+    for prerun in later:
+        yield _changes("AFTER THE PRE-RUN", prerun.changes, prerun.plan, look)
+
+
+def _has_ended(story: Story) -> bool:
+    """Whether there is an end to explain: then that and what to do stand first."""
+    return stopped_by_prerun(story) or any(run.diagnosis for run in _started(story))
+
+
+def _is_real(change: Mapping[str, Any]) -> bool:
+    """Whether it changed anything: what stayed as asked is kept too, with the reason."""
+    return bool(change.get("verb")) or change.get("old") != change.get("new")
+
+
+def _started(story: Story) -> Sequence[AttemptRecord]:
+    """The runs worth telling: what a pre-run stopped never ran, and the pre-run's section says so."""
+    if not stopped_by_prerun(story):
+        return story.attempts
+    return [attempt for attempt in story.attempts if attempt.nodes]
+
+
+def _runs(story: Story, look: Look) -> Iterator[Iterable[str]]:
+    runs = _started(story)
+    if tasks_of(story) and not look.verbose:
+        yield from told_tasks(story, look)
+        return
+    if len(runs) > _IN_FULL and not look.verbose:
+        yield run_table(runs, look)
+    for number, run in enumerate(runs, start=1):
+        if len(runs) <= _IN_FULL or look.verbose or run is runs[-1]:
+            yield told_run(f"RUN {number}{_of_task(run)} ", run, story, look)
+
+
+def _of_task(run: AttemptRecord) -> str:
+    return f" of {run.address}" if "_" in run.address else ""
+
+
+# --- what was asked ------------------------------------------------------------------------------------------------
+
+
+def _head(story: Story, look: Look) -> Iterator[str]:
+    asked, last = story.submission, story.attempts[-1] if story.attempts else None
+    trial = story.preruns[-1] if story.preruns else None  # of --prerun=only there is nothing else
+    name = asked.name if asked else last.name if last else trial.name if trial else ""
+    user = asked.user if asked else last.user if last else trial.user if trial else ""
+    gpus = (asked.gpus if asked else 0) or (last.gpus if last else trial.gpus if trial else 0)
+    yield look.paint(look.wrapped(f"Job {story.address} {name}".rstrip(), "", "  "), "bold")
+    facts = [f"of {user}"] if user else []
+    facts += [count(gpus, "GPU")] if gpus else []
+    facts += [f"submitted {look.moment(asked.at)}"] if asked else []
+    alone = trial if trial is not None and not asked and not last else None
+    facts += [f"pre-run ended {look.moment(alone.at)}"] if alone else []
+    if facts:
+        yield look.wrapped(", ".join(facts))
+    if (of := asked or alone) and of.script_path:
+        yield look.wrapped(_script(of))
+    if story.slurm_says:
+        yield look.wrapped(f"Slurm says: {story.slurm_says}.", "  ", "    ")
+
+
+def _script(asked: Submission | PrerunRecord) -> str:
+    return asked.script_path if asked.script_path.startswith("/") else f"{asked.script_path} in {asked.work_dir}"
+
+
+def _changes(title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], look: Look) -> Iterator[str]:
+    """What a rewrite did, with its reasons. Changes came as JSON from a user's own file: any key may be missing."""
+    summary = _plan(plan)
+    if not changes and not summary:
+        return
+    yield look.paint(title, "bold")
+    if summary:
+        yield look.wrapped(summary)
+    for change in changes:
+        yield look.wrapped(_change(change), "  ", "    ")
+        reason = str(change.get("reason") or "")
+        if reason:
+            yield look.paint(look.wrapped(reason, "    "), "dim")
+
+
+def _change(change: Mapping[str, Any]) -> str:
+    if change.get("verb"):
+        return _update(change)
+    option, old, new = (change.get(key) for key in ("option", "old", "new"))
+    if old == new:
+        return f"--{option} stays {'as asked' if old in (None, '') else old}"
+    if old is None:
+        return f"--{option}={new} added" if new else f"--{option} added"
+    return f"--{option} {old or 'set'} -> {'removed' if new is None else new}"
+
+
+def _update(change: Mapping[str, Any]) -> str:
+    """What was asked of Slurm for the waiting job."""
+    asked = f"{change.get('option')}={change.get('new')}" if change.get("option") else str(change.get("verb"))
+    return f"scontrol: {asked}" + (f" was refused: {change['error']}" if change.get("error") else "")
+
+
+def _plan(plan: Mapping[str, Any]) -> str:
+    nodes, per_node = plan.get("node_count"), plan.get("gpus_per_node")
+    size = f"{nodes} nodes" if nodes != 1 else "1 node"
+    if nodes and per_node:
+        size += f" with {count(per_node, 'GPU')}{' each' if nodes != 1 else ''}"
+    parts = [size if nodes else f"{count(per_node or 0, 'GPU')} per node"] if nodes or per_node else []
+    parts += ["on several switches"] if plan.get("locality") == "spread" else []
+    told = ", ".join(parts)
+    if plan.get("switch"):
+        told += f"{'; ' if told else ''}there is room on switch {plan['switch']} now"
+    return f"Plan: {told}." if told else ""
+
+
+# --- the pre-run ---------------------------------------------------------------------------------------------------
+
+_OUTCOME = {Outcome.PASS: ("passed", "green"), Outcome.FAIL: ("failed", "red")}
+
+
+def _prerun(record: PrerunRecord, story: Story, look: Look) -> Iterator[str]:
+    verdict = record.verdict
+    word, style = _OUTCOME.get(verdict.outcome, ("inconclusive", "yellow"))
+    where = f"PRE-RUN (job {record.prerun_job_id}) "
+    what = f"{word} after {duration(verdict.seconds)}"
+    steps = f", {count(verdict.steps, 'step')}" if verdict.steps else ""
+    yield look.paint(where, "bold") + look.paint(what + steps, style)
+    kind = f"{title_of(verdict.category)} ({verdict.category}): " if verdict.category else ""
+    yield look.wrapped(f"{kind}{verdict.reason}")
+    for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+        yield look.paint(look.wrapped(sentence, "  ", "    "), "yellow")
+    for finding in verdict.findings:
+        yield from _finding(finding, story.lines.get((finding.file, finding.line), ""), look)
+    yield from cited(verdict.evidence, look, record.output or f"output of pre-run {record.prerun_job_id}")
+    if verdict.input_path:
+        fault = f": {verdict.input_fault}" if verdict.input_fault else ""
+        yield look.wrapped(f"Input {verdict.input_path}{fault}", "  ", "    ")
+    if record.job_id is not None and stopped_by_prerun(story) and verdict.outcome is Outcome.FAIL:
+        kept = f"Job {record.job_id} was cancelled before it started: {count(record.gpus, 'GPU')} kept free."
+        yield look.wrapped(kept)
+
+
+def _finding(finding: Finding, line: str, look: Look) -> Iterator[str]:
+    place = f"{finding.file}:{finding.line} " if finding.file and finding.line else f"{finding.file} ".lstrip()
+    yield look.wrapped(f"{place}{finding.message}", "  ", "    ")
+    if line:
+        yield look.paint(fit(f"    > {line.strip()}", look.columns), "bold")
+    if finding.fix:
+        yield look.wrapped(finding.fix, "    ")
+
+
+def _next(step: Next, look: Look) -> Iterator[str]:
+    yield look.paint("NEXT", "bold")
+    yield look.wrapped(step.sentence)
+    for command in step.commands:
+        yield f"  {visible(command)}"

@@ -1,0 +1,270 @@
+"""What a researcher can do next: one sentence, and commands that can be pasted. Pure.
+
+Only the script is named, never its arguments or options: they may hold secrets.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import shlex
+
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.action import Verb
+from slurmwrap.model.job_record import FINAL_STATES
+from slurmwrap.model.run import WAITING_RULES, AttemptRecord
+from slurmwrap.model.verdict import Outcome
+from slurmwrap.policy.decide import REQUEUED_ALREADY
+from slurmwrap.policy.resize import time_needed_s
+from slurmwrap.policy.run_from_slurm import REQUEUED
+from slurmwrap.report.action_counts import REQUEUES, scontrol_line
+from slurmwrap.report.job_report.timeline import Story, failed, stopped_by_prerun, tasks_of
+from slurmwrap.report.text_format import duration
+
+_GIB = 1024
+_MORE = 1.5  # of the memory or time that did not do
+_MARGIN = 1.2  # over the most that was measured
+_FEW = 3  # steps that a pre-run makes anyway (prerun.steps)
+_SOME = 100  # steps, where nothing says how far the failure is
+_MOST_STEPS = 1_000_000
+_LONG_S = 4 * 3600.0  # a pre-run of so many seconds is no quick test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """A sentence, the command to try where there is one, and others that show more."""
+
+    sentence: str
+    command: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """All of them."""
+        return tuple(command for command in (self.command, *self.also) if command)
+
+
+def next_step(story: Story) -> Next:
+    """The one thing to try next."""
+    last = last_of(story)
+    if stopped_by_prerun(story):
+        return _submit(story, "Fix what the pre-run found, test it on one GPU, then submit again.", "--prerun=only")
+    if (tried := _of_trial(story)) is not None:
+        return tried
+    if last is not None and last.diagnosis is not None:
+        return _after_run(story, last)
+    if last is not None and last.state:
+        return Next(sentence="It ended and is not judged yet; the reconciler does that within a minute.")
+    if story.slurm_says.partition(" ")[0] in FINAL_STATES:
+        return Next(sentence="It ended, and is not judged yet: `slurmwrap reconcile` does that.")
+    return Next(sentence="It has not ended.", command=f"slurmwrap watch {shlex.quote(story.address)}")
+
+
+def _of_trial(story: Story) -> Next | None:
+    """Asked by the id of a pre-run's own job; None of any other. It has a verdict, so it has ended."""
+    own = [record for record in story.preruns if str(record.prerun_job_id) == story.address]
+    if not own:
+        return None
+    real, outcome = own[-1].job_id, own[-1].verdict.outcome
+    told = {Outcome.PASS: "passed", Outcome.FAIL: "failed"}.get(outcome, "proved nothing")
+    if real is not None:
+        return Next(sentence=f"This is the pre-run of job {real}, and it {told}.", command=f"slurmwrap why {real}")
+    again = "" if outcome is not Outcome.PASS else " The job can be submitted."
+    return Next(sentence=f"This is a pre-run without a job of its own, and it {told}.{again}")
+
+
+def last_of(story: Story) -> AttemptRecord | None:
+    """The run that matters most: the last, of an array the newest failure among its tasks."""
+    tasks = [run for run in tasks_of(story) if failed(run)]
+    if tasks:
+        return max(tasks, key=lambda run: (run.end_time or 0, run.attempt.submit_time))
+    return story.attempts[-1] if story.attempts else None
+
+
+def _after_run(story: Story, last: AttemptRecord) -> Next:
+    assert last.diagnosis is not None
+    mine = [action for action in story.actions if action.attempt == last.attempt]
+    if not failed(last) and last.state == REQUEUED:
+        return _requeued(story, last)
+    if not failed(last):
+        return _of_no_failure(story, last)
+    again = any(a.verb in _LETS_GO and a.mode == "act" and not a.error for a in mine)
+    if again or last.decision_reason.endswith(REQUEUED_ALREADY):
+        watch = f"slurmwrap watch {shlex.quote(last.address)}"
+        return Next(sentence="Nothing: it runs again by itself.", command=watch)
+    advised = [a for a in mine if a.mode == "advise" and a.verb not in _NOT_ABOUT_JOBS]
+    advised = [a for a in advised if a.rule not in WAITING_RULES]
+    if advised:
+        return Next(sentence="It can be run again:", command=" && ".join(scontrol_line(action) for action in advised))
+    release = f"scontrol release {last.address}"
+    if last.decision == "stop" and f"'{release}'" in last.decision_reason:  # its launch failed, and Slurm holds it
+        return Next(sentence="Slurm holds it: let it start again, or cancel it.", command=release)
+    return _of_input(story, last) or _of_size(story, last) or _of_decision(story, last)
+
+
+def _requeued(story: Story, last: AttemptRecord) -> Next:
+    """Its last known run was requeued, and failed of nothing. `slurm_says` is about the next one."""
+    if story.slurm_says.partition(" ")[0] in FINAL_STATES:
+        return Next(sentence="The run after it ended, and is not judged yet (slurmwrap reconcile).")
+    waits = f" Slurm says {story.slurm_says}." if story.slurm_says else ""
+    watch = f"slurmwrap watch {shlex.quote(last.address or story.address)}"
+    return Next(sentence=f"Nothing: it was requeued and runs again by itself.{waits}", command=watch)
+
+
+_LETS_GO = {
+    *REQUEUES,
+    Verb.RELEASE.value,
+}  # a release alone follows a launch that failed: Slurm requeued the job itself
+_NOT_ABOUT_JOBS = (Verb.DRAIN.value, Verb.RESUME.value, Verb.BLOCK_INPUT.value)
+# Categories whose log says more with a variable set: sbatch hands the environment to the job.
+_SHOWS = {
+    "core_dump": "PYTHONFAULTHANDLER=1",
+    "invalid_memory_access": "CUDA_LAUNCH_BLOCKING=1",
+    "cuda_failure": "CUDA_LAUNCH_BLOCKING=1",
+    "nccl_error": "NCCL_DEBUG=INFO",
+}
+_RETRIED = ("retry", "retry_elsewhere")
+
+
+def _of_input(story: Story, last: AttemptRecord) -> Next | None:
+    if last.decision != "blacklist_input":
+        return None
+    path = last.diagnosis.input_path if last.diagnosis is not None else ""
+    if last.decision_reason.endswith(": does not exist"):
+        return _submit(story, "Put the file there, or correct its path; then submit again.")
+    if not path:
+        return _submit(story, "Find the file that it could not read, fix or replace it, then submit again.")
+    sentence = "Fix or replace the file: a changed file is no longer blocked (--force submits it unchanged)."
+    return replace(_submit(story, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
+
+
+def _of_size(story: Story, last: AttemptRecord) -> Next | None:
+    """More memory or time, in the unit in which it was asked for; None where neither is the matter, or known."""
+    category = last.diagnosis.category if last.diagnosis is not None else ""
+    if category == "cpu_oom" and (option := more_memory(last)):
+        return _submit(story, "Submit it again with more memory, or lower what it needs.", option)
+    return _of_time(story, last, last.time_limit_s) if category == "time_limit" and last.time_limit_s else None
+
+
+def _of_time(story: Story, last: AttemptRecord, limit_s: int) -> Next:
+    """As long as its progress says that the whole job takes, with a margin; else half as much again as it had."""
+    left = last.diagnosis.remaining_s if last.diagnosis is not None else None
+    wanted = float(time_needed_s(last.run_s or limit_s, left)) if left is not None else limit_s * _MORE
+    why = f"Its output says that {duration(left)} were left" if left is not None else ""
+    cap = last.longest_s
+    if cap is not None and wanted > cap:
+        need = f"{why}: it needs about {duration(wanted)} in all, and" if why else "It needs more time, and"
+        sentence = f"{need} its partition allows {duration(cap)}: write checkpoints, and continue in a chain of jobs."
+        option = f"--dependency=singleton --time={_slurm_time(cap)}"
+        return _submit(story, f"{sentence} Submit this several times:", option)
+    again = "it starts from its checkpoint only if the program resumes" if wanted > limit_s else ""
+    sentence = f"{why}: submit it again with more time" if why else "Submit it again with more time"
+    return _submit(story, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_slurm_time(wanted)}")
+
+
+def _of_decision(story: Story, last: AttemptRecord) -> Next:
+    assert last.diagnosis is not None
+    found = last.diagnosis
+    if found.category == "no_signature":
+        tried = _submit(story, "Read the end of its output; then fix it, and test it on one GPU.", "--prerun=only")
+        output = last.std_err or last.std_out
+        return replace(tried, command=f"tail -n 60 {shlex.quote(output)}" if output else "", also=(tried.command,))
+    if last.decision == "stop" and found.decision in _RETRIED and found.domain != "U":
+        away = f"--exclude={shlex.quote(found.node)} " if found.node else ""
+        whose = "Often not" if found.domain == "AE" else "Not"
+        sentence = f"{whose} the program's fault: submit it again; with --retry such a failure is run again by itself."
+        return _submit(story, sentence, f"--retry {away}".strip(), _SHOWS.get(found.category, ""))
+    if last.decision == "stop" and found.category == "model_diverged":
+        return _submit(story, "Change what diverges, then submit again.")
+    if last.decision == "stop" and found.category == "storage_full":
+        return _submit(story, "Make room where it writes, then submit again.")
+    if last.decision == "stop" and (shows := _SHOWS.get(found.category)):
+        return _test(story, last, "Let it show on one GPU where it fails, fix that, then submit again.", shows)
+    if last.decision == "stop":
+        return _test(story, last, "Fix it, test it on one GPU, then submit again.")
+    return _submit(story, found.advice or "Submit it again.")
+
+
+def _of_no_failure(story: Story, last: AttemptRecord) -> Next:
+    found = last.diagnosis
+    if found is None or found.category != COMPLETED_WITH_ERROR:
+        cancelled = found is not None and found.category == "cancelled"
+        return Next(sentence="Nothing: it was cancelled." if cancelled else "Nothing: it completed.")
+    hides = "The script hid the program's exit code: begin it with `set -eo pipefail`, and end it without `|| true`."
+    if found.error == "model_diverged":
+        return _submit(story, "Change what diverges, and let the program stop at a loss of NaN; then submit again.")
+    return _test(story, last, f"Fix the error, test it on one GPU, then submit again. {hides}")
+
+
+def _test(story: Story, last: AttemptRecord, sentence: str, variable: str = "") -> Next:
+    """A pre-run that goes beyond where the run failed: one of a few steps would pass again."""
+    steps, at = _beyond(story, last)
+    if not steps:
+        return _submit(story, sentence, "--prerun=only", variable)
+    if last.run_s > _LONG_S:
+        far = f"It failed {at}: a pre-run that far takes as long; start one from a checkpoint near it."
+        return _submit(story, f"{sentence} {far}", f"--prerun=only --prerun-steps {steps}", variable)
+    sentence = f"{sentence} It failed {at}: this pre-run goes that far."
+    return _submit(story, sentence, f"--prerun=only --prerun-steps {steps}", variable)
+
+
+def _beyond(story: Story, last: AttemptRecord) -> tuple[int, str]:
+    """(steps of a pre-run that would meet the failure, where it was, in words); (0, "") where a plain one may do.
+
+    By the step that the run reached, else by its time and the speed that its pre-run measured; where a pre-run passed
+    and nothing is known, _SOME.
+    """
+    found, measured = last.diagnosis, last.measurement
+    step = measured.steps if measured is not None and measured.steps else found.step if found is not None else None
+    if step is not None and step > _FEW:
+        return _rounded(step * _MORE), f"after step {step:,}"
+    passed = [p.verdict for p in story.preruns if p.verdict.outcome is Outcome.PASS]
+    if not passed or step is not None or last.run_s <= passed[-1].seconds:
+        return 0, ""
+    speed = passed[-1].measurement.steps_per_s if passed[-1].measurement is not None else None
+    steps = _rounded(last.run_s * speed * _MORE) if speed else _SOME
+    return max(
+        steps, _SOME
+    ), f"after {duration(last.run_s)}, and the pre-run ended after {duration(passed[-1].seconds)}"
+
+
+def _rounded(steps: float) -> int:
+    """Up to two digits: 150, 1200."""
+    unit = int(10 ** max(0, len(str(math.ceil(steps))) - 2))
+    return min(_MOST_STEPS, math.ceil(steps / unit) * unit)
+
+
+def more_memory(record: AttemptRecord) -> str:
+    """ "--mem=96G": half as much again, or what was measured with a margin; "" when nothing is known."""
+    peak = record.measurement.mem_peak_mib if record.measurement is not None else None
+    if record.mem_mib_per_cpu:
+        return f"--mem-per-cpu={_gib(record.mem_mib_per_cpu * _MORE)}"
+    wanted = max((record.mem_mib_per_node or 0) * _MORE, (peak or 0) * _MARGIN)
+    return f"--mem={_gib(wanted)}" if record.mem_mib_per_node else ""
+
+
+def _gib(mib: float) -> str:
+    return f"{math.ceil(mib / _GIB)}G" if mib >= _GIB else f"{math.ceil(mib)}M"
+
+
+def _slurm_time(seconds: float) -> str:
+    days, minutes = divmod(math.ceil(seconds / 60), 1440)
+    clock = f"{minutes // 60:02d}:{minutes % 60:02d}:00"
+    return f"{days}-{clock}" if days else clock
+
+
+def _submit(story: Story, sentence: str, option: str = "", variable: str = "") -> Next:
+    """The sentence, and gsub with the script and a variable for the job before it. Where there is no script file, only
+    its user can repeat the call: arguments are not kept."""
+    submission = story.submission
+    if submission is None:
+        return Next(sentence=sentence)
+    if not submission.script_path:
+        words = " ".join(word for word in (variable, "gsub", option, "…") if word)
+        return Next(
+            sentence=f"{sentence} It had no script file (--template, --wrap, a pipe): repeat that call, {words}"
+        )
+    script = posixpath.join(submission.work_dir, submission.script_path)
+    words = " ".join(word for word in (variable, "gsub", option, shlex.quote(script)) if word)
+    return Next(sentence=sentence, command=words)

@@ -1,0 +1,196 @@
+"""One run of a job in the text of `slurmwrap why`: how it ended, on what evidence, and what was decided. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from posixpath import basename
+
+from slurmwrap.diagnosis.cited_context import own_place
+from slurmwrap.diagnosis.taxonomy import (
+    CATEGORIES,
+    COMPLETED_WITH_ERROR,
+    DECISION_TITLES,
+    DOMAINS,
+    SUCCESS,
+    title_of,
+)
+from slurmwrap.model.action import Verb
+from slurmwrap.model.finding import Finding
+from slurmwrap.model.hostlist import fold
+from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident
+from slurmwrap.policy.run_from_slurm import REQUEUED
+from slurmwrap.report.action_counts import scontrol_line
+from slurmwrap.report.job_report.cited_lines import cited, in_short
+from slurmwrap.report.job_report.timeline import Story, failed
+from slurmwrap.report.queue_wait import waited_line
+from slurmwrap.report.text_format import count, duration, visible
+from slurmwrap.report.text_style import Look
+
+CANCELLED = "cancelled"
+_QUOTED = re.compile(r"['\"`]([^'\"`\n]{2,200})['\"`]")
+_INCIDENT = (
+    "Part of an incident: the same cause struck several jobs within minutes. It counts against neither the job "
+    "nor its nodes."
+)
+
+
+def told_run(title: str, record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
+    with_error = record.diagnosis is not None and record.diagnosis.category == COMPLETED_WITH_ERROR
+    style = "red" if failed(record) or with_error else "green" if record.diagnosis else "yellow"
+    yield look.paint(visible(title), "bold") + look.paint(visible(ending(record) + _exit(record)), style)
+    if with_error and record.diagnosis is not None:
+        short = in_short(record.diagnosis.evidence) or "an error"
+        loss = "a loss of NaN or Inf: " if record.diagnosis.error == "model_diverged" else ""
+        yield look.wrapped(f"Completed, but its output ends with {loss}{short}.", "  ", "    ")
+    yield look.wrapped(_when_and_where(record, look) + _counted(record), "  ", "    ")
+    waited = record.waited or next((d for d in story.delays if d.attempt == record.attempt), None)
+    if waited is not None:
+        yield look.wrapped(waited_line(waited), "  ", "    ")
+    if record.state == "COMPLETED" and (used := asked_and_used(record)):
+        yield look.wrapped(used, "  ", "    ")
+    if record.diagnosis is not None and record.diagnosis.category != SUCCESS:
+        yield from judged(record, story, look)
+
+
+def asked_and_used(record: AttemptRecord) -> str:
+    """ "Asked / used: time 1 h / 12 min; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB." as far as it is known, per node."""
+    found, parts = record.measurement, []
+    if record.time_limit_s and record.start_time is not None and record.end_time is not None:
+        parts.append(f"time {duration(record.time_limit_s)} / {duration(record.run_s)}")
+    cpus = record.cpus // max(1, len(record.nodes))
+    if cpus and found is not None and found.cpus_used is not None:
+        parts.append(f"CPUs {cpus} / {found.cpus_used:.1f}")
+    asked = record.mem_mib_per_node or (record.mem_mib_per_cpu or 0) * cpus
+    if asked and found is not None and found.mem_peak_mib:
+        parts.append(f"memory {asked / 1024:.1f} GiB / {found.mem_peak_mib / 1024:.1f} GiB")
+    each = " on a node" if len(record.nodes) > 1 and len(parts) > 1 else ""
+    return f"Asked / used{each}: {'; '.join(parts)}." if parts else ""
+
+
+_WARNINGS = 3  # of the submission that are shown with a failure
+
+
+def warned_of(record: AttemptRecord, story: Story) -> Sequence[str]:
+    """What gsub had said at the submission of what the run then failed of: the same line, or the same name."""
+    found = record.diagnosis
+    if story.submission is None or found is None or found.category in (SUCCESS, CANCELLED):
+        return ()
+    place = own_place(found.evidence)
+    texts = " ".join(one.text for one in found.evidence if one.role == "root")
+    category = found.error or found.category
+    said = [one for one in story.submission.warnings if _is_about(one, place, texts, category)]
+    return [_in_one_line(one, story.submission.work_dir) for one in said[:_WARNINGS]]
+
+
+def _is_about(warning: Finding, place: tuple[str, int] | None, texts: str, category: str) -> bool:
+    if place is not None and warning.line == place[1] and basename(warning.file) == basename(place[0]):
+        return True
+    names = set(_QUOTED.findall(warning.message))
+    return bool(names & set(_QUOTED.findall(texts))) or (bool(warning.category) and warning.category == category)
+
+
+def _in_one_line(warning: Finding, work_dir: str) -> str:
+    file = warning.file.removeprefix(f"{work_dir}/")
+    where = f"{file}:{warning.line}: " if file and warning.line else ""
+    return f"{where}{warning.message}"
+
+
+def judged(record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
+    """Category, evidence, decision, advice, and what was asked of Slurm."""
+    diagnosis = record.diagnosis
+    assert diagnosis is not None
+    category = diagnosis.error or diagnosis.category
+    domain = DOMAINS.get(diagnosis.domain, "")
+    sure = f"{round(100 * diagnosis.confidence)} % sure"
+    detail = ", ".join(part for part in (domain, f"node {diagnosis.node}" if diagnosis.node else "", sure) if part)
+    named = f" ({category})" if category != CANCELLED else ""
+    title = "requeued" if record.state == REQUEUED and category == CANCELLED else title_of(category)
+    yield look.wrapped(f"{title}{named}: {detail}", "  ", "    ")
+    if look.verbose and category in CATEGORIES and category != CANCELLED:
+        meaning = CATEGORIES[category].meaning
+        yield look.wrapped(f"{meaning[:1].upper()}{meaning[1:]}.")
+    yield from cited(diagnosis.evidence, look)
+    if record.incident:
+        yield from _incident(next((i for i in story.incidents if i.incident_id == record.incident), None), look)
+    for warning in warned_of(record, story):
+        yield look.wrapped(f"gsub had warned at submission: {warning}", "  ", "    ")
+    if diagnosis.advice:
+        yield look.wrapped(diagnosis.advice)
+    repeated = record.decision == "stop" and record.decision_reason == diagnosis.advice
+    if record.decision and (look.verbose or not (repeated or record.decision == "none")):
+        why = f": {record.decision_reason}" if record.decision_reason and not repeated else ""
+        title = DECISION_TITLES.get(record.decision, record.decision)
+        yield look.wrapped(f"Decision: {title} ({record.decision}){why}", "  ", "    ")
+    for action in story.actions:
+        if action.attempt == record.attempt:
+            yield from _action(action, look)
+
+
+def _incident(incident: Incident | None, look: Look) -> Iterator[str]:
+    yield look.wrapped(_INCIDENT)
+    if incident is not None:
+        jobs, users = count(len(incident.jobs), "job"), count(incident.users, "user")
+        over = f"over {look.moment(incident.over_at)}" if incident.over_at is not None else "still open"
+        told = f"{incident.category}, {incident.scope}, since {look.moment(incident.began)}, {over}: {jobs} of {users}."
+        yield look.wrapped(told, "    ")
+
+
+def ending(record: AttemptRecord) -> str:
+    return record.state or "not ended"
+
+
+def result_of(record: AttemptRecord) -> str:
+    """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
+    found = record.diagnosis
+    return title_of(found.category) if found and (failed(record) or found.error) else ending(record)
+
+
+def _exit(record: AttemptRecord) -> str:
+    if record.exit_code is None or record.state == "COMPLETED":
+        return ""
+    if record.signal and record.state != "OUT_OF_MEMORY":  # Slurm says signal 125 then, which is none
+        return f", signal {record.signal}"
+    return f", exit code {record.exit_code}" if record.exit_code else ""
+
+
+def _when_and_where(record: AttemptRecord, look: Look) -> str:
+    if record.start_time is None:
+        return "It never started." if record.state else "It waits."
+    where = f" on {fold(record.nodes)}" if record.nodes else ""
+    if record.end_time is None:
+        return f"Since {look.moment(record.start_time)}{where}."
+    ran = f" ({duration(record.run_s)})"
+    return f"{look.moment(record.start_time)} to {look.moment(record.end_time)}{ran}{where}."
+
+
+def _counted(record: AttemptRecord) -> str:
+    """What the step counter saw of the run; one that stood still long before its end hung."""
+    measured = record.measurement
+    if measured is None or not measured.steps:
+        return ""
+    speed = f", {measured.steps_per_s:.3g} a second" if measured.steps_per_s else ""
+    until = measured.steps_until_s
+    last = "" if until is None else f", the last {duration(max(0.0, record.run_s - until))} before the end"
+    return f" It counted {count(measured.steps, 'step')}{speed}{last}."
+
+
+_BOUND = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}
+
+
+def _action(action: ActionRecord, look: Look) -> Iterable[str]:
+    if action.mode == "observe":
+        return
+    bound = _BOUND.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
+    yield f"  {status_of(action)}: {visible(scontrol_line(action))}{bound}"
+    if action.error:
+        yield look.wrapped(action.error, "    ")
+
+
+def status_of(action: ActionRecord) -> str:
+    """ "observed", "advised", "refused" (or given up), "done", "to be done"."""
+    if action.mode != "act":
+        return "advised" if action.mode == "advise" else "observed"
+    if action.error:
+        return "refused"
+    return "done" if action.done_at is not None else "to be done"

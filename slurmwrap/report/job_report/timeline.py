@@ -1,0 +1,146 @@
+"""Turns what is remembered of one job into its Story: asked, tried, run, judged. Pure.
+
+What to do next is in next_step.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome
+from slurmwrap.policy.retry_budget import runs_before
+from slurmwrap.policy.run_filter import failed as failed  # the word of all pages
+from slurmwrap.policy.run_from_slurm import CLOCKS_S, speaks_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """One job. `address` is what its user calls it: "81", "77_2", or "77" for a whole array."""
+
+    address: str
+    submission: Submission | None = None
+    preruns: tuple[PrerunRecord, ...] = ()
+    attempts: tuple[AttemptRecord, ...] = ()
+    actions: tuple[ActionRecord, ...] = ()
+    delays: tuple[QueueDelay, ...] = ()
+    incidents: tuple[Incident, ...] = ()  # that runs of it belonged to, where the reader may see them
+    slurm_says: str = ""  # of a job that has not ended, now: "PENDING (Priority)"
+    lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a finding -> what stands there
+
+    @property
+    def cluster(self) -> str:
+        """All its records are of one; "" when nothing is known."""
+        if self.submission is not None:
+            return self.submission.cluster
+        found = [run.attempt.cluster for run in self.attempts] or [record.cluster for record in self.preruns]
+        return next(iter(found), "")
+
+    @property
+    def empty(self) -> bool:
+        """Nothing at all is known."""
+        return self.submission is None and not self.preruns and not self.attempts
+
+
+def story_of(
+    address: str,
+    submissions: Sequence[Submission],
+    preruns: Sequence[PrerunRecord],
+    attempts: Sequence[AttemptRecord],
+    actions: Sequence[ActionRecord],
+    delays: Sequence[QueueDelay] = (),
+) -> Story:
+    """The newest job of this name: ids come back after MaxJobId, and with a new cluster of the same name; and the
+    clusters that share a home have each a job of that id."""
+    mine = [s for s in submissions if s.job_id == _number(address) or s.prerun_job_id == _number(address)]
+    submission = max(mine, key=lambda s: s.at, default=None)
+    number = submission.job_id if submission else _number(address)
+    since = submission.at - CLOCKS_S if submission else 0.0
+    if submission is not None:
+        preruns = [p for p in preruns if p.cluster == submission.cluster]
+        attempts = [a for a in attempts if a.attempt.cluster == submission.cluster]
+        delays = [d for d in delays if d.attempt.cluster == submission.cluster]
+    tried = [p for p in preruns if p.at >= since and number in (p.job_id, p.prerun_job_id)]
+    name = address if submission is None or "_" in address else str(number)
+    runs = [a for a in attempts if _is_of(a, name) and a.attempt.submit_time >= since]
+    if submission is None and runs:
+        newest = max(runs, key=lambda a: a.attempt.submit_time)
+        runs = [a for a in runs if (a.uid, a.attempt.cluster) == (newest.uid, newest.attempt.cluster)]
+    runs, older = _last_job_of(runs)
+    if submission is not None and _is_older(submission, runs, older):  # the newest was not submitted by gsub
+        submission, tried = None, []
+    keys, others = {a.attempt for a in runs}, {a.attempt for a in older}
+    return Story(
+        address=name,
+        submission=submission,
+        preruns=tuple(sorted({(p.prerun_job_id, p.at): p for p in tried}.values(), key=lambda p: p.at)),
+        attempts=tuple(sorted({a.attempt: a for a in runs}.values(), key=_by_time_and_task)),
+        actions=tuple(action for action in actions if action.attempt in keys),
+        delays=tuple(
+            d
+            for d in delays
+            if _number(d.address) == number and d.attempt.submit_time >= since and d.attempt not in others
+        ),
+    )
+
+
+def _last_job_of(runs: Sequence[AttemptRecord]) -> tuple[list[AttemptRecord], list[AttemptRecord]]:
+    """Of each raw id the runs of its newest job, and those of older jobs whose id came back within the slack."""
+    last = {a.attempt.job_id: a for a in sorted(runs, key=lambda a: a.attempt.submit_time)}
+    kept = {a.attempt for newest in last.values() for a in (newest, *runs_before(runs, newest))}
+    return [a for a in runs if a.attempt in kept], [a for a in runs if a.attempt not in kept]
+
+
+def _is_older(submission: Submission, runs: Sequence[AttemptRecord], older: Sequence[AttemptRecord]) -> bool:
+    """Whether it is of one of the `older` jobs and not of the newest."""
+    return any(speaks_for(submission, a) for a in older) and not any(speaks_for(submission, a) for a in runs)
+
+
+def last_failure(attempts: Sequence[AttemptRecord], preruns: Sequence[PrerunRecord]) -> tuple[str, str] | None:
+    """(address, cluster) of the job that failed last, in a run or in its pre-run; None when none did."""
+    ran = [a for a in attempts if a.end_time and failed(a)]
+    ends = [(float(a.end_time or 0), a.address or str(a.attempt.job_id), a.attempt.cluster) for a in ran]
+    ends += [(p.at, str(p.job_id or p.prerun_job_id), p.cluster) for p in preruns if p.verdict.outcome is Outcome.FAIL]
+    return max(ends)[1:] if ends else None
+
+
+def stopped_jobs(preruns: Sequence[PrerunRecord]) -> frozenset[tuple[str, int]]:
+    """(cluster, job id) of jobs whose pre-run failed."""
+    failures = [p for p in preruns if p.verdict.outcome is Outcome.FAIL]
+    return frozenset((p.cluster, p.job_id) for p in failures if p.job_id is not None)
+
+
+def never_ran(record: AttemptRecord, stopped: frozenset[tuple[str, int]]) -> bool:
+    """A job that its pre-run stopped: Slurm has a cancelled record of it, yet no run."""
+    return not record.nodes and (record.attempt.cluster, record.attempt.job_id) in stopped
+
+
+def stopped_by_prerun(story: Story) -> bool:
+    """The newest pre-run failed and the job never started."""
+    started = any(attempt.start_time is not None and attempt.run_s > 0 for attempt in story.attempts)
+    return bool(story.preruns) and story.preruns[-1].verdict.outcome is Outcome.FAIL and not started
+
+
+def tasks_of(story: Story) -> tuple[AttemptRecord, ...]:
+    """Of a whole array the last run of each of its tasks, in their order; () of anything else."""
+    if "_" in story.address or len({run.address for run in story.attempts if "_" in run.address}) < 2:
+        return ()
+    last = {run.address: run for run in sorted(story.attempts, key=lambda run: run.attempt.submit_time)}
+    return tuple(sorted(last.values(), key=lambda run: (len(run.address), run.address)))
+
+
+def _by_time_and_task(run: AttemptRecord) -> tuple[int, int, str]:
+    return run.attempt.submit_time, len(run.address), run.address  # 77_2 before 77_10
+
+
+def _number(address: str) -> int:
+    head = address.split("_")[0]
+    return int(head) if head.isdecimal() else -1
+
+
+def _is_of(record: AttemptRecord, address: str) -> bool:
+    """By name, by array, or by raw job id."""
+    own = record.address or str(record.attempt.job_id)
+    return own == address or own.split("_")[0] == address or str(record.attempt.job_id) == address

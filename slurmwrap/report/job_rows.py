@@ -1,0 +1,158 @@
+"""Rows of `slurmwrap jobs list`: a job with its runs, how it stands, what is still to be done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import tzinfo
+
+from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.run_filter import NO_FAILURES, failed, moment_of, state_of
+from slurmwrap.report import text_format
+from slurmwrap.report.fold_rows import alike, fold_names, label, without_empty
+from slurmwrap.report.job_report.timeline import Story
+
+HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision", "~to do")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """One job (one array task) as it stands. Times in Unix seconds."""
+
+    job: str  # what scontrol is given
+    job_id: int
+    cluster: str
+    name: str
+    user: str
+    account: str = ""
+    partition: str = ""
+    gpus: int = 0
+    runs: int = 0
+    failures: int = 0
+    state: str = ""  # Slurm's, of the last run; "" of a job of which no run is known
+    category: str = ""
+    decision: str = ""
+    decision_reason: str = ""
+    retry: bool | None = None  # its user agreed to retries; None: it is not gsub's
+    retry_at: float | None = None
+    to_do: int = 0  # actions that are decided and not done
+    incident: str = ""
+    at: float = 0.0  # end of the last run, or its start, or the submission
+    gpu_hours: float = 0.0
+
+
+def fields_of(row: JobRow) -> dict[str, object]:
+    """For JSON: all of its fields are plain."""
+    return {name: getattr(row, name) for name in JobRow.__slots__}
+
+
+def row_of(runs: Sequence[AttemptRecord], actions: Iterable[ActionRecord], submission: Submission | None) -> JobRow:
+    """Of one job; `runs` is not empty."""
+    ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
+    last = ordered[-1]
+    found = last.diagnosis
+    open_ones = [a for a in actions if a.mode == "act" and a.done_at is None]
+    return JobRow(
+        job=last.address or str(last.attempt.job_id),
+        job_id=last.attempt.job_id,
+        cluster=last.attempt.cluster,
+        name=last.name,
+        user=last.user,
+        account=last.account,
+        partition=last.partition,
+        gpus=last.gpus,
+        runs=len(ordered),
+        failures=sum(map(failed, ordered)),
+        state=state_of(last),
+        category=found.category if found is not None else "",
+        decision=last.decision,
+        decision_reason=last.decision_reason,
+        retry=submission.retry if submission is not None else None,
+        retry_at=last.retry_at,
+        to_do=len(open_ones) or len(last.planned),
+        incident=last.incident,
+        at=float(moment_of(last)),
+        gpu_hours=sum(run.gpu_hours for run in ordered),
+    )
+
+
+def waiting_row(submission: Submission) -> JobRow:
+    """Of a job of which no run is known."""
+    return JobRow(
+        job=str(submission.job_id),
+        job_id=submission.job_id,
+        cluster=submission.cluster,
+        name=submission.name,
+        user=submission.user,
+        gpus=submission.gpus,
+        retry=submission.retry,
+        at=submission.at,
+    )
+
+
+def table(
+    rows: Sequence[JobRow], limit: int | None, *, zone: tzinfo | None, columns: int = text_format.WIDTH
+) -> tuple[str, int]:
+    """At most `limit` lines, and how many jobs they show. Tasks, and failures of one name, that are alike share one."""
+    groups = alike(rows, _same)[:limit]
+    users = len({row.user for row in rows}) > 1
+    lines = [_line(group, zone) for group in groups]
+    head, cells = without_empty(HEAD, [line if users else [*line[:2], "", *line[3:]] for line in lines])
+    return text_format.table(head, cells, indent=0, columns=columns), sum(map(len, groups))
+
+
+def _same(row: JobRow) -> tuple[object, ...]:
+    head = row.job.partition("_")[0] if "_" in row.job else ""
+    if not head and row.category in ("", *NO_FAILURES):
+        return (row.job, row.cluster, row.at)
+    return (head, row.name, row.user, row.gpus, row.runs, _result(row), row.decision, _to_do(row))
+
+
+def _line(group: Sequence[JobRow], zone: tzinfo | None) -> list[str]:
+    row = group[0]
+    return [
+        label([one.job for one in group]),
+        row.name,
+        row.user,
+        str(row.gpus),
+        str(row.runs) if row.runs > 1 else "",
+        text_format.moment(row.at, zone)[5:],
+        _result(row),
+        row.decision if row.decision != "none" else "",
+        _to_do(row),
+    ]
+
+
+def _result(row: JobRow) -> str:
+    if row.category and row.category not in ("success", "cancelled"):
+        return title_of(row.category)
+    return row.state.lower().replace("_", " ") or "not ended"
+
+
+def _to_do(row: JobRow) -> str:
+    return text_format.count(row.to_do, "action") if row.to_do else ""
+
+
+def kept_of(story: Story, actions: Iterable[ActionRecord]) -> dict[str, str]:
+    """What else is kept of a job, in words; what is not known is left out."""
+    asked, last = story.submission, story.attempts[-1] if story.attempts else None
+    kept: dict[str, str] = {}
+    if asked is not None:
+        kept["retries"] = "on (--retry)" if asked.retry else "off (no --retry)"
+        kept["pre-run"] = asked.prerun_mode + (f", job {asked.prerun_job_id}" if asked.prerun_job_id else "")
+        if asked.held_out:
+            kept["held out"] = "at random: it had no pre-run (prerun.holdout)"
+        kept["fingerprint"] = asked.fingerprint[:16]
+        kept["profile"] = asked.profile_key
+        kept["inputs"] = ", ".join(fold_names(asked.inputs))
+        kept["forced"] = ", ".join(asked.forced)
+    if last is not None:
+        kept["account"] = last.account
+        kept["partition"] = last.partition
+        kept["incident"] = last.incident
+        kept["output"] = last.std_out
+    if in_all := len(tuple(actions)):
+        kept["actions"] = f"{text_format.count(in_all, 'action')} intended"
+    return {name: text_format.visible(value) for name, value in kept.items() if value}

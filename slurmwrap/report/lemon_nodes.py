@@ -1,0 +1,103 @@
+"""Nodes on the page: struck in the period, suspect or lemon by the sum of 28 days, drained by us. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+
+from slurmwrap.config import Nodes
+from slurmwrap.model.action import DRAIN_PREFIX
+from slurmwrap.model.run import StrikeRecord
+from slurmwrap.policy.node_history import NodeHistory, Removal
+from slurmwrap.policy.node_score import LEMON, OK, NodeScore, scores
+from slurmwrap.report.action_counts import repaired, update_node
+from slurmwrap.report.categories import grouped
+from slurmwrap.report.night_report import LemonRow, OwnDrain, SuspectNodes, ToDo
+from slurmwrap.report.text_format import in_order
+
+
+def suspects(strikes: Sequence[StrikeRecord]) -> tuple[SuspectNodes, ...]:
+    """Nodes struck alike share a row: one bad switch must not fill a page."""
+    rows = [_suspect(node, found) for node, found in grouped(strikes, lambda strike: strike.node).items()]
+    alike = grouped(rows, lambda row: (row.strikes, row.conclusive, row.causes, row.jobs, row.users, row.text))
+    merged = [_merged(group) for group in alike.values()]
+    return tuple(sorted(merged, key=lambda row: (not row.conclusive, -row.strikes, row.nodes)))
+
+
+def _suspect(node: str, strikes: Sequence[StrikeRecord]) -> SuspectNodes:
+    newest = max(strikes, key=lambda strike: strike.at)
+    return SuspectNodes(
+        nodes=(node,),
+        strikes=len(strikes),
+        conclusive=any(strike.conclusive for strike in strikes),
+        causes=tuple(sorted({strike.cause for strike in strikes})),
+        jobs=len({strike.job_id for strike in strikes}),
+        users=len({strike.uid for strike in strikes}),
+        last_at=newest.at,
+        text=newest.text,
+    )
+
+
+def _merged(rows: Sequence[SuspectNodes]) -> SuspectNodes:
+    first = rows[0]
+    return SuspectNodes(
+        nodes=in_order(node for row in rows for node in row.nodes),
+        strikes=first.strikes,
+        conclusive=first.conclusive,
+        causes=first.causes,
+        jobs=first.jobs,
+        users=first.users,
+        last_at=max(row.last_at for row in rows),
+        text=first.text,
+    )
+
+
+def lemons(history: NodeHistory | None, config: Nodes, out: Collection[str], *, now: float) -> tuple[LemonRow, ...]:
+    """Suspects and lemons, worst first. `out`: nodes that are out of service already: nothing is to be done."""
+    judged = scores(history, config, now=now) if history is not None else ()
+    found = [score for score in judged if score.status != OK]
+    alike = grouped(found, lambda s: (s.status, round(s.ratio, 1), s.jobs, s.users, s.why, s.node in out))
+    return tuple(_lemon(group, group[0].node in out) for group in alike.values())
+
+
+def _lemon(group: Sequence[NodeScore], out: bool) -> LemonRow:
+    first = group[0]
+    nodes = in_order(score.node for score in group)
+    return LemonRow(
+        nodes=nodes,
+        status=first.status,
+        ratio=first.ratio,
+        jobs=first.jobs,
+        users=first.users,
+        why=first.why,
+        command="" if out else _command(nodes, first),
+    )
+
+
+def _command(nodes: tuple[str, ...], score: NodeScore) -> str:
+    if score.status == LEMON:
+        reason = f"{DRAIN_PREFIX} lemon, {score.ratio:.1f} times the rate of the fleet, {score.jobs} jobs"
+        return update_node(nodes, "DRAIN", reason)
+    return f"slurmwrap nodes show {shlex.quote(nodes[0])}"
+
+
+def to_drain(rows: Sequence[LemonRow], known: AbstractSet[str]) -> tuple[ToDo, ...]:
+    """Lemons that are in service. `known`: nodes that have a line of their own already."""
+    return tuple(
+        ToDo(why=f"lemon: {row.ratio:.1f} times the fleet's rate; {row.why}", command=row.command)
+        for row in rows
+        if row.status == LEMON and row.command and not known >= set(row.nodes)
+    )
+
+
+def own_drains(removals: Sequence[Removal]) -> tuple[OwnDrain, ...]:
+    """Those that stand, oldest first; nodes drained for the same share a row."""
+    groups = grouped((one for one in removals if one.ours and one.ended is None), lambda one: one.reason)
+    rows = [_drain(reason, found) for reason, found in groups.items()]
+    return tuple(sorted(rows, key=lambda row: (row.since, row.nodes)))
+
+
+def _drain(reason: str, found: Sequence[Removal]) -> OwnDrain:
+    nodes = in_order(one.node for one in found)
+    return OwnDrain(nodes=nodes, since=min(one.began for one in found), reason=reason, command=repaired(nodes))

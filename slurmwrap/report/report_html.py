@@ -1,0 +1,97 @@
+"""Turns a Page into one HTML file that needs nothing else, and into the HTML part of a mail. Names are untrusted.
+
+By templates/report/: everything is escaped (autoescape) after it was made printable; commands are one line each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from slurmwrap.report import text_format
+from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, Row, Table, shown
+from slurmwrap.report.report_plots import TITLES
+from slurmwrap.resources import shipped
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+CELL, MORE = 120, 400  # characters of somebody's words that are shown
+FOLDED = 60  # rows that open at a click, beyond those shown
+_NOTHING = "–"
+IN_MAIL = 6  # rows of a table in a mail: Gmail cuts at 102 KB
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|min|h|d|GPU-hours|GiB)\b|%)")
+_NO_PLOTS = "Drawings are left out: matplotlib is not installed here (pip install 'slurmwrap[plot]')."
+
+
+def render(page: Page, plots: Mapping[str, str] | None, *, made_by: str) -> str:
+    """The page. `plots`: report/report_plots.py's; None: there is no matplotlib, and the page says so."""
+    notes = page.notes if plots is not None else (*page.notes, _NO_PLOTS)
+    return _filled("page.html.j2", page, plots=plots or {}, notes=notes, made_by=made_by, css="page.css")
+
+
+def mail(page: Page, *, made_by: str) -> str:
+    """For programs that read mail: no drawing, no variables, few rows; the whole page is attached."""
+    return _filled("mail.html.j2", page, plots={}, notes=page.notes, made_by=made_by, css="mail.css")
+
+
+def index(nights: Sequence[Any], whose: str) -> str:
+    """A page that lists nights (day, word, sentence), as they come."""
+    return _environment().get_template("index.html.j2").render(nights=nights, whose=whose, css="page.css")
+
+
+def _filled(template: str, page: Page, **values: object) -> str:
+    environment = _environment()
+    environment.globals.update(zone=page.zone)
+    return environment.get_template(template).render(page=page, titles=TITLES, folded=FOLDED, in_mail=IN_MAIL, **values)
+
+
+def cells(row: Row, table: Table, zone: object) -> Iterator[tuple[Column, str, str]]:
+    """Column, what stands in the cell, and its classes; a row's own name comes first."""
+    for column, value in zip(table.columns, row.values, strict=True):
+        text = text_format.fit(shown(value, column, zone), CELL)  # type: ignore[arg-type]
+        yield column, text, _classes(column, value)
+
+
+def _classes(column: Column, value: object) -> str:
+    absent = value is None or value == ()
+    found = {
+        "n": column.kind in NUMERIC,
+        "u": column.kind in UNTRUSTED,
+        "wide": not column.narrow,
+        "none": absent,
+        "blank": absent and column.none == _NOTHING,
+    }
+    return " ".join(name for name, yes in found.items() if yes)
+
+
+def groups(table: Table) -> tuple[tuple[str, int], ...]:
+    """Heads above heads: (text, columns); () where no column has one."""
+    found = tuple((name, len(list(some))) for name, some in groupby(table.columns, key=lambda column: column.group))
+    return found if any(name for name, _ in found) else ()
+
+
+def tied(text: str) -> str:
+    """A number keeps its unit on its line."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(shipped("templates") / "report"),
+        undefined=StrictUndefined,
+        autoescape=True,  # whatever the file is called: users choose names
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(visible=text_format.visible, fit=text_format.fit, tied=tied)
+    environment.globals.update(
+        count=text_format.count, cells=cells, groups=groups, moment=text_format.moment, numeric=NUMERIC,
+        untrusted=UNTRUSTED,
+        more_shown=MORE,
+    )  # fmt: skip
+    return environment

@@ -1,0 +1,216 @@
+"""The night report as a document: sections, tables and sentences, before any format. Every format shows this one. Pure.
+
+Values stay values (numbers, names) with the kind of thing they are, so that a terminal, a page, Markdown and CSV each
+write them their own way. Kind USER marks what people chose (names, paths, log lines): every format makes it harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import tzinfo
+from enum import Enum
+from typing import Any
+
+from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.hostlist import fold
+from slurmwrap.report import text_format
+
+
+class Kind(Enum):
+    """What a column holds, and how its values are written."""
+
+    TEXT = "text"  # our own words
+    CATEGORY = "category"  # of taxonomy.py: its title, in CSV its id
+    USER = "user"  # somebody's words
+    NAMES = "names"  # a tuple of somebody's words
+    NODES = "nodes"  # a tuple of node names, folded
+    COUNT = "count"
+    CHANGE = "change"  # a difference of counts
+    HOURS = "hours"
+    GAINED = "gained"  # hours with their sign
+    TIME = "time"  # seconds
+    SHARE = "share"  # 0..1
+    NUMBER = "number"
+    MOMENT = "moment"  # Unix seconds
+
+
+NUMERIC = frozenset(
+    {Kind.COUNT, Kind.CHANGE, Kind.HOURS, Kind.GAINED, Kind.TIME, Kind.SHARE, Kind.NUMBER}
+)  # aligned to the right
+UNTRUSTED = frozenset({Kind.USER, Kind.NAMES, Kind.NODES})
+NAMES_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """`key` names it in CSV. `narrow`: also on a page of 80 columns and on a phone. `data`: in CSV alone.
+    `none`: what stands where there is no value."""
+
+    key: str
+    head: str
+    kind: Kind = Kind.TEXT
+    narrow: bool = True
+    data: bool = False
+    none: str = "–"
+    group: str = ""  # a head above the heads of neighbours
+    alone: str = ""  # the head where none can stand above it: on a terminal, on a phone
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table. `more` is somebody's words below it, `command` to paste."""
+
+    values: tuple[Any, ...]
+    more: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`key` names its CSV file. The first column is what a row is about. `lead`: our words, with names made visible."""
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    lead: str = ""
+    limit: int = 10  # rows shown at once
+    unfolded: tuple[Row, ...] = ()  # the same for CSV, where `rows` fold what is alike
+    explained: bool = False  # what stands below a row is known to who reads it daily: not on a terminal
+
+    @property
+    def seen(self) -> Table:
+        """The same without what is for CSV alone."""
+        kept = [place for place, column in enumerate(self.columns) if not column.data]
+        rows = tuple(replace(row, values=tuple(row.values[place] for place in kept)) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[place] for place in kept), rows=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the page. Tables without rows and sections without anything are left out before a format sees them."""
+
+    key: str
+    title: str
+    lead: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    charts: tuple[str, ...] = ()  # keys of report/report_plots.py
+    empty: str = ""  # the one line that stands where there is nothing to show; "": it is left out
+
+    @property
+    def has_something(self) -> bool:
+        """More than its title."""
+        return bool(self.tables or self.lead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A headline figure; `number` and `before` are for programs. `tone` ("good" | "bad" | "") is the change's."""
+
+    key: str
+    label: str
+    value: str
+    detail: str = ""
+    change: str = ""  # against the period before
+    number: float | None = None
+    before: float | None = None
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The night in a sentence. `word`: "quiet" | "watch" | "act"."""
+
+    word: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paste:
+    """A command, and why; `because` may hold somebody's words."""
+
+    because: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A line of the glossary: a formula's id or a word, and what it means."""
+
+    name: str
+    meaning: str
+    formula: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Everything that a format shows."""
+
+    title: str
+    whose: str  # "cluster lab", "ada on cluster lab"; somebody's words
+    since: float
+    until: float
+    period: str  # "2026-11-21 06:00 to 2026-11-22 06:00 UTC (24 h)"
+    day: str  # of `until`, as files are named: "2026-11-22"
+    zone: tzinfo | None
+    verdict: Verdict
+    figures: tuple[Figure, ...]
+    to_do: tuple[Paste, ...]
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]  # somebody's words
+    glossary: tuple[Term, ...]
+
+
+def shown(value: Any, column: Column, zone: tzinfo | None) -> str:
+    """A value as every format writes it; somebody's words are printable then, but not yet escaped."""
+    if value is None or value == ():
+        return column.none
+    return _WRITTEN[column.kind](value) if column.kind is not Kind.MOMENT else text_format.moment(value, zone)
+
+
+def _names(names: tuple[str, ...]) -> str:
+    more = f", … ({len(names)})" if len(names) > NAMES_SHOWN else ""
+    return text_format.visible(", ".join(names[:NAMES_SHOWN])) + more
+
+
+def signed(number: float, text: str) -> str:
+    """ "+4", "−2", "0": `text` is the size of `number`."""
+    return f"+{text}" if number > 0 else f"−{text}" if number < 0 else text
+
+
+def brief(seconds: float) -> str:
+    """A duration for a table: "45 s", "12 min", "3.1 h", "2.2 d"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} d"
+
+
+def hours(value: float) -> str:
+    """GPU-hours; whole where they are many: nobody compares the tenths of thousands."""
+    if value >= 1e6:
+        return f"{value / 1e6:,.2f} M"
+    return f"{value:,.0f}" if value >= 1000 else text_format.hours(value)
+
+
+def number(value: float) -> str:
+    """Three digits at most after what is whole: "1,234", "12.3", "0.31"."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}"
+
+
+_WRITTEN: Mapping[Kind, Callable[[Any], str]] = {
+    Kind.TEXT: str,
+    Kind.CATEGORY: title_of,
+    Kind.USER: text_format.visible,
+    Kind.NAMES: _names,
+    Kind.NODES: lambda nodes: text_format.visible(fold(nodes)),
+    Kind.COUNT: "{:,}".format,
+    Kind.CHANGE: lambda value: signed(value, f"{abs(value):,}"),
+    Kind.HOURS: lambda value: hours(value),
+    Kind.GAINED: lambda value: signed(value, hours(abs(value))),
+    Kind.TIME: brief,
+    Kind.SHARE: text_format.percent,
+    Kind.NUMBER: number,
+}

@@ -1,0 +1,192 @@
+"""Words → options, as glibc's getopt_long reads them for sbatch ("+": the first other word ends them). Pure.
+
+The same scanner reads the command line, the words of `#SBATCH` lines and those of `#GSUB` lines; its wording of
+errors is getopt_long's, which sbatch prints (checked against sbatch 22.05.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.sbatch.options import (
+    BASE,
+    BY_LETTER,
+    MAKING,
+    NONE,
+    OPTIONAL,
+    OWN_BY_NAME,
+    SBATCH,
+    Argument,
+    Option,
+    OwnOption,
+    Release,
+    canonical,
+)
+
+
+class BadOption(Exception):
+    """A word that getopt_long would refuse. `word` is its index; `hint` may name what was meant; `before` is what was
+    read up to there."""
+
+    def __init__(self, message: str, word: int, hint: str = "", *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.word = word
+        self.hint = hint
+        self.unknown = unknown  # no option's name begins so: a site plugin's may
+        self.before: tuple[Given, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One option as it was found. Its value starts at `value_at` of the word `value_word`."""
+
+    option: str  # canonical long name
+    value: str | None
+    word: int  # the word that carries the option
+    value_word: int
+    value_at: int
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """All options of some words; `rest` is the index of the first word that is none."""
+
+    given: tuple[Given, ...]
+    rest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What may be said here: sbatch's options, those of site plugins (SPANK), and gsub's own.
+
+    `release` None means that sbatch's release is not known: every release's names are taken, and a prefix is
+    resolved among the names of 22.05 first. That is more than any one sbatch takes, never less.
+    """
+
+    sbatch: Mapping[str, Option]
+    letters: Mapping[str, Option]
+    own: Mapping[str, OwnOption]
+    release: Release | None = None
+
+
+def names_for(release: Release | None = None, extra: Sequence[Option] = ()) -> Names:
+    """The names on a command line of sbatch `release` with the options `extra` of site plugins."""
+    known = {option.name: _as_in(option, release) for option in (*SBATCH, *extra) if option.known_to(release)}
+    return Names(sbatch=known, letters=BY_LETTER, own=OWN_BY_NAME, release=release)
+
+
+def names_with(plugins: Mapping[str, Argument]) -> Names:
+    """The names of a call that was read with these options of site plugins."""
+    return names_for(extra=[Option(name, "", argument) for name, argument in plugins.items()])
+
+
+def _as_in(option: Option, release: Release | None) -> Option:
+    argument = option.argument_in(release)
+    return option if argument is option.argument else replace(option, argument=argument)
+
+
+def directive_names(names: Names) -> Names:
+    """The names of `#SBATCH` lines: sbatch's alone."""
+    return Names(sbatch=names.sbatch, letters=names.letters, own={}, release=names.release)
+
+
+_OURS = "It is gsub's own option; gsub --help lists them."
+# the names of `#GSUB` lines
+OWN_NAMES = Names(sbatch={}, letters={}, own={n: o for n, o in OWN_BY_NAME.items() if n not in MAKING})
+
+
+def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset()) -> Scan:
+    """Reads options up to `--`, the first word that is none, or the first option in `stop_at`. Raises BadOption."""
+    given: list[Given] = []
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+        if words[at] == "--":
+            at += 1
+            break
+        try:
+            found = [_long(words, at, names)] if words[at].startswith("--") else _letters(words, at, names)
+        except BadOption as bad:
+            bad.before = tuple(given)
+            raise
+        given += found
+        at = max(found[-1].word, found[-1].value_word) + 1
+        if any(one.option in stop_at for one in found):
+            break
+    return Scan(given=tuple(given), rest=at)
+
+
+def _long(words: Sequence[str], at: int, names: Names) -> Given:
+    """One `--name`, `--name=value` or `--name value`."""
+    name, equals, value = words[at][2:].partition("=")
+    option = _resolve(words[at], name, names, at)
+    own = isinstance(option, OwnOption)
+    if equals and option.argument is NONE:
+        raise BadOption(f"option '--{option.name}' doesn't allow an argument", at, _OURS if own else "")
+    if equals:
+        where = (value, at, 3 + len(name))
+    elif option.argument in (NONE, OPTIONAL):
+        return Given(
+            option=canonical(option.name), value=None, word=at, value_word=at, value_at=len(words[at]), own=own
+        )
+    elif at + 1 == len(words):
+        raise BadOption(f"option '--{option.name}' requires an argument", at, _OURS if own else "")
+    else:
+        where = (words[at + 1], at + 1, 0)
+    text, word, offset = where
+    return Given(option=canonical(option.name), value=text, word=at, value_word=word, value_at=offset, own=own)
+
+
+def _letters(words: Sequence[str], at: int, names: Names) -> list[Given]:
+    """One word of short options: flags in a bundle, the last of them perhaps with a value (`-HN2`, `-N 2`)."""
+    found: list[Given] = []
+    word = words[at]
+    for offset in range(1, len(word)):
+        option = names.letters.get(word[offset])
+        if option is None:
+            raise BadOption(f"invalid option -- '{word[offset]}'", at)
+        rest = word[offset + 1 :]
+        if option.argument is NONE or (option.argument is OPTIONAL and not rest):
+            value, value_word, value_at = None, at, offset + 1
+        elif rest:
+            value, value_word, value_at = rest, at, offset + 1
+        elif at + 1 == len(words):
+            raise BadOption(f"option requires an argument -- '{word[offset]}'", at)
+        else:
+            value, value_word, value_at = words[at + 1], at + 1, 0
+        name = canonical(option.name)
+        found.append(Given(option=name, value=value, word=at, value_word=value_word, value_at=value_at))
+        if value is not None:
+            break
+    return found
+
+
+def _resolve(word: str, name: str, names: Names, at: int) -> Option | OwnOption:
+    """The option `name` means: sbatch's exact name, our exact name, then the one option of sbatch it begins."""
+    exact = names.sbatch.get(name) or names.own.get(name)
+    if exact is not None:
+        return exact
+    possible = _beginning_with(name, names)
+    if len(possible) == 1:
+        return possible[0]
+    if possible:
+        listed = " ".join(f"'--{option.name}'" for option in possible)
+        raise BadOption(f"option '{word}' is ambiguous; possibilities: {listed}", at)
+    raise BadOption(f"unrecognized option '{word}'", at, _suggestion(name, names), unknown=True)
+
+
+def _beginning_with(prefix: str, names: Names) -> list[Option]:
+    possible = [option for name, option in names.sbatch.items() if name.startswith(prefix)]
+    if names.release is None:
+        return [option for option in possible if option.known_to(BASE)] or possible
+    return possible
+
+
+def _suggestion(name: str, names: Names) -> str:
+    """Our own option that was probably meant; sbatch's are left to sbatch."""
+    from difflib import get_close_matches  # only on the way to an error
+
+    near = [own for own in names.own if len(name) > 1 and own.startswith(name)]
+    near = near or get_close_matches(name, list(names.own), n=1, cutoff=0.7)
+    return f"Did you mean gsub's '--{near[0]}'? gsub's own options are not abbreviated." if near else ""

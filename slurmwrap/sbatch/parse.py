@@ -1,0 +1,349 @@
+"""A call of gsub → JobRequest: script < environment < command line, as sbatch ranks them. Pure: reading is handed in.
+
+sbatch's values are kept as they were given; only those that say how much a job needs are read (`shape`). Own options
+rank the same way: `#GSUB` < `GSUB_*` < flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from slurmwrap.errors import ScriptError, UnknownOption, UsageError
+from slurmwrap.fast_dataclasses import fields, replace
+from slurmwrap.sbatch.command_line import CommandLine, split_command_line
+from slurmwrap.sbatch.getopt import OWN_NAMES, BadOption, Given, Names, directive_names, names_for, scan
+from slurmwrap.sbatch.options import (
+    ANSWERED_AT_ONCE,
+    COMMAND_LINE_ONLY,
+    HOSTFILE,
+    OPPOSITES,
+    OWN,
+    OWN_BY_NAME,
+    REQUIRED,
+    SBATCH,
+    WAIT4SWITCH,
+    Option,
+    OwnOption,
+    Release,
+)
+from slurmwrap.sbatch.request import JobRequest, Origin, Own, Script, Setting
+from slurmwrap.sbatch.script import BadLine, Directive, Word, parse_directives
+from slurmwrap.sbatch.shape import shape_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    _OwnValue = tuple[str, Any]  # a field of Own and its value
+
+ReadScript = Callable[[str], bytes]
+
+_YES = frozenset({"1", "yes", "true", "on"})
+_NO = frozenset({"0", "no", "false", "off"})
+_SEEN_BY_SBATCH = ("SBATCH_", "SLURM_")
+
+
+def parse_request(
+    argv: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    cwd: str,
+    read_script: ReadScript,
+    read_stdin: Callable[[], bytes],
+    release: Release | None = None,
+    extra: Sequence[Option] = (),
+) -> JobRequest:
+    """Everything that the call asks for. `argv` is what follows the program's name.
+
+    `read_script` raises OSError as `open` and `read` do. `release` is sbatch's, where it is known (it decides what
+    an abbreviation means, and a space after a backslash); `extra` are options of site plugins. The script is not read
+    (`content` b"") where sbatch would not read it either. Of a heterogeneous job all is about its first component.
+
+    Raises UsageError and ScriptError with sbatch's words and exit codes. A UsageError without a hint is sbatch's own
+    to make; one with a hint is ours. UnknownOption: it may be of a site plugin that is not in `extra`.
+    """
+    names = names_for(release, extra)
+    command = split_command_line(argv, names)
+    if command.hetjob and not command.has(*ANSWERED_AT_ONCE):
+        first = parse_request(
+            command.first_component, environ=environ, cwd=cwd, read_script=read_script, read_stdin=read_stdin,
+            release=release, extra=extra,
+        )  # fmt: skip
+        kept = [(f.name, getattr(first.own, f.name)) for f in fields(first.own)]
+        own = _own((kept, _own_on(command)))
+        return replace(first, own=own, hetjob=True, components=command.other_components)
+    own_words_on = tuple(_own_on(command))  # before a script is waited for on standard input
+    script = _script(command, environ, cwd, read_script, read_stdin)
+    sbatch_words, own_words, hetjob = _words_of(script, release)
+    settings = _settings(
+        _from_script(sbatch_words, script, names), _from_environment(environ), _from_command_line(command)
+    )
+    settings = (*_from_hostfile(environ, settings), *settings)
+    own = _own((_own_in_script(own_words, script), _own_in_environment(environ), own_words_on))
+    chdir = next((s.value for s in reversed(settings) if s.option == "chdir" and s.value), cwd)
+    return JobRequest(
+        script=script,
+        args=command.args,
+        settings=settings,
+        own=own,
+        shape=shape_of(settings),
+        chdir=chdir if chdir.startswith("/") else f"{cwd.rstrip('/')}/{chdir}",
+        environ={name: value for name, value in environ.items() if name.startswith(_SEEN_BY_SBATCH)},
+        hetjob=hetjob or command.hetjob,
+        words=None if command.hetjob else command.option_words,
+        plugin_options={option.name: option.argument for option in extra},
+    )
+
+
+# --- the script ---------------------------------------------------------------------------------------------------
+
+
+def _script(
+    command: CommandLine,
+    environ: Mapping[str, str],
+    cwd: str,
+    read_script: ReadScript,
+    read_stdin: Callable[[], bytes],
+) -> Script:
+    if command.has(*ANSWERED_AT_ONCE) or command.hetjob:
+        return Script(path=None, name="", content=b"")
+    wraps = [one.value or "" for one in command.given if one.option == "wrap"]
+    if wraps and command.script is not None:
+        raise UsageError("Script arguments not permitted with --wrap option", exit_code=1)
+    if wraps:
+        return Script(path=None, name="wrap", content=wrap_script(wraps[-1]))
+    if command.script is None:
+        return Script(path=None, name="sbatch", content=_checked(read_stdin(), "stdin"), from_stdin=True)
+    chdir = next((one.value for one in reversed(command.given) if one.option == "chdir"), None)
+    path, content = _find(command.script, chdir, environ.get("PATH", ""), cwd, read_script)
+    return Script(
+        path=path, name=path.rpartition("/")[2], content=_checked(content, command.script), word=command.script
+    )
+
+
+def wrap_script(command: str) -> bytes:
+    """The script that `sbatch --wrap=command` makes (22.05.8, facts of `scontrol write batch_script`)."""
+    body = command.encode(errors="surrogateescape")
+    return b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" + body + b"\n"
+
+
+def _find(name: str, chdir: str | None, path: str, cwd: str, read_script: ReadScript) -> tuple[str, bytes]:
+    """The script's absolute path and content.
+
+    A name that begins with neither `/` nor `.` is looked up in --chdir (as given on the command line) or the
+    working directory, then in PATH, then opened as it is (measured on 22.05.8).
+    """
+    here = cwd.rstrip("/")
+    direct = name if name.startswith("/") else f"{here}/{name}"
+    if name[:1] in ("/", ".", ""):
+        return direct, _open(direct, name, read_script)
+    first = here if chdir is None else chdir if chdir.startswith("/") else f"{here}/{chdir}"
+    for folder in (first, *filter(None, path.split(":"))):
+        candidate = f"{first}/{folder}/{name}" if folder.startswith(".") else f"{folder}/{name}"
+        try:
+            return candidate, read_script(candidate)
+        except OSError:
+            continue
+    return direct, _open(direct, name, read_script)
+
+
+def _open(path: str, name: str, read_script: ReadScript) -> bytes:
+    try:
+        return read_script(path)
+    except IsADirectoryError:
+        raise ScriptError(f"{name}: Batch script is empty!", hint="It is a directory; name the script in it.") from None
+    except PermissionError:
+        raise ScriptError(f"Unable to open file {name}", hint=f"It is there, but you may not read it: {path}") from None
+    except OSError as error:
+        hint = "There is no such file in the working directory or in PATH." if _absent(error) else f"{error.strerror}."
+        raise ScriptError(f"Unable to open file {name}", hint=hint) from None
+
+
+def _absent(error: OSError) -> bool:
+    return isinstance(error, FileNotFoundError | NotADirectoryError)
+
+
+def _checked(content: bytes, name: str) -> bytes:
+    """The content, if sbatch would take it; its checks in its order and words (22.05.8)."""
+    if not content:
+        raise ScriptError(f"{name}: Batch script is empty!", hint="Give a script, or a command with --wrap.")
+    if not content.split(b"\0", 1)[0].strip():
+        raise ScriptError(f"{name}: Batch script contains only whitespace!")
+    if not content.startswith(b"#!"):
+        raise ScriptError(
+            f"{name}: This does not look like a batch script.  "
+            "The first line must start with #! followed by the path to an interpreter.",
+            hint="For instance: #!/bin/sh",
+        )
+    if b"\0" in content:
+        raise ScriptError(f"{name}: The Slurm controller does not allow scripts that contain a NULL character '\\0'.")
+    if b"\r\n" in content:
+        raise ScriptError(
+            f"{name}: Batch script contains DOS line breaks (\\r\\n) instead of expected UNIX line breaks (\\n).",
+            hint=f"sed -i 's/\\r$//' {name}",
+        )
+    return content
+
+
+# --- sbatch's options ---------------------------------------------------------------------------------------------
+
+_Located = tuple[Directive, Word]
+
+
+def _words_of(script: Script, release: Release | None) -> tuple[list[_Located], list[_Located], bool]:
+    """The words of `#SBATCH` lines up to a second component, those of `#GSUB` lines, and whether there is one."""
+    try:
+        directives = parse_directives(script.content, release)
+    except BadLine as bad:
+        hint = "It is a #GSUB line, which sbatch would not read." if bad.own else ""
+        raise UsageError(f"{_shown(script)}: {bad}", hint=hint, exit_code=1) from None
+    ends = next((d.line for d in directives if d.hetjob and d.magic == "#SBATCH"), None)
+    sbatch = [(d, w) for d in directives if d.magic == "#SBATCH" and (ends is None or d.line < ends) for w in d.words]
+    own = [(d, w) for d in directives if d.magic == "#GSUB" for w in d.words]
+    return sbatch, own, ends is not None
+
+
+def _shown(script: Script) -> str:
+    return "stdin" if script.from_stdin else script.name
+
+
+def _scan_lines(located: Sequence[_Located], script: Script, names: Names) -> tuple[Given, ...]:
+    """Options of directive lines. UsageError names the line."""
+    try:
+        found = scan([word.text for _, word in located], names)
+    except BadOption as bad:
+        line = located[bad.word][0]
+        ours = line.magic == "#SBATCH" and str(bad).partition("--")[2].partition("=")[0].rstrip("'") in OWN_BY_NAME
+        hint = "gsub's own options go on a #GSUB line." if ours else bad.hint
+        if line.magic == "#GSUB":
+            hint = hint or f"#GSUB lines take {', '.join('--' + name for name in OWN_NAMES.own)}."
+        unknown = bad.unknown and line.magic == "#SBATCH"
+        raise (UnknownOption if unknown else UsageError)(f"{_shown(script)}:{line.line}: {bad}", hint=hint) from None
+    if found.rest < len(located):
+        line, word = located[found.rest]
+        hint = "" if line.magic == "#SBATCH" else "#GSUB lines take options alone."
+        raise UsageError(
+            f"{_shown(script)}:{line.line}: Invalid directive found in batch script: {word.text}", hint=hint
+        )
+    return found.given
+
+
+def _from_script(located: Sequence[_Located], script: Script, names: Names) -> Iterable[Setting]:
+    for one in _scan_lines(located, script, directive_names(names)):
+        line, word = located[one.value_word]
+        if one.option not in COMMAND_LINE_ONLY:
+            yield Setting(
+                option=one.option,
+                value=one.value,
+                origin=Origin.SCRIPT,
+                where=f"{_shown(script)}:{line.line}",
+                line=line.line,
+                span=(word.start, word.stop),
+                prefix=word.text[: one.value_at],
+            )
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterable[tuple[Setting, bool]]:
+    """Settings of variables, in sbatch's order, and whether they set or clear their option.
+
+    A flag's variable sets it when empty, "yes" or a number other than 0, and clears it otherwise.
+    """
+    for option in (*SBATCH, WAIT4SWITCH):
+        for variable in option.variables:
+            value = environ.get(variable)
+            if value is not None:
+                kept = None if option.is_flag or (option.argument is not REQUIRED and not value) else value
+                one = Setting(option=option.name, value=kept, origin=Origin.ENVIRONMENT, where=variable)
+                yield one, not option.is_flag or switches_on(value)
+
+
+def _from_hostfile(environ: Mapping[str, str], settings: Sequence[Setting]) -> Iterable[Setting]:
+    """The weakest of all: it names the nodes where nothing else does."""
+    path = environ.get(HOSTFILE)
+    if path is not None and not any(setting.option in ("nodelist", "nodefile") for setting in settings):
+        value = path if "/" in path else f"./{path}"
+        yield Setting(option="nodelist", value=value, origin=Origin.ENVIRONMENT, where=HOSTFILE)
+
+
+def switches_on(value: str) -> bool:
+    """How sbatch reads the variable of a flag (22.05.8: SBATCH_WAIT=0 clears, SBATCH_NO_REQUEUE=1 sets)."""
+    text = value.strip()
+    digits = text.lstrip("+-")
+    return value == "" or value.lower() == "yes" or (digits.isdigit() and int(digits) != 0 and not value[-1:].isspace())
+
+
+def _from_command_line(command: CommandLine) -> Iterable[Setting]:
+    for one in command.given:
+        if not one.own:
+            yield Setting(option=one.option, value=one.value, origin=Origin.COMMAND_LINE, where="command line")
+
+
+def _settings(
+    script: Iterable[Setting], environment: Iterable[tuple[Setting, bool]], command_line: Iterable[Setting]
+) -> tuple[Setting, ...]:
+    settings = list(script)
+    for one, sets in environment:
+        if sets:
+            settings.append(one)
+        else:
+            settings = [s for s in settings if s.option not in (one.option, OPPOSITES.get(one.option))]
+    return (*settings, *command_line)
+
+
+# --- gsub's options -----------------------------------------------------------------------------------------------
+
+
+def _own(layers: Iterable[Iterable[_OwnValue]]) -> Own:
+    return replace(Own(), **{field: value for layer in layers for field, value in layer})
+
+
+def _own_in_script(located: Sequence[_Located], script: Script) -> Iterable[_OwnValue]:
+    for one in _scan_lines(located, script, OWN_NAMES):
+        yield _own_value(OWN_BY_NAME[one.option], one.value, f"{_shown(script)}:{located[one.word][0].line}: ")
+
+
+def _own_on(command: CommandLine) -> Iterable[_OwnValue]:
+    return [_own_value(OWN_BY_NAME[one.option], one.value, "") for one in command.given if one.own]
+
+
+_TAKES = {
+    "values": "values with commas between them: --values=1e-4,3e-4,1e-3",
+    "prerun-command": "a command: --prerun-command='python train.py --steps 50'",
+}
+
+
+def _own_value(option: OwnOption, value: str | None, place: str) -> _OwnValue:
+    if option.argument is not REQUIRED:
+        return option.field, option.flag
+    if value and option.choices and value not in option.choices and set("./") & set(value):
+        modes = "|".join(option.choices)
+        raise UsageError(
+            f"{place}--{option.name} needs a mode: --{option.name}={modes}",
+            hint=f"{value} was read as the mode. Did you mean: gsub --{option.name}={option.choices[0]} {value}?",
+        )
+    if not value or (option.choices and value not in option.choices):
+        allowed = f"one of {', '.join(option.choices)}" if option.choices else _TAKES.get(option.name, "a name")
+        raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=f"It takes {allowed}.")
+    if not option.number:
+        return option.field, value
+    if not (value.isascii() and value.isdigit() and 0 < int(value) <= option.most):
+        until = f" to {option.most}" if option.most < 1 << 30 else ""
+        hint = f"It takes a number from 1{until}."
+        raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=hint)
+    return option.field, int(value)
+
+
+def _own_in_environment(environ: Mapping[str, str]) -> Iterable[_OwnValue]:
+    """GSUB_* variables; one for both --retry and --no-retry, an empty one says nothing."""
+    for option in {option.variable: option for option in OWN if option.variable}.values():
+        value = environ.get(option.variable, "")
+        if value and option.argument is REQUIRED:
+            yield _own_value(option, value, f"{option.variable}: ")
+        elif value:
+            yield option.field, _switch(option.variable, value)
+
+
+def _switch(variable: str, value: str) -> bool:
+    if value.lower() not in _YES | _NO:
+        raise UsageError(f"{variable}: {value!r} is neither yes nor no", hint="It takes yes or no, 1 or 0.")
+    return value.lower() in _YES

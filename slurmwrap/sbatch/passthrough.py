@@ -1,0 +1,152 @@
+"""Whether a call is for us: the rules by which it goes to sbatch as it is, each with its sentence. Pure.
+
+Three stages, cheapest first: what the caller says without a word about the job, what the call itself says, and what
+the site or the user set in the configuration, which is read only when the first two leave the call to us.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from slurmwrap.sbatch.script import has_foreign_directives
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.config import Submit
+    from slurmwrap.sbatch.request import JobRequest, Own
+
+SWITCH = "GSUB_PASS"  # the caller's off switch
+_NO = frozenset({"", "0", "no", "false", "off"})
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,6})", re.ASCII)
+# What a job, a step and a task are told (sbatch(1), salloc(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES); sbatch itself
+# reads none of it.
+_OF_A_JOB = re.compile(
+    r"SLURMD_NODENAME|SLURM_(?:JOB_?\w*|STEP\w*|MEM_PER_\w+|CPUS?_\w+|GPUS\w*|NTASKS\w*|TASKS?_\w+|N(?:PROCS|NODES)|NODE\w*"
+    r"|PROCID|LOCALID|GTIDS|PTY_\w+|SRUN_\w+|LAUNCH_\w+|SUBMIT_\w+|TRES_PER_TASK|DISTRIBUTION|THREADS_PER_CORE|MEM_BIND\w*"
+    r"|TOPOLOGY_ADDR\w*|ARRAY_\w+|RESTART_COUNT|HET_\w+|OVERCOMMIT|PRIO_PROCESS)"
+)
+_TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
+
+
+def says_yes(environ: Mapping[str, str], variable: str) -> bool:
+    """Whether a switch of the caller's is on; a word that is neither yes nor no means that it is."""
+    return environ.get(variable, "").lower() not in _NO
+
+
+def switched_off(environ: Mapping[str, str]) -> str | None:
+    """The caller wants plain sbatch, whatever is asked for."""
+    return f"{SWITCH} is set." if says_yes(environ, SWITCH) else None
+
+
+def inside_prerun(environ: Mapping[str, str]) -> str | None:
+    """A pre-run submits nothing: its stand-in for sbatch answers the call."""
+    return "This call comes from inside a pre-run." if says_yes(environ, "SLURMWRAP_PRERUN") else None
+
+
+def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without what Slurm says of the interactive job in which a person types: sbatch hands it on, and a job
+    with the outer one's SLURM_MEM_PER_CPU beside its own SLURM_MEM_PER_NODE cannot start a step (22.05.8)."""
+    if not environ.get("SLURM_JOB_ID"):
+        return dict(environ)
+    return {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}
+
+
+def passthrough_reason(request: JobRequest, own: Own | None = None, *, at_terminal: bool = False) -> str | None:
+    """Why the call is not for us and goes to sbatch as it is, in one sentence; None when we take it.
+
+    `at_terminal`: a person types. In an interactive job (`srun --pty`, `salloc`, a notebook's terminal) their jobs are
+    new ones; what a batch script submits without a terminal goes on with that script's own job, which had its pre-run.
+
+    The caller still owes the user what `own` (by default the request's) asks for: --dry-run and --prerun=only must
+    never end in a submission, whatever the reason.
+    """
+    own = own or request.own
+    for option in ("help", "usage", "version", "autocomplete"):
+        if request.setting(option):
+            return f"--{option} is answered by sbatch."
+    if request.hetjob and (own.prerun == "off" or own.dry_run or request.shape.gpus == 0):
+        return "Heterogeneous jobs are not rewritten."
+    if request.setting("test-only"):
+        return "--test-only submits nothing."
+    if request.environ.get("SLURM_JOB_ID") and not at_terminal:
+        return f"This call comes from inside job {request.environ['SLURM_JOB_ID']}, and from no terminal."
+    if request.setting("clusters"):
+        return "--clusters may send the job to a cluster we do not see."
+    if request.setting("uid") or request.setting("gid"):
+        return "The job is for another user or group (--uid, --gid)."
+    if request.setting("external"):
+        return "An external job runs no script."
+    if not request.setting("ignore-pbs") and has_foreign_directives(request.script.content):
+        return "sbatch lets the script's #PBS or #BSUB lines override its #SBATCH lines."
+    if (request.value("export-file") or "").isdigit():
+        return "--export-file names an open file of the caller's."
+    if request.shape.gpus == 0:
+        return "The job asks for no GPU."
+    if open_file(request.script.path or "") is not None:
+        return f"The script is an open file of the caller's ({request.script.path})."
+    if own.prerun is None and (engine := _engine(request)):
+        return engine
+    if own.prerun == "off" and own.retry is False and not (own.tune or own.place):
+        return "--prerun=off, --no-tune, --no-place and --no-retry leave nothing to do."
+    return None
+
+
+def _engine(request: JobRequest) -> str | None:
+    from slurmwrap.sbatch.workflow_engines import waited_for
+
+    return waited_for(request.script.content)
+
+
+def open_file(path: str) -> int | None:
+    """The descriptor that a name like /dev/stdin or /dev/fd/63 stands for: Snakemake and `sbatch <(...)` say so. Such a
+    script can be read once, and is there for no other process."""
+    if path == "/dev/stdin":
+        return 0
+    found = _DESCRIPTOR.fullmatch(path)
+    return int(found[1]) if found else None
+
+
+def site_reason(request: JobRequest, rules: Submit, user: str) -> str | None:
+    """The same by the configuration; `user` is the caller's name."""
+    if not rules.enabled:
+        return "gsub is switched off (submit.enabled)."
+    tasks = array_tasks(request.value("array") or "")
+    if rules.array_threshold and tasks > rules.array_threshold:
+        return f"The array has {tasks} tasks, more than {rules.array_threshold} (submit.array_threshold)."
+    asked = {
+        "partition": (rules.pass_partitions, "submit.pass_partitions"),
+        "account": (rules.pass_accounts, "submit.pass_accounts"),
+        "qos": (rules.pass_qos, "submit.pass_qos"),
+    }
+    for option, (patterns, key) in asked.items():
+        names = (request.value(option) or "").split(",")
+        if name := _named(names, patterns):
+            return f"Jobs for {'QOS' if option == 'qos' else option} {name} are passed on ({key})."
+    if _named([user], rules.pass_users):
+        return f"Jobs of user {user} are passed on (submit.pass_users)."
+    return None
+
+
+def array_tasks(indices: str) -> int:
+    """How many tasks `0-15%4`, `1,3,5-7` or `[0-100:10]` names; 0 for none, and for what Slurm refuses.
+
+    Slurm counts an index once that is named twice; what overlaps is counted twice here, so more is only ever passed on.
+    """
+    found = [_TASKS.fullmatch(part.strip()) for part in indices.partition("%")[0].strip(" []").split(",")]
+    total = 0
+    for part in found:
+        if part is None:
+            return 0
+        first, last, step = (int(number) if number else None for number in part.groups())
+        total += len(range(first or 0, (last or 0) + 1, step or 1)) if last is not None else 1
+    return total
+
+
+def _named(names: Sequence[str], patterns: Sequence[str]) -> str | None:
+    """The first of `names` that one of the shell patterns fits."""
+    if not patterns:
+        return None
+    from fnmatch import fnmatchcase
+
+    return next((n for n in names if n and any(fnmatchcase(n, pattern) for pattern in patterns)), None)

@@ -1,0 +1,272 @@
+"""Settings → ResourceShape: nodes, GPUs, CPUs, memory and time in numbers. Pure.
+
+Numbers are read as sbatch 22.05 reads them (measured: `--mem=3gb`, `--nodes=' 3 '`, `--mem=+3G` count, `--time=' 3'`
+does not); what it refuses is a UsageError in its words with the place and the value. Where Slurm computes a number
+only at allocation, the least that it can be is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from slurmwrap.errors import UsageError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, Origin, ResourceShape, Setting
+
+_MEM = re.compile(r"\s*\+?(\d+)(?:([kKmMgGtT])[bB]?)?")
+_MEM_SCALE = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
+_COUNT_SCALE = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+_NODES = re.compile(r"\s*\+?(\d+)([kK]?)([mM]?)\s*")
+_TIME = r"(?:(?P<days>\d+)-(?P<clock>\d+(?::\d+){0,2})?|(?P<plain>\d+(?::\d+){0,2}))"
+_GRES = re.compile(r"(?:gres[:/])?(?P<name>[^:=/,]+)(?:[:=](?P<one>[^:=,]+))?(?:[:=](?P<two>[^:=,]+))?")
+_NO_LIMIT = frozenset({"-1", "infinite", "unlimited"})
+
+_CPU_UNITS = {CpuUnit.PER_TASK.value: CpuUnit.PER_TASK, CpuUnit.PER_GPU.value: CpuUnit.PER_GPU}
+_MEM_UNITS = {unit.value: unit for unit in (MemUnit.PER_NODE, MemUnit.PER_CPU, MemUnit.PER_GPU)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gpus:
+    """GPUs asked for in one unit: how many of which types ("" for any)."""
+
+    unit: GpuUnit
+    types: tuple[str, ...]
+    count: int
+
+
+def shape_of(settings: Sequence[Setting]) -> ResourceShape:
+    """The request in numbers. `settings` in rising precedence. UsageError for a number that sbatch refuses.
+
+    `time_limit_s` None: not said, or no limit; seconds are rounded up to minutes, as Slurm does. `nodes` also comes
+    from --nodelist, whose length is sbatch's least number of nodes. `gpus` is the least the job can get.
+    """
+    force = {setting.option: setting for setting in settings}
+    low, high = _nodes(force)
+    tasks, per_node = _integer(force, "ntasks"), _integer(force, "ntasks-per-node")
+    asked = _gpus_asked(force)
+    cpu, mem = _cpu_in_force(force), memory_in_force(settings)
+    return ResourceShape(
+        nodes=low,
+        max_nodes=high,
+        tasks=tasks,
+        tasks_per_node=per_node,
+        gpus=_total_gpus(asked, low, tasks, per_node, _integer(force, "sockets-per-node")),
+        gpus_per_node=_gpus_per_node(asked, per_node),
+        gpu_type=_only_type(asked),
+        gpu_unit=asked[0].unit if asked else GpuUnit.NONE,
+        cpus=_integer(force, cpu.option) if cpu else None,
+        cpu_unit=_CPU_UNITS[cpu.option] if cpu else CpuUnit.NONE,
+        mem_mib=parse_memory(mem) if mem else None,
+        mem_unit=_MEM_UNITS[mem.option] if mem else MemUnit.NONE,
+        time_limit_s=_time_limit(force.get("time")),
+        exclusive=_exclusive(settings),
+    )
+
+
+# --- memory, time, counts -----------------------------------------------------------------------------------------
+
+
+def memory_in_force(settings: Sequence[Setting]) -> Setting | None:
+    """The one memory option that counts: script and command line beat the environment across units (22.05.8)."""
+    last = {s.option: s for s in settings if s.option in _MEM_UNITS}
+    firm = [s for s in last.values() if s.origin is not Origin.ENVIRONMENT]
+    return firm[-1] if firm else next(reversed(last.values()), None)
+
+
+def parse_memory(setting: Setting) -> int:
+    """MiB of `--mem=180G` and the like; default unit MiB, K rounded up. UsageError as sbatch."""
+    found = _MEM.fullmatch(setting.value or "")
+    if found is None:
+        raise _invalid(setting, f"Invalid --{setting.option} specification")
+    amount = int(found[1]) * _MEM_SCALE[(found[2] or "").lower()]
+    return -int(-amount // 1)
+
+
+def parse_time_limit(text: str) -> int | None:
+    """Seconds of a Slurm time: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s, rounded up to minutes; None: no limit.
+
+    ValueError for anything else.
+    """
+    if text.lower() in _NO_LIMIT:
+        return None
+    found = re.fullmatch(_TIME, text)
+    if found is None:
+        raise ValueError(text)
+    if found["plain"]:
+        parts = [int(part) for part in found["plain"].split(":")]
+        parts = [0, *parts, 0][:3] if len(parts) == 1 else [0, *parts] if len(parts) == 2 else parts
+        days = 0
+    else:
+        parts = ([int(part) for part in (found["clock"] or "0").split(":")] + [0, 0])[:3]
+        days = int(found["days"])
+    seconds = days * 86400 + parts[0] * 3600 + parts[1] * 60 + parts[2]
+    return -(-seconds // 60) * 60 or None
+
+
+def _time_limit(setting: Setting | None) -> int | None:
+    if setting is None:
+        return None
+    try:
+        return parse_time_limit(setting.value or "")
+    except ValueError:
+        raise _invalid(setting, "Invalid --time specification") from None
+
+
+def _integer(force: dict[str, Setting], option: str) -> int | None:
+    setting = force.get(option)
+    if setting is None:
+        return None
+    text = (setting.value or "").lstrip().removeprefix("+")
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        message = f'Invalid numeric value "{setting.value}" for --{option}.'
+        raise _invalid(setting, message, exit_code=1)
+    return int(text)
+
+
+def _invalid(setting: Setting, message: str, exit_code: int = 255) -> UsageError:
+    place = f"{setting.where}: --{setting.option}={setting.value}"
+    return UsageError(f"{message} ({place})", exit_code=exit_code)
+
+
+# --- nodes --------------------------------------------------------------------------------------------------------
+
+
+def _nodes(force: dict[str, Setting]) -> tuple[int | None, int | None]:
+    """The least and greatest number of nodes: --nodes, else the length of --nodelist."""
+    setting = force.get("nodes")
+    if setting is None:
+        listed = force.get("nodelist")
+        return (_host_count(listed.value) if listed and listed.value else None), None
+    low, high = _node_range(setting)
+    if high < low:
+        message = f"Maximum node count {high} is less than minimum node count {low}"
+        raise _invalid(setting, message)
+    return low, high
+
+
+def _node_range(setting: Setting) -> tuple[int, int]:
+    """`2`, `2-4`, `1k`; of a list of sizes (`2,4-8`, newer than 22.05) its least and greatest."""
+    numbers = [_NODES.fullmatch(part) for part in re.split(r"[-,]", (setting.value or "").partition(":")[0])]
+    counts = [int(n[1]) * (1024 if n[2] else 1) * (2**20 if n[3] else 1) for n in numbers if n]
+    if len(counts) < len(numbers):
+        raise _invalid(setting, f'"{setting.value}" is not a valid node count')
+    if "," in (setting.value or ""):
+        return min(counts), max(counts)
+    return counts[0], counts[-1]
+
+
+def _host_count(hosts: str) -> int | None:
+    """How many hosts `n[0-3,7],m1` names; None for a file's name or what we cannot count."""
+    if "/" in hosts or "{" in hosts:
+        return None
+    total = 0
+    for name in re.findall(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*", hosts):
+        count = 1
+        for inside in re.findall(r"\[([^\]]*)\]", name):
+            count *= sum(_range_length(part) for part in inside.split(","))
+        total += count if name else 0
+    return total or None
+
+
+def _range_length(part: str) -> int:
+    low, dash, high = part.partition("-")
+    return int(high) - int(low) + 1 if dash and low.isdigit() and high.isdigit() else 1
+
+
+# --- GPUs ---------------------------------------------------------------------------------------------------------
+
+
+def _gpus_asked(force: dict[str, Setting]) -> list[_Gpus]:
+    """Every way in which GPUs are asked for; the total for the job first, then per node, task and socket."""
+    asked = [
+        _typed(force["gpus"].value, GpuUnit.GPUS) if "gpus" in force else None,
+        _typed(force["gpus-per-node"].value, GpuUnit.PER_NODE) if "gpus-per-node" in force else None,
+        _named(force["gres"].value, GpuUnit.GRES) if "gres" in force else None,
+        _typed(force["gpus-per-task"].value, GpuUnit.PER_TASK) if "gpus-per-task" in force else None,
+        _named(force["tres-per-task"].value, GpuUnit.PER_TASK) if "tres-per-task" in force else None,
+        _typed(force["gpus-per-socket"].value, GpuUnit.PER_SOCKET) if "gpus-per-socket" in force else None,
+    ]
+    return [one for one in asked if one and one.count > 0]
+
+
+def _typed(value: str | None, unit: GpuUnit) -> _Gpus:
+    """`8`, `a100:8`, `a100:4,v100:4` of --gpus and its like."""
+    return _sum([f"gpu:{entry}" for entry in (value or "").split(",") if entry], unit)
+
+
+def _named(value: str | None, unit: GpuUnit) -> _Gpus:
+    """`gpu`, `gpu:8`, `gpu:a100:8`, `gres/gpu=2`, among other resources, of --gres and --tres-per-task."""
+    return _sum([entry for entry in (value or "").split(",") if entry], unit)
+
+
+def _sum(entries: list[str], unit: GpuUnit) -> _Gpus:
+    found = [match for match in map(_GRES.fullmatch, entries) if match and match["name"] == "gpu"]
+    counts = [_count_of(match) for match in found]
+    types = tuple(_type_of(match) for match in found)
+    return _Gpus(unit=unit, types=types, count=sum(counts))
+
+
+def _type_of(match: re.Match[str]) -> str:
+    one = match["one"] or ""
+    return one if match["two"] or not one[:1].isdigit() or _number(one) is None else ""
+
+
+def _count_of(match: re.Match[str]) -> int:
+    """The count; 1 when left out; 0 for one that cannot be read, which Slurm then refuses itself."""
+    if match["two"]:
+        return _number(match["two"]) or 0
+    number = _number(match["one"]) if match["one"] else 1
+    return 1 if number is None else number
+
+
+def _number(text: str) -> int | None:
+    digits, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
+    known = digits.isascii() and digits.isdigit() and unit in _COUNT_SCALE
+    return int(digits) * _COUNT_SCALE[unit] if known else None
+
+
+def _only_type(asked: Sequence[_Gpus]) -> str | None:
+    types = {name for one in asked for name in one.types if name}
+    return types.pop() if len(types) == 1 else None
+
+
+def _gpus_per_node(asked: Sequence[_Gpus], per_node: int | None) -> int | None:
+    """Said outright, or by tasks per node and GPUs per task; --gpus alone leaves it to Slurm."""
+    said = next((one.count for one in asked if one.unit in (GpuUnit.PER_NODE, GpuUnit.GRES)), None)
+    by_task = next((one.count for one in asked if one.unit is GpuUnit.PER_TASK), None)
+    return said if said is not None or not (by_task and per_node) else by_task * per_node
+
+
+def _total_gpus(
+    asked: Sequence[_Gpus], nodes: int | None, tasks: int | None, per_node: int | None, sockets: int | None
+) -> int:
+    """GPUs of the whole job. Unsaid nodes: as few as the tasks allow; unsaid tasks: one per node, as sbatch."""
+    if not asked:
+        return 0
+    first = asked[0]
+    hosts = nodes or (-(-tasks // per_node) if tasks and per_node else 1)
+    factor = {
+        GpuUnit.GPUS: 1,
+        GpuUnit.PER_NODE: hosts,
+        GpuUnit.GRES: hosts,
+        GpuUnit.PER_TASK: tasks or hosts * (per_node or 1),
+        GpuUnit.PER_SOCKET: hosts * (sockets or 1),
+    }
+    return first.count * factor[first.unit]
+
+
+# --- the rest -----------------------------------------------------------------------------------------------------
+
+
+def _cpu_in_force(force: dict[str, Setting]) -> Setting | None:
+    return force.get("cpus-per-task") or force.get("cpus-per-gpu")
+
+
+def _exclusive(settings: Sequence[Setting]) -> bool:
+    """Whether the job has its nodes alone: --exclusive without a user's or a group's scope, said last."""
+    last = next((s for s in reversed(settings) if s.option in ("exclusive", "oversubscribe")), None)
+    return last is not None and last.option == "exclusive" and (last.value or "exclusive").lower() in _ALONE
+
+
+_ALONE = frozenset({"exclusive", "topo"})

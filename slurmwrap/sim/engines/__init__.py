@@ -1,0 +1,8 @@
+"""The mode `slurm`: nothing is taken back from a running job, backfill."""
+
+from __future__ import annotations
+
+from slurmwrap.sim.engines.backfill_engine import play as play
+from slurmwrap.sim.engines.scheduler_params import World as World
+
+__all__ = ["World", "play"]

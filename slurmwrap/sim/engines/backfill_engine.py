@@ -1,0 +1,332 @@
+"""Plays a trace on Slurm: jobs come, the main scheduler and backfill start them, they end. Pure.
+
+    main scheduler   when a job came or ended, and every `sched_interval_s`: strictly in the order of priority, in each
+                     partition up to the first job that does not fit
+    backfill         every `backfill_s`, if anything changed: shadow_time.py
+    reconciler       every `tick_s`, where slurmwrap is played: waiting requests are tuned and loosened
+
+What is left out: multifactor priorities that change while a job waits, preemption, reservations, start-up times.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Mapping, Sequence
+from math import inf
+from operator import attrgetter
+
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.demand import Server
+from slurmwrap.placement.throughput import speed_at
+from slurmwrap.sim import sim_throughput
+from slurmwrap.sim.engines.free_resources import Seats, emptied, floor_of, pools
+from slurmwrap.sim.engines.pending_queue import line_of
+from slurmwrap.sim.engines.pending_sim_job import Waiting
+from slurmwrap.sim.engines.scheduler_params import World
+from slurmwrap.sim.engines.shadow_time import Shadow
+from slurmwrap.sim.engines.sim_placer import Placer
+from slurmwrap.sim.engines.sim_reconciler import Reconciler
+from slurmwrap.sim.engines.sim_request import ask_of, fewest, like, nodes_of
+from slurmwrap.sim.engines.sim_tuner import Tuner
+from slurmwrap.sim.mechanism.mechanism import Mechanism
+from slurmwrap.sim.outcome import Outcome, Progress
+from slurmwrap.sim.placement_bridge import Picture
+from slurmwrap.sim.queue.fifo import Fifo
+from slurmwrap.sim.queue.queue_policy import Policy
+from slurmwrap.sim.sim_job import SimJob
+
+SOON = 1e-9  # what happens at one moment
+_TOLD = 1000  # steps between two calls of progress
+
+
+def play(
+    jobs: Sequence[SimJob],
+    servers: Sequence[Server],
+    *,
+    world: World,
+    policy: Policy | None = None,
+    mechanism: Mechanism | None = None,
+    profiles: Mapping[str, ResourceProfile],
+    placement: str = "any",
+    progress: Progress | None = None,
+) -> Outcome:
+    """Runs `jobs` (in the order of submission) to their end on `servers`, which are free but for what they say.
+
+    `policy`: orders the queue; None: first come, first served. `mechanism`: divides CPUs and memory among waiting jobs
+    as slurmwrap does; None: plain Slurm. `profiles`: by SimJob.model. `placement`: any | consolidate | skew. A job that
+    no empty cluster could hold never starts: Slurm refuses it. ValueError for an unknown placement or no servers.
+    """
+    if placement not in ("any", "consolidate", "skew"):
+        raise ValueError(f"there is no placement '{placement}': any, consolidate or skew")
+    if not servers:
+        raise ValueError("there are no servers")
+    ours = mechanism is not None or placement == "skew"
+    game = Game(jobs, servers, world, policy, profiles, placement == "consolidate", world.lag_s if ours else 0.0)
+    if not ours:
+        return game.run(None, progress)
+    tuner = None if mechanism is None else Tuner(mechanism=mechanism, like=game.like)
+    placer = _placer(servers, world, profiles) if placement == "skew" else None
+    return game.run(Reconciler(servers=servers, tuner=tuner, placer=placer), progress)
+
+
+def _placer(servers: Sequence[Server], world: World, profiles: Mapping[str, ResourceProfile]) -> Placer:
+    picture = Picture(
+        servers=servers,
+        partitions=world.partitions,
+        servers_per_leaf=world.servers_per_leaf,
+        max_switch_wait_s=world.max_switch_wait_s,
+    )
+    return Placer(picture=picture, profiles=profiles)
+
+
+class Game:
+    """The state of one run. `place` of a job: its index in `jobs`."""
+
+    def __init__(
+        self,
+        jobs: Sequence[SimJob],
+        servers: Sequence[Server],
+        world: World,
+        policy: Policy | None,
+        profiles: Mapping[str, ResourceProfile],
+        by_node: bool,
+        lag_s: float,
+    ) -> None:
+        self.jobs, self.servers, self.world = jobs, servers, world
+        self.in_turn = policy is None or policy.name == "fifo"
+        self.line = line_of(jobs, policy or Fifo())
+        self.like = like(servers)
+        self.points = sim_throughput.points_of(profiles, self.like)
+        self.by_node, self.lag_s = by_node, lag_s
+        self.floor = floor_of(servers, world.servers_per_leaf)
+        self.empty = floor_of([emptied(server) for server in servers], world.servers_per_leaf)
+        self.shadow = Shadow(self.floor, max(server.gpus for server in servers))
+        self.pools = pools(servers, world.partitions)
+        self.now = 0.0
+        self.steps = self.updates = self.gone = 0
+        self.happened = 0  # submissions, starts, ends
+        self.freed = -inf  # when a job ended last
+        self.pending: dict[int, Waiting] = {}
+        self.running: dict[int, Waiting] = {}
+        self.ends: list[tuple[float, int]] = []
+        self.wakes = [world.opens_s]  # moments at which somebody who did not may start
+        self.stuck = False  # the first job does not fit, and nothing was given back since
+        self.dirty = False  # something happened since the last cycle of backfill
+        self.last_cycle = self.last_whole = -inf
+        self.began: list[float | None] = [None] * len(jobs)
+        self.ended: list[float | None] = [None] * len(jobs)
+        self.held = [0.0] * len(jobs)
+        self.spread = [0] * len(jobs)
+
+    def run(self, slurmwrap: Reconciler | None, progress: Progress | None) -> Outcome:
+        coming = sorted(range(len(self.jobs)), key=lambda place: (self.jobs[place].submit_s, place), reverse=True)
+        while (moment := self._next(coming, slurmwrap)) < inf:
+            self.now = max(self.now, moment)
+            self.steps += 1
+            changed = self._release()
+            while coming and self._seen_s(coming[-1]) <= self.now + SOON:
+                changed |= self._submit(coming.pop(), slurmwrap)
+                if slurmwrap is not None:  # the next one's plan sees where this one went
+                    self._main()
+            if slurmwrap is not None and self.pending and self.now >= slurmwrap.next_s(self) - SOON:
+                changed |= slurmwrap.look(self)
+            if changed:
+                self._main()
+            if self.dirty and self.pending and self.now >= self._cycle_at() - SOON:
+                self._backfill()
+            if progress is not None and self.steps % _TOLD == 0:
+                progress(self.gone, len(self.jobs))
+        if progress is not None:
+            progress(self.gone, len(self.jobs))
+        return self._outcome()
+
+    # ------------------------------------------------------------------------------------------- the clock
+
+    def _next(self, coming: Sequence[int], slurmwrap: Reconciler | None) -> float:
+        """The next moment at which anything may happen; inf: none."""
+        moment = self.ends[0][0] if self.ends else inf
+        if coming:
+            moment = min(moment, self._seen_s(coming[-1]))
+        if self.wakes:
+            moment = min(moment, self.wakes[0])
+        if self.pending and self.dirty:
+            moment = min(moment, self._cycle_at())
+        if self.pending and slurmwrap is not None:
+            moment = min(moment, slurmwrap.next_s(self))
+        return moment
+
+    def _cycle_at(self) -> float:
+        world = self.world
+        return max(self.now, self.last_cycle + world.backfill_s, world.opens_s) if world.backfill_s else inf
+
+    def _seen_s(self, place: int) -> float:
+        return self.jobs[place].submit_s + self.lag_s
+
+    def _release(self) -> bool:
+        """Whether anything was given back, or somebody may start who did not."""
+        changed = False
+        while self.ends and self.ends[0][0] <= self.now + SOON:
+            place = heapq.heappop(self.ends)[1]
+            one = self.running.pop(place)
+            self.floor.give_back(one.ask, one.seats)
+            self.shadow.ends(place, one.seats)
+            self.gone += 1
+            self.happened += 1
+            self.freed = self.now
+            changed = True
+        while self.wakes and self.wakes[0] <= self.now + SOON:
+            heapq.heappop(self.wakes)
+            changed = True
+        if changed:
+            self.stuck, self.dirty = False, True
+        return changed
+
+    def _submit(self, place: int, slurmwrap: Reconciler | None) -> bool:
+        """Whether Slurm takes it: somewhere it must fit, were all servers empty."""
+        job = self.jobs[place]
+        points = self.points.get(job.model, ())
+        nodes = nodes_of(job, self.like, by_node=self.by_node or bool(points))
+        cpus, memory = sim_throughput.asked(job, self.like)
+        waiting = Waiting(
+            place=place, job=job, points=points, nodes=nodes, cpus=cpus, mem_mib=memory, asked=(cpus, memory),
+            ask=ask_of(job.gpus, nodes, cpus, memory), length_s=self._limit_s(job), submitted=self.now,
+            allowed=self.pools.get(job.partition), names=self.world.partitions.get(job.partition),
+        )  # fmt: skip
+        if job.gpus < 1 or self.empty.seats(waiting.ask, waiting.allowed) is None:
+            self.gone += 1
+            return False
+        if slurmwrap is not None:
+            slurmwrap.submit(waiting, self)
+        self.pending[place] = waiting
+        self.line.join(waiting)
+        self.happened += 1
+        self.dirty = True
+        return True
+
+    def touched(self) -> None:
+        """A waiting request was changed: who did not fit may fit now."""
+        self.stuck, self.dirty = False, True
+
+    def _limit_s(self, job: SimJob) -> float:
+        """What backfill believes that it takes at most."""
+        if job.limit_s is not None:
+            return job.limit_s
+        return self.world.limit_s if self.world.limit_factor is None else self.world.limit_factor * job.work_s
+
+    # ------------------------------------------------------------------------------------------- the schedulers
+
+    def in_order(self, most: int) -> list[Waiting]:
+        """The first `most` that wait, highest priority first."""
+        return self.line.first(most, self.now)
+
+    def _main(self) -> None:
+        """Strictly in order, each partition up to its first job that does not fit."""
+        if self.now < self.world.opens_s or not self.floor.free_gpus:
+            return
+        if self.in_turn and not self.pools:
+            while self.pending and not self.stuck:
+                self.stuck = not self._starts(self.line.first(1, self.now)[0])
+            return
+        whole = self.now >= self.last_whole + self.world.sched_interval_s
+        if whole:
+            self.last_whole = self.now
+        failed: set[str] = set()
+        for waiting in self.line.walk(len(self.line) if whole else self.world.queue_depth, self.now):
+            name = waiting.job.partition if waiting.job.partition in self.pools else ""
+            if name not in failed and not self._starts(waiting):
+                failed.add(name)
+                if len(failed) > len(self.pools):
+                    return
+
+    def _starts(self, waiting: Waiting) -> bool:
+        seats = self.floor.seats(waiting.ask, waiting.allowed, waiting.leaves_at(self.now))
+        if seats is not None:
+            self._begin(waiting, seats)
+        return seats is not None
+
+    def _backfill(self) -> None:
+        """One cycle; it ends early where no server with a free GPU can be used by anybody who waits."""
+        world, shadow = self.world, self.shadow
+        self.last_cycle, self.dirty = self.now, False
+        if not self.floor.free_gpus:
+            return
+        shadow.open(self.now, self.now + 1.0, world.group_s)
+        queue = self.in_order(world.max_job_test)
+        least = self.now + min(map(attrgetter("length_s"), queue))
+        hopeless: dict[object, float] = {}  # who asked the same → the shortest of them that fitted nowhere
+        for waiting in queue:
+            if shadow.free_until() < least:
+                return
+            self._start_or_plan(waiting, hopeless)
+
+    def _start_or_plan(self, waiting: Waiting, hopeless: dict[object, float]) -> None:
+        """`hopeless`, of this cycle: what is started and kept in it only makes it harder for those that follow."""
+        shadow, length, leaves = self.shadow, waiting.length_s, waiting.leaves_at(self.now)
+        asked = (waiting.ask, id(waiting.allowed), leaves)
+        if length < hopeless.get(asked, inf):
+            seats = shadow.seats(waiting.ask, length, waiting.allowed, leaves)
+            if seats is not None:
+                self._begin(waiting, seats)
+                return
+            hopeless[asked] = length
+        later = ("later", asked)
+        if length < hopeless.get(later, inf):
+            found = shadow.plan(waiting.ask, length, waiting.allowed, self.now + self.world.window_s)
+            if found is None:
+                hopeless[later] = length
+            else:
+                shadow.keep(found[1], self._rounded(found[0]), self._rounded(found[0] + length))
+
+    def _rounded(self, moment: float) -> float:
+        step = self.world.resolution_s
+        return moment // step * step if step else moment
+
+    # ------------------------------------------------------------------------------------------- runs
+
+    def _begin(self, waiting: Waiting, seats: Seats) -> None:
+        place = waiting.place
+        del self.pending[place]
+        self.line.leave(waiting)
+        self.happened += 1
+        self.floor.take(waiting.ask, seats)
+        self.shadow.begins(place, waiting.ask, seats, self.now + waiting.length_s)
+        waiting.began, waiting.seats = self.now, seats
+        run_s = self._run_s(waiting)
+        self.running[place] = waiting
+        heapq.heappush(self.ends, (self.now + run_s + self.world.react_s, place))
+        self.began[place], self.ended[place] = self.now, self.now + run_s
+        self.held[place], self.spread[place] = run_s, len(seats.servers)
+
+    def _run_s(self, waiting: Waiting) -> float:
+        """Killed at its limit, where that is known."""
+        job, world = waiting.job, self.world
+        run_s = job.work_s
+        if waiting.points:
+            given = speed_at(waiting.points, waiting.cpus, waiting.mem_mib)
+            at_share = speed_at(waiting.points, *sim_throughput.share(self.like))
+            if given > 0 and at_share > 0:
+                run_s = sim_throughput.share_work_s(job, waiting.points, self.like) * at_share / given
+        if world.spread_slowdown and self._apart(waiting):
+            run_s *= world.spread_slowdown.get(job.model, 1.0)
+        if world.jitter_s:
+            run_s += world.jitter_s * random.Random(f"{world.seed} {job.number}").random()
+        return run_s if job.limit_s is None else min(run_s, job.limit_s)
+
+    def _apart(self, waiting: Waiting) -> bool:
+        """Whether it lies on more servers than it needs, or under several leaf switches."""
+        leaf, seats = self.floor.leaf, waiting.seats
+        if len(seats.servers) > max(waiting.job.nodes or 1, fewest(waiting.job, self.like)):
+            return True
+        return leaf is not None and len({int(leaf[server]) for server in seats.servers}) > 1
+
+    def _outcome(self) -> Outcome:
+        return Outcome(
+            mode="slurm",
+            began_s=tuple(self.began),
+            ended_s=tuple(self.ended),
+            held_s=tuple(self.held),
+            servers=tuple(self.spread),
+            updates=self.updates,
+            steps=self.steps,
+        )

@@ -1,0 +1,179 @@
+"""Floor: what is free on each server, and where Slurm puts a job: select/cons_tres in a few rules.
+
+One node where one holds the whole job, the one with fewest free CPUs (best fit); else as few as are free, those with
+most room first and the last one as tight as can be. With leaf switches (topology/tree) it is the first node of the
+tightest leaf, and the tightest leaf that holds it all comes before several. As in Slurm's cons_tres (22.05, job_test.c:
+_eval_nodes, _eval_nodes_topo), but without its runs of consecutive nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurmwrap.placement.demand import Server
+from slurmwrap.sim.arrays import Bools, Floats, Ints
+from slurmwrap.sim.engines.sim_request import Ask
+
+ROUNDING = 1e-6  # sums of fractional CPUs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seats:
+    """Servers by index, and the units of the job on each."""
+
+    servers: tuple[int, ...]
+    units: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Floor:
+    """Free GPUs, CPUs and MiB; one entry per server. `leaf`: number of its leaf switch; None: no network."""
+
+    gpus: Ints
+    cpus: Floats
+    mem_mib: Floats
+    leaf: Ints | None = None
+    free_gpus: int = field(default=0)
+
+    def take(self, ask: Ask, seats: Seats) -> None:
+        """ValueError where a server has not so much: a bug of whoever chose the seats."""
+        self._move(ask, seats, 1)
+        low = [s for s in seats.servers if self.gpus[s] < 0 or min(self.cpus[s], self.mem_mib[s]) < -ROUNDING]
+        if low:
+            raise ValueError(f"server {low[0]} has not so much left")
+
+    def give_back(self, ask: Ask, seats: Seats) -> None:
+        self._move(ask, seats, -1)
+
+    def _move(self, ask: Ask, seats: Seats, sign: int) -> None:
+        for server, units in zip(seats.servers, seats.units, strict=True):
+            self.gpus[server] -= sign * units * ask.gpus
+            self.cpus[server] -= sign * units * ask.cpus
+            self.mem_mib[server] -= sign * units * ask.mem_mib
+        self.free_gpus -= sign * ask.all_gpus
+
+    def seats(self, ask: Ask, allowed: Bools | None = None, leaves: int | None = None) -> Seats | None:
+        """Where it starts now; None: nowhere. `leaves`: it insists on so many leaf switches at most."""
+        if self.free_gpus < ask.all_gpus:
+            return None
+        if ask.least == 1:
+            holds = whole(ask, self.gpus, self.cpus, self.mem_mib)
+            if allowed is not None:
+                holds &= allowed
+            found = holds.nonzero()[0]
+            if found.size:
+                return self.one(ask, found)
+            if ask.most == 1 or ask.units == 1:
+                return None
+        room = units(ask, self.gpus, self.cpus, self.mem_mib)
+        if allowed is not None:
+            room = np.where(allowed, room, 0)
+        return choose(ask, room, self.cpus, self.leaf, leaves)
+
+    def one(self, ask: Ask, found: NDArray[np.intp]) -> Seats:
+        """Of servers that hold it all."""
+        return one_seat(ask, found, self.cpus, self.leaf)
+
+
+def floor_of(servers: Sequence[Server], servers_per_leaf: int | None = None) -> Floor:
+    """As the servers say what is free; leaves are dealt out in their order."""
+    gpus = np.array([server.gpus_free for server in servers], dtype=np.int64)
+    return Floor(
+        gpus=gpus,
+        cpus=np.array([server.cpus_free for server in servers], dtype=np.float64),
+        mem_mib=np.array([server.mem_free_mib for server in servers], dtype=np.float64),
+        leaf=None if not servers_per_leaf else np.arange(len(servers), dtype=np.int64) // servers_per_leaf,
+        free_gpus=int(gpus.sum()),
+    )
+
+
+def whole(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Bools:
+    """Which servers hold all units of it; of any shape of arrays."""
+    holds: Bools = gpus >= ask.all_gpus
+    holds &= cpus >= ask.cpus * ask.units - ROUNDING
+    holds &= mem_mib >= ask.mem_mib * ask.units - ROUNDING
+    return holds
+
+
+def units(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Ints:
+    """How many units of it each server holds; of any shape of arrays."""
+    room = gpus // ask.gpus
+    if ask.cpus > 0:
+        room = np.minimum(room, ((cpus + ROUNDING) / ask.cpus).astype(np.int64))
+    if ask.mem_mib > 0:
+        room = np.minimum(room, ((mem_mib + ROUNDING) / ask.mem_mib).astype(np.int64))
+    return np.clip(room, 0, ask.units if ask.per_node is None else ask.per_node)
+
+
+def one_seat(ask: Ask, found: NDArray[np.intp], cpus: Floats, leaf: Ints | None) -> Seats:
+    """Of servers that hold it all, the one with fewest free CPUs; with a network, the first of the tightest leaf."""
+    here = cpus[found]
+    tight = here if leaf is None else np.bincount(leaf[found], weights=here)[leaf[found]]
+    return Seats(servers=(int(found[tight.argmin()]),), units=(ask.units,))
+
+
+def choose(ask: Ask, room: Ints, cpus: Floats, leaf: Ints | None = None, leaves: int | None = None) -> Seats | None:
+    """Of servers that have `room` for so many units, those that it gets."""
+    if ask.least == 1:
+        found = (room >= ask.units).nonzero()[0]
+        if found.size:
+            return one_seat(ask, found, cpus, leaf)
+    if leaf is not None:
+        near = _in_one_leaf(ask, room, cpus, leaf)
+        if near is not None:
+            return near
+    seats = _gathered(ask, room, cpus)
+    if seats is None or leaf is None or leaves is None:
+        return seats
+    return seats if len({int(leaf[server]) for server in seats.servers}) <= leaves else None
+
+
+def _in_one_leaf(ask: Ask, room: Ints, cpus: Floats, leaf: Ints) -> Seats | None:
+    """The leaf with the least room that holds it all."""
+    sums = np.bincount(leaf, weights=room)
+    for number in np.argsort(sums, kind="stable"):
+        if sums[number] >= ask.units:
+            seats = _gathered(ask, np.where(leaf == number, room, 0), cpus)
+            if seats is not None:
+                return seats
+    return None
+
+
+def _gathered(ask: Ask, room: Ints, cpus: Floats) -> Seats | None:
+    """As few servers as can be; the last one is the tightest that holds the rest."""
+    order = np.lexsort((cpus, -room))
+    order = order[: int(np.count_nonzero(room))]
+    sums = room[order].cumsum()
+    if not order.size or sums[-1] < ask.units:
+        return None
+    count = max(ask.least, int(np.searchsorted(sums, ask.units)) + 1)
+    if count > order.size or (ask.most is not None and count > ask.most):
+        return None
+    shares, left = [], ask.units
+    for place in range(count - 1):
+        shares.append(min(int(room[order[place]]), left - (count - 1 - place)))
+        left -= shares[-1]
+    rest = order[count - 1 :][room[order[count - 1 :]] >= left]
+    last = rest[np.lexsort((cpus[rest], room[rest]))[0]]
+    return Seats(servers=(*(int(s) for s in order[: count - 1]), int(last)), units=(*shares, left))
+
+
+def emptied(server: Server) -> Server:
+    """Without anybody on it."""
+    return replace(server, gpus_free=server.gpus, cpus_free=server.cpus, mem_free_mib=server.mem_mib)
+
+
+def pools(servers: Sequence[Server], partitions: Mapping[str, frozenset[str]]) -> dict[str, Bools]:
+    """Partition → which servers are its own. ValueError names a server that there is not."""
+    names = {server.name for server in servers}
+    unknown = sorted(name for members in partitions.values() for name in members - names)
+    if unknown:
+        raise ValueError(f"there is no server '{unknown[0]}' for a partition")
+    return {
+        name: np.array([server.name in members for server in servers], dtype=np.bool_)
+        for name, members in partitions.items()
+    }

@@ -1,0 +1,203 @@
+"""Mode *rounds*: leases end, and whoever is first in the queue then gets the GPUs.
+
+Two worlds in one loop. `round_s` > 0 is Synergy's (Mohan et al., OSDI 2022; msr-fiddle/synergy, 1bb2bed6): all leases
+end every `round_s`, jobs in the order of the policy get GPUs while there are any, the mechanism divides CPUs and memory
+among them, only whole iterations count, and who has finished leaves at the end of the round. `round_s` = 0 is
+Tiresias's (Gu et al., NSDI 2019; SymbioticLab/Tiresias, 959f9b08): leases end at every submission, end and jump between
+the policy's queues, and a job ends to the moment. Preemption and moving cost nothing in either, as with the authors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from slurmwrap.errors import TraceError
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.demand import Server
+from slurmwrap.sim.arrays import Bools, Ints
+from slurmwrap.sim.consolidate import Places
+from slurmwrap.sim.critical import critical_first
+from slurmwrap.sim.engines.job_table import Book
+from slurmwrap.sim.engines.lease_clock import clock_of
+from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
+from slurmwrap.sim.model_skew import tied
+from slurmwrap.sim.outcome import Outcome, Progress
+from slurmwrap.sim.pool import Leases, Pool
+from slurmwrap.sim.queue.queue_policy import Active, Policy
+from slurmwrap.sim.sharing import Sharing, sharing_of
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_throughput import Points, points_of, share_work_s
+from slurmwrap.sim.synergy_models import ITERATION_S
+
+LOOK_S = 300.0  # without rounds, a policy whose order changes all the time is asked so often
+
+
+def play(
+    jobs: Sequence[SimJob],
+    servers: Sequence[Server],
+    policy: Policy,
+    mechanism: Mechanism,
+    *,
+    profiles: Mapping[str, ResourceProfile],
+    round_s: float,
+    placement: str = "any",
+    habits: Habits | None = None,
+    window: range | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Plays `jobs` (in the order of submission) to the end of all, or of those whose numbers are in `window`.
+
+    `servers` are equal and empty. `profiles` by SimJob.model; the mechanism is asked where a job has one. `placement`:
+    `any` free GPUs will do; `consolidate`: as few servers as can be, or a job waits; `skew`: that only for models that
+    lose by being spread (model_skew.py). Where the mechanism is asked, it says on which servers instead. TraceError
+    where a job can never run.
+    """
+    _check(jobs, servers)
+    points = points_of(profiles, servers[0])
+    habits = habits or Habits()
+    sharing = sharing_of(jobs, servers, mechanism, points, equal_parts=habits.equal_parts)
+    book = _book(jobs, servers[0], points, sharing, round_s)
+    together = tied(jobs, placement, profiles)
+    run = _Run(
+        book=book,
+        policy=policy,
+        sharing=sharing,
+        habits=habits,
+        gpus=sum(server.gpus for server in servers),
+        leases=_leases(book.gpus, servers, together & (sharing is None)),
+        wanted=set(range(len(jobs)) if window is None else window) & set(range(len(jobs))),
+    )
+    last = run.play(progress or (lambda ended, all_jobs: None))
+    return book.outcome(run.steps, last)
+
+
+def _leases(gpus: Ints, servers: Sequence[Server], together: Bools) -> Leases:
+    if together.any():
+        return Places(gpus=gpus, tied=together, count=len(servers), size=servers[0].gpus)
+    return Pool(gpus=gpus, total=sum(server.gpus for server in servers), per_server=servers[0].gpus)
+
+
+def _check(jobs: Sequence[SimJob], servers: Sequence[Server]) -> None:
+    total = sum(server.gpus for server in servers)
+    for job in jobs:
+        if job.gpus > total:
+            where = f"line {job.line}: " if job.line else ""
+            raise TraceError(
+                f"{where}job {job.job} asks for {job.gpus} GPUs, the cluster has {total}",
+                hint="simulate more --servers, or with more --gpus each",
+            )
+
+
+def _book(jobs: Sequence[SimJob], server: Server, points: Points, sharing: Sharing | None, round_s: float) -> Book:
+    work = np.array([share_work_s(job, points.get(job.model, ()), server) for job in jobs], dtype=np.float64)
+    unit = np.array([ITERATION_S.get(job.model, 0.0) if round_s > 0 else 0.0 for job in jobs], dtype=np.float64)
+    whole = unit > 0
+    unit[~whole] = 1.0
+    return Book(
+        clock=clock_of([job.submit_s for job in jobs] or [0.0], round_s),
+        submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
+        gpus=np.array([job.gpus for job in jobs], dtype=np.int64),
+        left=np.where(whole, np.maximum(1.0, np.rint(work / unit)), work),
+        unit_s=unit,
+        whole=whole,
+        best=np.ones(len(jobs)) if sharing is None else sharing.best(),
+    )
+
+
+def _never(number: int) -> TraceError:
+    """Nobody runs, nobody comes, and the mechanism leaves the empty servers empty."""
+    return TraceError(
+        f"job {number} of the trace finds no place, not even on empty servers: it asks for more CPUs or memory per GPU",
+        hint="simulate more --cpus and --mem-gb, or --mechanism proportional",
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One run: the loop over the moments at which something changes."""
+
+    book: Book
+    policy: Policy
+    sharing: Sharing | None
+    habits: Habits
+    leases: Leases
+    gpus: int  # of the cluster: so many jobs can run, and no more
+    wanted: set[int]  # numbers of the jobs whose end is waited for
+    steps: int = field(init=False, default=0)
+    _waiting: bool = field(init=False, default=False)  # whether anybody had to wait when leases ended last
+
+    def play(self, progress: Progress) -> float:
+        """To the end of all who are waited for. Returns the last beat."""
+        book, beat = self.book, 0.0
+        while self.wanted:
+            ended = book.dismiss(beat)
+            if len(ended):
+                self.leases.release(ended)
+                self.wanted.difference_update(ended.tolist())
+                progress(book.gone, len(book.submit_s))
+            self.steps += 1
+            if self.wanted:
+                beat = self._next(beat)
+        return beat
+
+    def _next(self, beat: float) -> float:
+        """Lets leases end at `beat`. Returns when they do so next, if anything can be another then."""
+        book = self.book
+        new = book.admit(beat)
+        quiet = self._lease(beat, new) if len(book.active) else inf
+        happens = min(book.next_submission(), book.next_end())
+        if happens == inf:
+            raise _never(int(book.active[0]))
+        return min(happens, book.clock.look(beat, quiet))
+
+    def _lease(self, beat: float, new: Ints) -> float:
+        """All leases end: who runs from now on. Returns for how long that holds, in seconds."""
+        book = self.book
+        if self.sharing is None and not self._waiting and self.leases.admit(new):
+            book.run(new, beat, servers=self.leases.servers(new))
+            return inf
+        in_turn = self.policy.in_turn and not book.clock.round_s
+        active, now = book.columns(beat, self.gpus + 1 if in_turn else None), book.clock.at(beat)
+        if self.habits.at_best:
+            active.speed = book.best[active.number]
+        order = self.policy.order(active, now)
+        if self.sharing is not None and self.habits.critical:
+            order = critical_first(order, active, book.best[active.number], self.gpus, self.habits.critical)
+        runs = np.zeros(len(order), dtype=np.bool_)
+        runs[order[self._placed(active.number[order], beat, in_turn=in_turn)]] = True
+        book.stop(active.number[active.running & ~runs], beat)
+        active.running = runs
+        self._waiting = not runs.all()
+        return self._holds(active, now)
+
+    def _placed(self, order: Ints, beat: float, *, in_turn: bool) -> Bools:
+        """Lets jobs run, by their numbers, highest priority first, as there is room. Returns who does."""
+        if self.sharing is not None and self.habits.whole_queue:
+            runs = np.ones(len(order), dtype=np.bool_)
+        else:
+            runs, moved = self.leases.lease(order, in_turn=in_turn)
+            self.book.stop(moved, beat)
+        if self.sharing is None:
+            chosen = order[runs]
+            self.book.run(chosen, beat, servers=self.leases.servers(chosen))
+        else:
+            shared = self.sharing.among(order[runs])
+            runs[runs] = shared.placed
+            self.book.run(order[runs], beat, speeds=shared.speeds[shared.placed], servers=shared.servers[shared.placed])
+        return runs
+
+    def _holds(self, active: Active, now: float) -> float:
+        """Seconds until the order may be another, while no job comes or ends."""
+        round_s = self.book.clock.round_s
+        if self.sharing is not None:  # at other speeds: in another order
+            return round_s or LOOK_S
+        if not self._waiting:
+            return inf
+        quiet = self.policy.quiet_s(active, now)
+        if round_s:
+            return inf if quiet == inf else round_s
+        return quiet or LOOK_S

@@ -1,0 +1,302 @@
+"""Shadow: when each server will have how much, by the time limits of what runs; and what is kept for whom. Backfill.
+
+As Slurm's sched/backfill does it (22.05, plugins/sched/backfill/backfill.c): running jobs are believed to end at their
+limits; a job that cannot start gets the earliest time at which it would fit, and whole nodes are kept for it from then
+on until its own limit; another job may use such a node before or after that. Slurm does not try each end of a running
+job: it takes them together, up to 30 s, 60 s, 120 s and so on after the first (cons_tres, job_test.c: _will_run_test),
+so the farther away a start is, the later it is planned. What the model leaves out: that a cycle may be interrupted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from slurmwrap.sim.arrays import Bools, Floats, Ints
+from slurmwrap.sim.engines.free_resources import Floor, Seats, choose, units, whole
+from slurmwrap.sim.engines.sim_request import Ask
+
+_LOOKS = 256  # moments at most that are tried for a job of several servers; then it is planned nowhere
+_BLOCK = 16  # of them at a time
+_FEW = 16  # servers that are reckoned one by one rather than all at once
+_SOONER = 1e-9
+
+
+@dataclass(slots=True, kw_only=True)
+class Held:
+    """What one running job holds of one server, and when it is believed to end."""
+
+    ends: float
+    gpus: int
+    cpus: float
+    mem_mib: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Table:
+    """What the servers hold of one request, were nothing kept: a row each."""
+
+    room: Ints  # units, by column of Shadow
+    at: Floats  # when each column holds
+    moments: Floats  # when more comes, from when there is enough
+    soon: Ints | None = None  # units at the first `_BLOCK` moments, once somebody asked
+
+    def then(self, moments: Floats) -> Ints:
+        """Units on each server at these, one column per moment."""
+        column = (self.at[:, :, None] <= moments).sum(axis=1) - 1
+        held: Ints = self.room[np.arange(len(column))[:, None], column]
+        return held
+
+    def first(self, count: int) -> Ints:
+        """The same at the first `count` of its moments, `_BLOCK` at most. A copy."""
+        if self.soon is None:
+            self.soon = self.then(self.moments[:_BLOCK])
+        return self.soon[:, :count].copy()
+
+
+class Shadow:
+    """One row per server: column 0 is now, then one per running job, in the order of their believed ends."""
+
+    def __init__(self, floor: Floor, columns: int) -> None:
+        count = len(floor.gpus)
+        self._floor = floor
+        self._jobs: list[dict[int, Held]] = [{} for _ in range(count)]
+        self._dirty = set(range(count))
+        self._times = np.full((count, columns + 1), np.inf)
+        self._gpus = np.zeros((count, columns + 1), dtype=np.int64)
+        self._cpus = np.zeros((count, columns + 1))
+        self._mem = np.zeros((count, columns + 1))
+        self._rows = np.arange(count)
+        self._believed: dict[int, float] = {}  # end of each running job
+        self._begin = np.full((count, 4), np.inf)  # from when a server is kept, in this cycle: sorted, column by column
+        self._until = np.full((count, 4), -np.inf)  # until when
+        self._kept: dict[int, list[tuple[float, float]]] = {}  # the same, by server
+        self._keeps: list[int] = []  # the servers in the order in which something was kept on them
+        self._ends: list[float] = []  # until when anything is kept, ascending
+        self._loose: set[int] = set()  # servers with a free GPU on which nothing is kept
+        self._used = 0  # columns
+        self._now = self._late = self._group_s = 0.0
+        self._tried: Floats | None = None  # ends of running jobs at which Slurm looks
+        self._earliest: dict[Ask, Floats] = {}  # starts, were nothing kept
+        self._starts: dict[tuple[Ask, float, int], tuple[Floats, int]] = {}  # with so many of `_keeps`
+        self._tables: dict[tuple[Ask, int], Table] = {}
+
+    def begins(self, number: int, ask: Ask, seats: Seats, ends: float) -> None:
+        for server, count in zip(seats.servers, seats.units, strict=True):
+            self._jobs[server][number] = Held(
+                ends=ends, gpus=count * ask.gpus, cpus=count * ask.cpus, mem_mib=count * ask.mem_mib
+            )
+            self._dirty.add(server)
+            if self._floor.gpus[server] <= 0:
+                self._loose.discard(server)
+        self._believed[number] = ends
+        self._forget()
+
+    def ends(self, number: int, seats: Seats) -> None:
+        for server in seats.servers:
+            del self._jobs[server][number]
+            self._dirty.add(server)
+        del self._believed[number]
+        self._forget()
+
+    def open(self, now: float, late: float, group_s: float) -> None:
+        """A new cycle: nothing is kept. Who runs beyond his limit is believed to end at `late`. `group_s`: so close
+        ends of running jobs are looked at together, farther ones twice as close and so on; 0: each alone."""
+        self._now, self._late, self._group_s = now, late, group_s
+        self._begin.fill(np.inf)
+        self._until.fill(-np.inf)
+        self._kept.clear()
+        self._keeps.clear()
+        self._ends.clear()
+        self._loose = set((self._floor.gpus > 0).nonzero()[0].tolist())
+        self._used = 0
+        self._forget()
+
+    def free_until(self) -> float:
+        """Until when a server with a free GPU may be used, at most; -inf where none has one."""
+        if self._loose:
+            return inf
+        return float(self._begin[self._floor.gpus > 0, 0].max(initial=-np.inf))
+
+    def usable(self, start: float, length: float) -> Bools:
+        """Servers that nothing is kept on from `start` for so long."""
+        begin, until = self._begin[:, : self._used], self._until[:, : self._used]
+        return np.asarray(((start + length <= begin) | (start >= until)).all(axis=1), dtype=np.bool_)
+
+    def seats(self, ask: Ask, length: float, allowed: Bools | None, leaves: int | None) -> Seats | None:
+        """Where it may start now."""
+        if not self._used:
+            return self._floor.seats(ask, allowed, leaves)
+        free = self.usable(self._now, length)
+        if allowed is not None:
+            free = free & allowed
+        return self._floor.seats(ask, free, leaves)
+
+    def plan(self, ask: Ask, length: float, allowed: Bools | None, latest: float) -> tuple[float, Seats] | None:
+        """When and where it would start, at the earliest; None: not until `latest`, as far as can be seen."""
+        best = inf
+        if ask.least == 1:
+            start = self._start_whole(ask, length, allowed)
+            best = float(start.min())
+            if ask.units > 1 and ask.most != 1 and best > self._now:
+                spread = self._plan_several(ask, length, allowed, min(latest, best - _SOONER))
+                if spread is not None:
+                    return spread
+            if best <= latest:
+                return best, self._floor.one(ask, (start <= best).nonzero()[0])
+            return None
+        return self._plan_several(ask, length, allowed, latest)
+
+    def keep(self, seats: Seats, start: float, end: float) -> None:
+        """Whole nodes, for a job that is planned on them."""
+        place = bisect_left(self._ends, end)
+        if place == len(self._ends) or self._ends[place] != end:
+            self._ends.insert(place, end)
+        self._keeps.extend(seats.servers)
+        self._loose.difference_update(seats.servers)
+        for server in seats.servers:
+            spans = self._kept.setdefault(server, [])
+            insort(spans, (start, end))
+            if len(spans) > self._begin.shape[1]:
+                self._widen()
+            self._used = max(self._used, len(spans))
+            for column, (begin, until) in enumerate(spans):
+                self._begin[server, column], self._until[server, column] = begin, until
+
+    def _widen(self) -> None:
+        self._begin = np.hstack([self._begin, np.full_like(self._begin, np.inf)])
+        self._until = np.hstack([self._until, np.full_like(self._until, -np.inf)])
+
+    # --------------------------------------------------------------------------------------------------- when
+
+    def _start_whole(self, ask: Ask, length: float, allowed: Bools | None) -> Floats:
+        """The earliest start on each server that holds it alone."""
+        key = (ask, length, id(allowed))
+        start, seen = self._starts.get(key, (None, 0))
+        unkept = self._unkept_start(ask)
+        if start is None:
+            start = unkept.copy() if allowed is None else np.where(allowed, unkept, np.inf)
+        new = self._keeps[seen:]
+        if len(new) <= _FEW:
+            for server in new:
+                if allowed is None or allowed[server]:
+                    start[server] = self._after_kept(float(unkept[server]), length, server)
+        else:
+            start = unkept
+            for column in range(self._used):
+                until = self._until[:, column]
+                start = np.where((start + length <= self._begin[:, column]) | (start >= until), start, until)
+            start = start if allowed is None else np.where(allowed, start, np.inf)
+        self._starts[key] = start, len(self._keeps)
+        return start
+
+    def _after_kept(self, start: float, length: float, server: int) -> float:
+        for begin, until in self._kept[server]:
+            if start + length > begin and start < until:
+                start = until
+        return start
+
+    def _unkept_start(self, ask: Ask) -> Floats:
+        start = self._earliest.get(ask)
+        if start is None:
+            self._refresh()
+            holds = whole(ask, self._gpus, self._cpus, self._mem)
+            first = holds.argmax(axis=1)
+            start = self._tried_at(self._at()[self._rows, first])
+            start[~holds[self._rows, first]] = np.inf
+            self._earliest[ask] = start
+        return start
+
+    def _plan_several(
+        self, ask: Ask, length: float, allowed: Bools | None, latest: float
+    ) -> tuple[float, Seats] | None:
+        """On several servers, at the earliest."""
+        table = self._table(ask, allowed)
+        moments = table.moments
+        if not moments.size or moments[0] > latest:
+            return None
+        ends = self._ends[bisect_right(self._ends, moments[0]) : bisect_right(self._ends, latest)]
+        if ends:
+            moments = np.unique(np.concatenate([moments, ends]))
+        moments = moments[: int(np.searchsorted(moments, latest, side="right"))][:_LOOKS]
+        for first in range(0, moments.size, _BLOCK):
+            block = moments[first : first + _BLOCK]
+            here = table.then(block) if first or ends else table.first(block.size)
+            for place in range(self._used):
+                begin, until = self._begin[:, place, None], self._until[:, place, None]
+                here *= (block + length <= begin) | (block >= until)
+            enough = here.sum(axis=0) >= ask.units
+            if ask.least > 1:
+                enough &= np.count_nonzero(here, axis=0) >= ask.least
+            for place in enough.nonzero()[0]:
+                seats = choose(ask, here[:, place], self._floor.cpus, self._floor.leaf)
+                if seats is not None:
+                    return float(block[place]), seats
+        return None
+
+    def _table(self, ask: Ask, allowed: Bools | None) -> Table:
+        key = (ask, id(allowed))
+        found = self._tables.get(key)
+        if found is None:
+            self._refresh()
+            room, at = units(ask, self._gpus, self._cpus, self._mem), self._at()
+            if allowed is not None:
+                room[~allowed] = 0
+            gain = np.diff(room, axis=1, prepend=0)
+            more = (gain > 0) & np.isfinite(at)
+            times, gains = at[more], gain[more]
+            order = np.argsort(times, kind="stable")
+            enough = int(np.searchsorted(gains[order].cumsum(), ask.units))
+            moments = np.unique(self._tried_at(times[order[enough:]]))
+            found = self._tables[key] = Table(room=room, at=at, moments=moments)
+        return found
+
+    def _tried_at(self, times: Floats) -> Floats:
+        """When Slurm would find out: later ends that it takes together with these."""
+        if not self._group_s or not self._believed:
+            return times
+        if self._tried is None:
+            ends = np.sort(np.fromiter(self._believed.values(), np.float64, len(self._believed)))
+            ends = np.maximum(ends, self._late)
+            barrier = ends[0] - ends[0] % self._group_s + self._group_s
+            reach = max(1.0, (ends[-1] - barrier) / self._group_s)
+            steps = barrier + self._group_s * 2.0 ** np.arange(int(np.ceil(np.log2(reach))) + 1)
+            self._tried = ends[np.searchsorted(ends, steps, side="right") - 1]
+        place = np.minimum(np.searchsorted(self._tried, times), len(self._tried) - 1)
+        return np.where(np.isfinite(times) & (times > self._now), np.maximum(times, self._tried[place]), times)
+
+    def _forget(self) -> None:
+        self._earliest.clear()
+        self._starts.clear()
+        self._tables.clear()
+        self._tried = None
+
+    def _at(self) -> Floats:
+        """When each column holds: the first is now, nobody ends in the past."""
+        at: Floats = np.maximum(self._times, self._late)
+        at[:, 0] = self._now
+        return at
+
+    def _refresh(self) -> None:
+        for server in self._dirty:
+            self._row(server, self._jobs[server])
+        self._dirty.clear()
+
+    def _row(self, server: int, jobs: Mapping[int, Held]) -> None:
+        floor = self._floor
+        gpus, cpus, mem = int(floor.gpus[server]), float(floor.cpus[server]), float(floor.mem_mib[server])
+        self._times[server, 0], self._gpus[server, 0] = 0.0, gpus
+        self._cpus[server, 0], self._mem[server, 0] = cpus, mem
+        place = 0
+        for place, held in enumerate(sorted(jobs.values(), key=lambda one: one.ends), start=1):
+            gpus, cpus, mem = gpus + held.gpus, cpus + held.cpus, mem + held.mem_mib
+            self._times[server, place], self._gpus[server, place] = held.ends, gpus
+            self._cpus[server, place], self._mem[server, place] = cpus, mem
+        self._times[server, place + 1 :] = np.inf
+        self._gpus[server, place + 1 :] = gpus
+        self._cpus[server, place + 1 :] = cpus
+        self._mem[server, place + 1 :] = mem

@@ -1,0 +1,208 @@
+"""Draws what goes wrong with each job of a trace: nothing, a kill by its user, or a cause of table 7. Pure.
+
+A job's own run time is what the trace says. For one that fails it is the work that it would have needed; how long it
+runs until it fails comes from table 7. So that it can fail so late, it needs at least so long.
+
+Every class of GPU demand fails equally often. Table 7 counts the failed trials of each class but not its jobs, and its
+own failures do not fit the jobs of Philly's public trace: more multi-GPU jobs would have failed than that trace has
+(7,003 of 96,260 jobs by trials over repetition; the public 82,247 have 5,620).
+
+The users of the table are made up (Philly's public trace names virtual clusters, no persons), so many per cause that
+the jobs per user are the table's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.prerun.verdict.single_gpu_messages import ELSEWHERE
+from slurmwrap.sim.failures import published_rates
+from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.named_random import Purpose, uniform, uniforms
+from slurmwrap.sim.failures.time_to_failure import curve_of
+from slurmwrap.sim.sim_job import SimJob
+
+_MOST_TRIALS = 200  # of one job, whatever a geometric draw says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingJob:
+    """What is in store for one job. `category` "": it ends well, if no node fails under it."""
+
+    number: int  # SimJob.number
+    uid: int  # a made-up user
+    category: str = ""
+    reason: str = ""  # Philly's word for it
+    row: int = -1  # of PHILLY, for the run times of later runs; -1: none
+    run_s: float = 0.0  # until the first run fails
+    trials: int = 1  # runs that fail of it where everything is tried again: then it is cured, or given up
+    curable: bool = False  # another run will end well in the end
+    need: float = 1.0  # times the memory that it asked for, where it runs out of it
+    fault: int = -1  # the same number: the very same file, of one user
+    chain: int = -1  # of a dump: the same number, the same submitted again by hand; -1: nobody's again
+    requeued: bool = False  # Slurm ran it again by itself: the dump has a later run of the same id
+    shown: bool = False  # one GPU within the trial's time shows it, and the pre-run says so
+    killed: bool = False  # its user ends it when its time is over
+    by_node: bool = False  # a node was at fault (dumps only: else the nodes themselves are drawn)
+
+
+Doomed = dict[int, FailingJob]  # by SimJob.number: those that fail or are killed
+
+
+def inject(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> tuple[FailingJob, ...]:
+    """The jobs that fail, in the order of the trace; the same seed gives the same."""
+    found = draw(jobs, settings, seed).values()
+    return tuple(one for one in found if one.category)
+
+
+def draw(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> Doomed:
+    """What is in store for `jobs` at the rates of `settings`."""
+    if not jobs:
+        return {}
+    numbers = np.array([job.number for job in jobs], dtype=np.uint64)
+    gpu_s = np.array([max(1.0, job.gpus * job.work_s) for job in jobs])
+    killed = kill_chances(gpu_s, settings)
+    fate = uniforms(seed, numbers, Purpose.FATE)
+    left = 1 - float(killed.mean())
+    fails = killed + (1 - killed) * (settings.failing_jobs / left if left > 0 else 0.0)
+    scale = len(jobs) / published_rates.JOBS
+    made = Maker(settings=settings, seed=seed, scale=scale)
+    doomed: Doomed = {}
+    for at in np.flatnonzero(fate < fails):
+        job = jobs[int(at)]
+        if fate[at] < killed[at]:
+            doomed[job.number] = FailingJob(number=job.number, uid=made.anybody(job.number), killed=True)
+        else:
+            doomed[job.number] = made.failing(job)
+    return with_faults(doomed, jobs, settings, seed)
+
+
+def kill_chances(gpu_s: NDArray[np.float64], settings: FailureSettings) -> NDArray[np.float64]:
+    """By job; their mean is the share of jobs that are killed, and weighted by GPU time the share of GPU time.
+
+    c · (GPU time)^a, capped at 1: `a` by bisection, `c` from the mean.
+    """
+    if settings.killed_jobs in (0, 1):
+        return np.full(len(gpu_s), float(settings.killed_jobs))
+    low, high = 0.0, 2.0
+    for _ in range(30):
+        power = (low + high) / 2
+        chances = _with_mean(gpu_s**power, settings.killed_jobs)
+        weighted = float((chances * gpu_s).sum() / gpu_s.sum())
+        low, high = (power, high) if weighted < settings.killed_gpu_time else (low, power)
+    return _with_mean(gpu_s**low, settings.killed_jobs)
+
+
+def _with_mean(weights: NDArray[np.float64], mean: float) -> NDArray[np.float64]:
+    chances = np.asarray(weights * (mean / weights.mean()))
+    for _ in range(20):  # what is cut at 1 is given to the others
+        chances = np.minimum(1.0, chances * (mean / chances.mean()))
+    return chances
+
+
+class Maker:
+    """Makes failing jobs of one seed."""
+
+    def __init__(self, *, settings: FailureSettings, seed: int, scale: float) -> None:
+        self.settings, self.seed = settings, seed
+        self.people = max(2, round(max(cause.users for cause in published_rates.PHILLY) * scale))
+        self._pool = [max(1, round(cause.users * scale)) for cause in published_rates.PHILLY]
+        # Of jobs, not of trials: a job makes as many trials as its cause is repeated.
+        self._sums = [
+            list(accumulate(cause.by_demand[column] / cause.repetition for cause in published_rates.PHILLY))
+            for column in range(3)
+        ]
+
+    def anybody(self, number: int) -> int:
+        return int(self._chance(number, Purpose.USER) * self.people)
+
+    def failing(self, job: SimJob) -> FailingJob:
+        """Of a cause drawn by the job's GPUs."""
+        sums = self._sums[published_rates.demand_class(job.gpus)]
+        row = int(np.searchsorted(sums, self._chance(job.number, Purpose.CAUSE) * sums[-1], side="right"))
+        return self.of_row(job, min(row, len(sums) - 1))
+
+    def of_row(self, job: SimJob, row: int, run_s: float | None = None) -> FailingJob:
+        """Of one row of the table. `run_s`: until it failed, where that is known."""
+        cause = published_rates.PHILLY[row]
+        share = self._chance(job.number, Purpose.TIME)
+        made = FailingJob(
+            number=job.number,
+            uid=int(self._chance(job.number, Purpose.USER) * self._pool[row]) * 7919 % self.people,
+            category=cause.category,
+            reason=cause.reason,
+            row=row,
+            run_s=curve_of(cause).seconds(share) if run_s is None else run_s,
+            trials=self._trials(job.number, cause),
+            curable=self._curable(job.number, cause),
+            need=self.settings.oom_most ** self._chance(job.number, Purpose.NEED) if cause.category == "cpu_oom" else 1,
+        )
+        return replace(made, shown=self._shown(job, made))
+
+    def _trials(self, number: int, cause: published_rates.Cause) -> int:
+        """Geometric, with the table's mean."""
+        again = 1 - 1 / cause.repetition
+        if again <= 0:
+            return 1
+        return min(_MOST_TRIALS, 1 + int(log(1 - self._chance(number, Purpose.TRIALS)) / log(again)))
+
+    def _curable(self, number: int, cause: published_rates.Cause) -> bool:
+        if cause.category == "no_signature":
+            return self._chance(number, Purpose.CURABLE) < self.settings.unexplained_curable
+        return cause.transient
+
+    def _shown(self, job: SimJob, made: FailingJob) -> bool:
+        """What a trial says by production's rules (prerun/verdict/single_gpu_messages.py), had it the time."""
+        if made.run_s > self.settings.trial_s or made.curable or not shown_alone(made.category, job.gpus):
+            return False
+        if job.gpus > 1 and self._chance(job.number, Purpose.COMPANY) < self.settings.needs_company:
+            return False
+        return self._chance(job.number, Purpose.SEEN) < self.settings.sees
+
+    def _chance(self, number: int, what: Purpose) -> float:
+        return uniform(self.seed, number, 0, what)
+
+
+def shown_alone(category: str, gpus: int) -> bool:
+    """Whether a failure of a one-GPU trial is said to be the job's own (prerun/verdict/single_gpu_messages.py)."""
+    if category == "no_signature":
+        return gpus <= 1
+    if category in ELSEWHERE or CATEGORIES[category].decision not in ("stop", "blacklist_input"):
+        return False
+    return gpus <= 1 or category != "gpu_oom"
+
+
+def again_s(doom: FailingJob, seed: int, run: int) -> float:
+    """How long run `run` (0: the first) goes until it fails.
+
+    What is wrong with the job itself strikes at the same place again; what is not strikes anew.
+    """
+    if run == 0 or not doom.curable or doom.row < 0:
+        return doom.run_s
+    return curve_of(published_rates.PHILLY[doom.row]).seconds(uniform(seed, doom.number, run, Purpose.TIME))
+
+
+def with_faults(doomed: Doomed, jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> Doomed:
+    """With the faults numbered: of one user and cause, a later failure may be of the very same file."""
+    last: dict[tuple[int, str], tuple[float, int]] = {}
+    found = dict(doomed)
+    submitted = {job.number: job.submit_s for job in jobs}
+    for number, one in sorted(doomed.items(), key=lambda entry: submitted[entry[0]]):
+        if one.category != "incorrect_inputs":
+            continue
+        at, fault = last.get((one.uid, one.category), (-1e18, -1))
+        near = submitted[number] - at <= settings.same_fault_s
+        same = near and uniform(seed, number, 0, Purpose.SAME) < settings.same_fault
+        found[number] = replace(one, fault=fault if same else number)
+        last[one.uid, one.category] = submitted[number], found[number].fault
+    return found
+
+
+__all__ = ["Doomed", "FailingJob", "Maker", "again_s", "draw", "inject", "kill_chances", "with_faults"]

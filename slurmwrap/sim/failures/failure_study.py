@@ -1,0 +1,242 @@
+"""The failure study: the same jobs, failing of the same causes, in each arm and with each seed. Pure.
+
+study(jobs, servers=servers_of(…), settings=FailureSettings(), seeds=range(10), config=Config())
+study_of_dump(jobs, …)   the same with source="dump": the failures that a site's own sacct dump tells
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean, median
+
+import numpy as np
+
+from slurmwrap.config import Config
+from slurmwrap.errors import TraceError
+from slurmwrap.placement.demand import Server
+from slurmwrap.sim.failures import published_rates
+from slurmwrap.sim.failures.assumptions import assumptions
+from slurmwrap.sim.failures.draw_failures import Doomed, draw
+from slurmwrap.sim.failures.dump_failures import draw_dump
+from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.gpu_time_account import Account
+from slurmwrap.sim.failures.node_failures import hardware_of
+from slurmwrap.sim.failures.play_failures import DAY_S, play
+from slurmwrap.sim.failures.sim_judge import acting
+from slurmwrap.sim.failures.sim_node_history import nodes_of
+from slurmwrap.sim.failures.student_t import foreseen, interval, paired, ratio, resampled
+from slurmwrap.sim.failures.study_arms import PLAIN, Arm, arms_of
+from slurmwrap.sim.failures.study_result import ArmResult, CategoryRow, Check, FailureStudy, Interval
+from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.sim_job import SimJob
+
+MOST_JOBS = 20_000  # played unless the caller wants more: about a second per arm and seed
+Progress = Callable[[int, int], None]  # worlds played, worlds in all
+_HOUR_S = 3600.0
+_DRAWS: dict[str, Callable[[Sequence[SimJob], FailureSettings, int], Doomed]] = {"drawn": draw, "dump": draw_dump}
+
+
+def study(
+    jobs: Sequence[SimJob],
+    *,
+    servers: Sequence[Server],
+    settings: FailureSettings | None = None,
+    seeds: Sequence[int] = tuple(range(10)),
+    config: Config | None = None,
+    most_jobs: int = MOST_JOBS,
+    progress: Progress | None = None,
+    source: str = "drawn",
+    waited_s: Mapping[int, float] | None = None,
+) -> FailureStudy:
+    """`source`: "drawn" at published rates, or "dump": which jobs failed, and after how long, are facts of the trace.
+
+    Of more than `most_jobs` jobs a contiguous part from the middle is played: there nodes are as busy as in the whole.
+    `waited_s`: by SimJob.number, how long jobs really waited, where a dump tells. TraceError: no job holds a GPU;
+    ValueError: no seed, no server, another source.
+    """
+    with_gpus = [job for job in jobs if job.gpus > 0]
+    if not with_gpus:
+        raise TraceError("no job of the trace holds a GPU: failures cost no GPU-hours there")
+    if not seeds or source not in _DRAWS:
+        raise ValueError(f"no seed, or a source other than {' and '.join(_DRAWS)}")
+    config, settings = acting(config or Config()), settings or FailureSettings()
+    settings = replace(settings, trial_s=min(settings.trial_s, float(config.prerun.time_limit_s)))
+    if source == "dump":
+        # Node failures that happened are in it. Whether a user's next run went on from a checkpoint it does not tell:
+        # with none, no arm looks better for keeping what the others may have kept as well.
+        settings = replace(settings, node_failures_per_day=0.0, checkpoint_s=None)
+    played = middle(with_gpus, most_jobs)
+    arms = arms_of(dump=source == "dump")
+    accounts: dict[str, list[Account]] = {arm.name: [] for arm in arms}
+    for at, seed in enumerate(seeds):
+        world = _world(played, _DRAWS[source](played, settings, seed), servers, settings, seed, config, waited_s or {})
+        for number, arm in enumerate(arms):
+            accounts[arm.name].append(play(world, arm))
+            if progress is not None:
+                progress(at * len(arms) + number + 1, len(arms) * len(seeds))
+    plain = accounts[PLAIN]
+    days = sorted({int(job.submit_s // DAY_S) for job in played})
+    return FailureStudy(
+        source=source,
+        jobs=len(played),
+        of=len(with_gpus),
+        servers=len(servers),
+        gpus_per_server=max(server.gpus for server in servers),
+        seeds=tuple(seeds),
+        productive_gpu_hours=_hours([one.productive for one in plain]),
+        killed_gpu_hours=_hours([one.killed for one in plain]),
+        arms=tuple(_result(arm, accounts[arm.name], plain, days, source) for arm in arms),
+        categories=_categories(arms, accounts),
+        checks=_checks(played, plain) if source == "drawn" else (),
+        assumed=assumptions(settings, source, waits_known=bool(waited_s)),
+        settings=settings,
+    )
+
+
+study_of_dump = partial(study, source="dump")
+
+
+def middle(jobs: Sequence[SimJob], most: int) -> Sequence[SimJob]:
+    """A contiguous part of at most so many, from the middle."""
+    if len(jobs) <= most:
+        return jobs
+    begin = (len(jobs) - most) // 2
+    return jobs[begin : begin + most]
+
+
+def _world(
+    jobs: Sequence[SimJob],
+    doomed: Doomed,
+    servers: Sequence[Server],
+    settings: FailureSettings,
+    seed: int,
+    config: Config,
+    waited_s: Mapping[int, float],
+) -> World:
+    hardware = hardware_of(servers, settings, seed)
+    return World(
+        jobs=jobs,
+        doomed=doomed,
+        hardware=hardware,
+        nodes=nodes_of(servers),
+        settings=settings,
+        config=config,
+        seed=seed,
+        waited_s=waited_s,
+    )
+
+
+def _result(
+    arm: Arm, found: Sequence[Account], plain: Sequence[Account], days: Sequence[int], source: str
+) -> ArmResult:
+    many = partial(foreseen, least=0.0) if source == "dump" else interval
+
+    def hours(name: str) -> Interval:
+        return many([getattr(one, name) / _HOUR_S for one in found])
+
+    def count(name: str) -> Interval:
+        return many([float(getattr(one, name)) for one in found])
+
+    saved, share = _saved_by_day(found, plain, days) if source == "dump" else _saved(found, plain)
+    return ArmResult(
+        name=arm.name,
+        title=arm.title,
+        wasted_gpu_hours=hours("wasted"),
+        again_gpu_hours=hours("again"),
+        trial_gpu_hours=hours("trials"),
+        false_stop_gpu_hours=hours("false_stopped"),
+        cost_gpu_hours=hours("cost"),
+        saved_gpu_hours=saved,
+        saved_share=share,
+        completed_jobs=count("completed"),
+        runs=count("runs"),
+        failed_runs=count("failed_runs"),
+        stopped_by_trial=count("stopped_by_trial"),
+        refused=count("refused"),
+        spared=count("spared"),
+        replaced=count("replaced"),
+        cured=count("cured"),
+        waited_in_vain_hours=hours("waited_in_vain_s"),
+        false_stops=count("false_stops"),
+        budget_stops=count("budget_stops"),
+        given_up=count("given_up"),
+        until_told_hours=many([(median(one.told_after_s) if one.told_after_s else 0.0) / _HOUR_S for one in found]),
+        until_cured_hours=many([_share(one.cured_after_s, one.cured) / _HOUR_S for one in found]),
+        node_failures=count("node_failures"),
+        excluded_node_days=count("excluded_days"),
+        excluded_rightly=ratio([one.excluded_lemon_days for one in found], [one.excluded_days for one in found]),
+    )
+
+
+def _saved(found: Sequence[Account], plain: Sequence[Account]) -> tuple[Interval, Interval]:
+    """GPU-hours, and their share of what plain costs."""
+    costs, base = [one.cost for one in found], [one.cost for one in plain]
+    saved = [b - c for c, b in zip(costs, base, strict=True)]
+    return paired([c / _HOUR_S for c in costs], [b / _HOUR_S for b in base]), ratio(saved, base)
+
+
+def _saved_by_day(found: Sequence[Account], plain: Sequence[Account], days: Sequence[int]) -> tuple[Interval, Interval]:
+    """The same, with the days of submission drawn anew."""
+    costs, base = (
+        np.array([[one.cost_by_day.get(day, 0.0) / _HOUR_S for day in days] for one in accounts])
+        for accounts in (found, plain)
+    )
+    return resampled(base - costs, base)
+
+
+def _categories(arms: Sequence[Arm], accounts: dict[str, list[Account]]) -> tuple[CategoryRow, ...]:
+    plain = accounts[PLAIN]
+    struck: dict[str, float] = defaultdict(float)
+    for one in plain:
+        for category, count in one.struck.items():
+            struck[category] += count / len(plain)
+    rows = [
+        CategoryRow(
+            category=category,
+            jobs=jobs,
+            cost_gpu_hours={
+                arm.name: fmean(one.by_category.get(category, 0.0) for one in accounts[arm.name]) / _HOUR_S
+                for arm in arms
+            },
+            cured={arm.name: fmean(one.cured_by.get(category, 0) for one in accounts[arm.name]) for arm in arms},
+        )
+        for category, jobs in struck.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.cost_gpu_hours[PLAIN]))
+
+
+def _checks(jobs: Sequence[SimJob], plain: Sequence[Account]) -> tuple[Check, ...]:
+    """What came out in the plain world beside Philly's figures."""
+    count = len(jobs)
+    whole = [one.productive + one.killed + one.wasted for one in plain]
+    killed = [(count - one.completed - one.unsuccessful) / count for one in plain]
+    failed = [one.unsuccessful / count for one in plain]
+    killed_s = [_share(one.killed, all_s) for one, all_s in zip(plain, whole, strict=True)]
+    failed_s = [_share(one.unsuccessful_gpu_s, all_s) for one, all_s in zip(plain, whole, strict=True)]
+    return (
+        _check("jobs killed", published_rates.KILLED_JOBS, killed, built_in=True),
+        _check("GPU time of killed jobs", published_rates.KILLED_GPU_TIME, killed_s, built_in=True),
+        _check("jobs unsuccessful", published_rates.UNSUCCESSFUL_JOBS, failed),
+        _check("GPU time of unsuccessful jobs", published_rates.UNSUCCESSFUL_GPU_TIME, failed_s),
+        _check("jobs of both kinds", published_rates.UNSUCCESSFUL_OR_KILLED_JOBS, _sums(killed, failed)),
+        _check("GPU time of both", published_rates.UNSUCCESSFUL_OR_KILLED_GPU_TIME, _sums(killed_s, failed_s)),
+    )
+
+
+def _check(name: str, published: float, here: Sequence[float], *, built_in: bool = False) -> Check:
+    return Check(name=name, published=published, here=interval(here), built_in=built_in)
+
+
+def _sums(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _hours(seconds: Sequence[float]) -> Interval:
+    return interval([one / _HOUR_S for one in seconds])

@@ -1,0 +1,338 @@
+"""Plays one world: each job through its runs until it ends well, is ended by its user, or is given up. No queue.
+
+A run starts when the job is submitted, or when its retry is due: GPU time is counted, not waiting. What slurmwrap
+decides is decided by production: policy.decide (sim_judge.py), strikes, lemon scores and avoidance
+(sim_node_history.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from heapq import heappop, heappush
+from math import inf
+
+from slurmwrap.model.retry_decision import RetryDecision
+from slurmwrap.policy.strikes import Fleet
+from slurmwrap.sim.failures.draw_failures import FailingJob
+from slurmwrap.sim.failures.gpu_time_account import Account
+from slurmwrap.sim.failures.job_state import KILLED, Ending, Life
+from slurmwrap.sim.failures.named_random import Purpose
+from slurmwrap.sim.failures.node_failures import draw_nodes, nodes_wanted
+from slurmwrap.sim.failures.observed_failure import digest_of, failed_run
+from slurmwrap.sim.failures.run_ending import ending_of, kept_s
+from slurmwrap.sim.failures.sim_judge import FailedRun, Outlook, diagnosis_of, judge, record_of
+from slurmwrap.sim.failures.sim_node_history import Watch
+from slurmwrap.sim.failures.study_arms import BLIND, BY_HAND, NONE, OURS, Arm
+from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.sim_job import SimJob
+
+DAY_S = 86_400.0
+_TASK = re.compile(r"(\d+)_\d+", re.ASCII)  # Slurm's id of a task of an array
+_AGAIN = RetryDecision(decision="retry", reason="whatever the reason")
+
+
+def play(world: World, arm: Arm) -> Account:
+    """One arm's account."""
+    return _Playing(world, arm).to_the_end()
+
+
+def _same(job: SimJob) -> tuple[object, ...]:
+    """What jobs with the same fingerprint have in common: the array that they are tasks of, else user, name, shape."""
+    task = _TASK.fullmatch(job.job)
+    if task:
+        return ("array", task[1], job.user)
+    named = job.user and job.model
+    return ("named", job.user, job.model, job.gpus, job.nodes) if named else ("job", job.number)
+
+
+class _Playing:
+    def __init__(self, world: World, arm: Arm) -> None:
+        self.world, self.arm, self.account = world, arm, Account()
+        self.settings, self.hardware = world.settings, world.hardware
+        self.fleet = Fleet(nodes=world.nodes)
+        self.watch = Watch(world.nodes, world.config) if arm.exclusion else None
+        self.place = {node.name: at for at, node in enumerate(world.nodes)}
+        self.blocked: dict[tuple[int, str], float] = {}  # (uid, digest) → since when
+        self.in_hand: dict[int, float] = {}  # chains of a dump that we run again ourselves → until when
+        self.put_off: dict[int, Life] = {}  # chain → its user's own good run, not needed if ours ends well
+        self.passed: set[object] = set()  # what the newest pre-run of passed
+        self.due: list[tuple[float, int, Life]] = []  # retries, by their start
+
+    def to_the_end(self) -> Account:
+        for at, life in self._in_time():
+            self._run(life, at)
+        self._count_excluded()
+        self.account.replaced = len(self.put_off)
+        return self.account
+
+    def _in_time(self) -> Iterator[tuple[float, Life]]:
+        """First runs and retries in the order of their starts."""
+        for job in sorted(self.world.jobs, key=lambda job: job.submit_s):
+            while self.due and self.due[0][0] <= job.submit_s:
+                at, _, life = heappop(self.due)
+                yield at, life
+            doom = self.world.doomed.get(job.number)
+            if not self._enters(job, doom):
+                continue
+            if doom is None and self._nothing_to_see:
+                self._ran_well(job)
+            else:
+                yield job.submit_s, self._life(job, doom)
+        while self.due:
+            at, _, life = heappop(self.due)
+            yield at, life
+
+    @property
+    def _nothing_to_see(self) -> bool:
+        """Of a job in store for which nothing is: no node fails here, and nobody asks which it held."""
+        return self.watch is None and not self.hardware.healthy_rate and not self.hardware.lemon_rate
+
+    def _ran_well(self, job: SimJob) -> None:
+        self.account.runs += 1
+        self.account.completed += 1
+        self.account.productive += job.work_s * job.gpus
+
+    # ---------------------------------------------------------------------------------- before the first run
+
+    def _enters(self, job: SimJob, doom: FailingJob | None) -> bool:
+        """Whether it gets to run at all: neither refused nor stopped by its pre-run."""
+        if doom is not None and self.arm.retries == OURS and self._is_blocked(job, doom):
+            self.account.refused += 1
+            return self._kept_out(doom.category, 0.0)
+        if doom is not None and job.submit_s <= self.in_hand.get(doom.chain, -inf):
+            return self._spare(job, doom)
+        if not self.arm.trial or not self._tried(job):
+            return True
+        fails_s = doom.run_s if doom is not None and doom.category else job.work_s
+        trial_s = min(self.settings.trial_s, fails_s)
+        self.account.trials += trial_s
+        self._charge(job, trial_s)
+        if doom is not None and doom.shown:
+            self.account.stopped_by_trial += 1
+            self.account.waited_in_vain_s += self.world.waited_s.get(job.number, 0.0)
+            self.passed.discard(_same(job))
+            self._block(doom, job.submit_s + trial_s)
+            return self._kept_out(doom.category, trial_s)
+        self.passed.add(_same(job))
+        sound = doom is None or not doom.category or doom.curable
+        if sound and self.world.chance(job, Purpose.FALSE_FAIL) < self.settings.false_fails:
+            self.account.false_stops += 1
+            return self._kept_out("", trial_s)
+        return True
+
+    def _tried(self, job: SimJob) -> bool:
+        """Whether the job gets a pre-run (gsub.prepare.choose_prerun)."""
+        if job.gpus < self.world.config.prerun.min_gpus:
+            return False
+        if job.gpus == 1 and not self._waits(job):
+            return False
+        same = _same(job)
+        if same in self.passed and (same[0] == "array" or self.world.chance(job, Purpose.REUSE) < self.settings.reuse):
+            return False
+        return self.world.chance(job, Purpose.PASSED) >= self.settings.passed_before
+
+    def _waits(self, job: SimJob) -> bool:
+        """Whether a one-GPU job finds no free GPU: else it is its own pre-run. A dump knows how long it waited."""
+        known = self.world.waited_s.get(job.number)
+        if known is not None:
+            return known > self.settings.at_once_s
+        return self.world.chance(job, Purpose.WAITS) < self.settings.one_gpu_waits
+
+    def _spare(self, job: SimJob, doom: FailingJob) -> bool:
+        """Its user does not submit it again while we run it again; one that would end well may yet be needed."""
+        if doom.category:
+            self.account.spared += 1
+        else:
+            self.put_off[doom.chain] = self._life(job, doom)
+        return False
+
+    def _charge(self, job: SimJob, gpu_s: float) -> None:
+        self.account.cost_by_day[int(job.submit_s // DAY_S)] += gpu_s
+
+    def _is_blocked(self, job: SimJob, doom: FailingJob) -> bool:
+        if doom.fault < 0:
+            return False
+        return self.blocked.get((doom.uid, digest_of(doom)), inf) <= job.submit_s
+
+    def _block(self, doom: FailingJob, at: float) -> None:
+        """The pre-run read the input itself (reconcile.ingest)."""
+        if self.arm.retries == OURS and doom.fault >= 0:
+            self.blocked.setdefault((doom.uid, digest_of(doom)), at)
+
+    def _kept_out(self, category: str, after_s: float) -> bool:
+        if category:
+            self.account.struck[category] += 1
+        self._over(0.0, after_s)
+        return False
+
+    def _life(self, job: SimJob, doom: FailingJob | None) -> Life:
+        nodes = nodes_wanted(job, self.hardware)
+        share = job.gpus / nodes / self.hardware.gpus * self.hardware.mem_mib
+        asked = job.mem_mib / nodes if job.mem_mib else share
+        return Life(
+            job=job,
+            doom=doom or FailingJob(number=job.number, uid=0),
+            need_s=job.work_s if doom is None or not doom.category else max(job.work_s, doom.run_s + 1),
+            mem_mib=max(1, int(asked)),
+            nodes=nodes,
+        )
+
+    # ---------------------------------------------------------------------------------------------- one run
+
+    def _run(self, life: Life, at: float) -> None:
+        job = life.job
+        excluded = self.watch.excluded(at, nodes=life.nodes, gpus=job.gpus) if self.watch else frozenset[int]()
+        nodes = draw_nodes(self.hardware, life.nodes, excluded | life.avoid, self.world.seed, job.number, life.run)
+        ending = ending_of(self.world, life, nodes, excluded)
+        self.account.runs += 1
+        if self.watch is not None:
+            self.watch.ran([self.hardware.names[node] for node in nodes], at, at + ending.ran_s)
+        if ending.category and ending.category != KILLED:
+            self._failed(life, ending, nodes, at)
+            return
+        if ending.category:
+            self.account.killed += life.need_s * job.gpus
+        else:
+            self.account.productive += life.need_s * job.gpus
+            self.account.completed += 1
+        self._settle(life, None if ending.category else at)
+
+    # ------------------------------------------------------------------------------------------ its failure
+
+    def _failed(self, life: Life, ending: Ending, nodes: tuple[int, ...], at: float) -> None:
+        end = at + ending.ran_s
+        if ending.node >= 0 and ending.node not in nodes:
+            nodes = (ending.node, *nodes[1:])  # a dump's failure is told of a node that was not drawn
+        failed = self._booked(life, ending, nodes, at)
+        if self.watch is not None:
+            diagnosis = diagnosis_of(failed)
+            self.watch.failed(diagnosis, record_of(failed, diagnosis), end)
+        outlook = self._outlook(life, ending, failed)
+        life.run += 1
+        if outlook is not None and not outlook.again and life.sound and self.settings.comes_back:
+            outlook = self._by_hand_again(life, misread=failed.told != ending.category)
+        if outlook is None or not outlook.again or life.run >= self.settings.max_runs:
+            self._hold(life, end)
+            self._submit_after_all(life.doom.chain, end)
+            self._give_up(life, end, misread=failed.told != ending.category)
+            return
+        self._hold(life, inf)
+        self._change(life, outlook)
+        heappush(self.due, (end + outlook.delay_s, life.job.number, life))
+
+    def _hold(self, life: Life, until_s: float) -> None:
+        """While we run the job again its user does not submit it again."""
+        chain = life.doom.chain
+        if chain >= 0 and (until_s == inf or chain in self.in_hand):
+            self.in_hand[chain] = until_s
+
+    def _submit_after_all(self, chain: int, at: float) -> None:
+        """We gave up: its user runs it himself, later than he would have."""
+        late = self.put_off.pop(chain, None)
+        if late is not None:
+            heappush(self.due, (at, late.job.number, late))
+
+    def _booked(self, life: Life, ending: Ending, nodes: tuple[int, ...], at: float) -> FailedRun:
+        """The failed run; what it lost and kept is written down."""
+        account, progress = self.account, life.kept_s + ending.ran_s
+        kept = kept_s(life, progress, self.settings.checkpoint_s)
+        failed = failed_run(self.world, life, ending, nodes, at, progress, kept)
+        account.failed_runs += 1
+        account.node_failures += ending.node >= 0
+        if life.first_failed_s is None:
+            life.first_failed_s = at + ending.ran_s
+            account.struck[ending.category] += 1
+        life.lost.append((ending.category, (progress - kept) * life.job.gpus))
+        life.kept_s = kept
+        life.failures += 1
+        life.met += ending.node < 0
+        return failed
+
+    def _outlook(self, life: Life, ending: Ending, failed: FailedRun) -> Outlook | None:
+        """None: nobody runs it again; or Slurm did, and nothing is added (the dump has that run)."""
+        if life.doom.requeued:
+            return None
+        if self.arm.retries == OURS:
+            return self._ours(life, failed)
+        delay = self._blindly(life, ending)
+        return None if delay is None else Outlook(decision=_AGAIN, again=True, delay_s=delay)
+
+    def _blindly(self, life: Life, ending: Ending) -> float | None:
+        """Seconds until it runs again; None: it does not."""
+        settings, arm, doom = self.settings, self.arm, life.doom
+        if arm.retries == NONE:
+            return None
+        if arm.retries == BY_HAND:
+            if ending.node >= 0:
+                return settings.requeue_s  # Slurm does it
+            return settings.hand_delay_s if doom.curable or life.met <= settings.hand_retries else None
+        assert arm.retries == BLIND
+        if settings.blind_retries is not None:
+            return settings.requeue_s if life.failures <= settings.blind_retries else None
+        own = ending.node < 0 and not doom.curable
+        return None if own and life.met >= doom.trials else settings.requeue_s
+
+    def _ours(self, life: Life, failed: FailedRun) -> Outlook:
+        outlook = judge(failed, life.before, self.fleet, self.world.config)
+        record = record_of(failed, diagnosis_of(failed))
+        life.before.append(replace(record, decision=outlook.decision.decision))
+        for block in outlook.decision.blocked:
+            self.blocked.setdefault((block.uid, block.digest), failed.ended_s)
+        return outlook
+
+    def _by_hand_again(self, life: Life, *, misread: bool) -> Outlook:
+        """A false stop: its user submits it again, as a job without a past."""
+        self.account.false_stops += 1
+        self.account.budget_stops += not misread
+        life.before.clear()
+        return Outlook(decision=_AGAIN, again=True, delay_s=self.settings.hand_delay_s)
+
+    def _change(self, life: Life, outlook: Outlook) -> None:
+        if outlook.mem_mib is not None:
+            life.grown *= outlook.mem_mib / life.mem_mib
+            life.mem_mib = outlook.mem_mib
+        if outlook.avoid:
+            life.avoid |= {self.place[name] for name in outlook.avoid if name in self.place}
+
+    # ---------------------------------------------------------------------------------------------- its end
+
+    def _settle(self, life: Life, last_start: float | None) -> None:
+        """It ended well (with the start of its last run), or its user ended it."""
+        for category, lost in life.lost:
+            self.account.by_category[category] += lost
+            self.account.wasted += lost
+            self._charge(life.job, lost)
+        self.account.again += sum(lost for _, lost in life.lost[1:])
+        if life.first_failed_s is not None and last_start is not None:
+            self.account.cured += 1
+            self.account.cured_by[life.lost[0][0]] += 1
+            self.account.cured_after_s += last_start - life.first_failed_s
+
+    def _give_up(self, life: Life, at: float, *, misread: bool) -> None:
+        account, lost_s = self.account, life.gpu_s_lost
+        kept = (life.lost[-1][0], life.kept_s * life.job.gpus)
+        for category, lost in (*life.lost, kept):
+            account.by_category[category] += lost
+        account.again += sum(lost for _, lost in life.lost[1:])
+        self._charge(life.job, lost_s)
+        if self.arm.retries == OURS and self.arm.base != NONE and life.sound:
+            account.false_stops += 1
+            account.budget_stops += not misread
+            account.false_stopped += lost_s
+        else:
+            account.given_up += life.sound
+            account.wasted += lost_s
+        self._over(lost_s, at - life.job.submit_s)
+
+    def _over(self, gpu_s: float, after_s: float) -> None:
+        """It failed for good, and its user hears of it so long after he submitted it."""
+        self.account.unsuccessful += 1
+        self.account.unsuccessful_gpu_s += gpu_s
+        self.account.told_after_s.append(after_s)
+
+    def _count_excluded(self) -> None:
+        for day in self.watch.days if self.watch is not None else ():
+            self.account.excluded_days += len(day)
+            self.account.excluded_lemon_days += len(day & self.hardware.lemons)

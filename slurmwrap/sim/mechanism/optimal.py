@@ -1,0 +1,166 @@
+"""The mechanism `opt`: no division of all CPUs and memory gives the jobs of a round more speed, in sum over jobs.
+
+Synergy-Opt's first program (Mohan et al., OSDI 2022; msr-fiddle/synergy 1bb2bed6, simulator/opt_algo), by HiGHS:
+
+    max   sum over jobs of speed[job, point]          one point of its profile for each job, never slower than at its
+    s.t.  sum of GPUs[job] x CPUs[point] <= CPUs      proportional share
+          sum of GPUs[job] x MiB[point] <= MiB        of all servers together
+
+An upper bound of that sum in each round, not of what becomes of a queue: whom speed helps most it does not ask. The
+servers are one pool: a job may hold GPUs of one and CPUs of another, so a real cluster need not reach it. Their
+second program, which spreads the jobs over the servers in fractions, is not solved: between equal servers, an equal
+part of each job on each of them always satisfies it, and nothing that it finds changes a speed.
+
+Jobs that may be given the same are one group, whose counts per point are integers: exact, and a matter of milliseconds
+however many jobs there are. Who of a group gets the faster points the program does not say. Here it is those of lower
+priority: so the figures of the authors' code, with HiGHS as its solver, are met (makespan 10.58 h; else 10.50 h).
+
+    grants = opt(claims, servers)         # a Mechanism like the others; the same jobs are solved only once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+import highspy
+
+from slurmwrap.placement.demand import Claim, Grant, Server, SpeedPoint
+from slurmwrap.placement.throughput import speed_at
+
+_SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Option:
+    """What each job of a group may be given: CPUs and MiB per GPU."""
+
+    speed: float  # relative to the proportional share
+    cpus: float
+    mem_mib: int
+    gpus: int  # of the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """All servers together."""
+
+    gpus: int
+    cpus: int
+    mem_mib: int
+
+    @property
+    def share(self) -> tuple[float, int]:
+        """CPUs and MiB of one GPU."""
+        return self.cpus / self.gpus, self.mem_mib // self.gpus
+
+
+Options = tuple[Option, ...]
+Group = tuple[Options, int]  # what each job may be given, how many they are
+
+
+def opt(claims: Sequence[Claim], servers: Sequence[Server]) -> tuple[Grant, ...]:
+    """One grant per claim, in order. `servers` count as a whole, whatever is free on them.
+
+    Jobs are taken in order while there are GPUs for them and what they have at their shares or, without a profile, ask
+    for; the others get no server. `Grant.servers`: one name per GPU, filled in order; CPUs and memory are the pool's.
+    """
+    pool = Pool(
+        gpus=sum(server.gpus for server in servers),
+        cpus=sum(server.cpus for server in servers),
+        mem_mib=sum(server.mem_mib for server in servers),
+    )
+    given = optimum(_admitted(claims, pool), pool)
+    seats = iter([server.name for server in servers for _ in range(server.gpus)])
+    return tuple(_grant(claim, given.get(number), seats) for number, claim in enumerate(claims))
+
+
+def optimum(menus: Sequence[tuple[int, Options]], pool: Pool) -> dict[int, Option]:
+    """Number of a job → what it is given. `menus`: of each job, highest priority first, what it may be given."""
+    groups: dict[Options, list[int]] = {}
+    for number, menu in menus:
+        groups.setdefault(menu, []).append(number)
+    alike = sorted(groups)  # so that the order of the jobs does not make another problem of it
+    counts = best_counts(tuple((menu, len(groups[menu])) for menu in alike), pool)
+    given: dict[int, Option] = {}
+    for menu, of_menu in zip(alike, counts, strict=True):
+        slowest_first = sorted(zip(menu, of_menu, strict=True))
+        options = [option for option, count in slowest_first for _ in range(count)]
+        given.update(zip(groups[menu], options, strict=True))
+    return given
+
+
+@lru_cache(maxsize=65_536)
+def best_counts(groups: tuple[Group, ...], pool: Pool) -> tuple[tuple[int, ...], ...]:
+    """How many of each group are given each of its options. ValueError where the pool does not hold them at all."""
+    model = highspy.Highs()  # type: ignore[no-untyped-call]
+    for name, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0)):
+        model.setOptionValue(name, value)
+    counts = [[model.addIntegral(lb=0, ub=many) for _ in menu] for menu, many in groups]
+    terms = [term for row, (menu, _) in zip(counts, groups, strict=True) for term in zip(row, menu, strict=True)]
+    if not terms:
+        return ()
+    for row, (_, many) in zip(counts, groups, strict=True):
+        model.addConstr(model.qsum(row) == many)
+    model.addConstr(model.qsum(count * (option.cpus * option.gpus) for count, option in terms) <= pool.cpus)
+    model.addConstr(model.qsum(count * (option.mem_mib * option.gpus) for count, option in terms) <= pool.mem_mib)
+    model.maximize(model.qsum(count * option.speed for count, option in terms))
+    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        raise ValueError(f"{pool.cpus} CPUs and {pool.mem_mib} MiB do not hold these jobs")
+    return tuple(tuple(round(model.val(count)) for count in row) for row in counts)
+
+
+def _admitted(claims: Sequence[Claim], pool: Pool) -> list[tuple[int, Options]]:
+    """Those that the pool holds for certain: each at its share, or at the one thing that it may be given."""
+    taken = []
+    gpus, cpus, mem_mib = pool.gpus, float(pool.cpus), pool.mem_mib
+    for number, claim in enumerate(claims):
+        menu = options_of(claim, pool.share)
+        per_gpu = pool.share if len(menu) > 1 else (menu[0].cpus, menu[0].mem_mib)
+        own_cpus, own_mib = per_gpu[0] * claim.gpus, per_gpu[1] * claim.gpus
+        if claim.gpus <= gpus and own_cpus <= cpus + _SAME and own_mib <= mem_mib:
+            taken.append((number, menu))
+            gpus, cpus, mem_mib = gpus - claim.gpus, cpus - own_cpus, mem_mib - own_mib
+    return taken
+
+
+def options_of(claim: Claim, share: tuple[float, int]) -> Options:
+    """What is no slower than the share and dearer than nothing as fast, of its profile's points and its share.
+
+    `share`: CPUs and MiB per GPU. As it asks where the profile says nothing of the share. On purpose not
+    placement/lease_options.py: a yardstick for `graded` shares no code with it.
+    """
+    at_share = speed_at(claim.speeds, *share)
+    if at_share <= 0:
+        return (Option(cpus=claim.cpus, mem_mib=claim.mem_mib, speed=1.0, gpus=claim.gpus),)
+    return _options(claim.speeds, share, claim.gpus)
+
+
+@lru_cache(maxsize=4096)
+def _options(speeds: tuple[SpeedPoint, ...], share: tuple[float, int], gpus: int) -> Options:
+    at_share = speed_at(speeds, *share)
+    points = [(float(point.cpus), point.mem_mib, point.speed) for point in speeds if point.speed >= at_share]
+    points.append((*share, at_share))
+    useful = {one for one in points if not any(_beats(other, one) for other in points)}
+    return tuple(
+        Option(cpus=cpus, mem_mib=mem_mib, speed=speed / at_share, gpus=gpus) for cpus, mem_mib, speed in sorted(useful)
+    )
+
+
+def _beats(other: tuple[float, int, float], one: tuple[float, int, float]) -> bool:
+    """As fast with no more of either, and not the same."""
+    return other != one and other[0] <= one[0] and other[1] <= one[1] and other[2] >= one[2]
+
+
+def _grant(claim: Claim, given: Option | None, seats: Iterator[str]) -> Grant:
+    if given is None:
+        return Grant(job=claim.job, cpus=claim.cpus, mem_mib=claim.mem_mib)
+    return Grant(
+        job=claim.job,
+        cpus=given.cpus,
+        mem_mib=given.mem_mib,
+        servers=tuple(islice(seats, claim.gpus)),
+        speed=given.speed if claim.speeds else None,
+    )

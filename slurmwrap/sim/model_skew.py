@@ -1,0 +1,47 @@
+"""Who must lie close together: all, or only models that lose by being spread.
+
+Skew is the largest tensor over the size of the model (Gu et al., NSDI 2019). Of Tiresias's nine CNNs it follows from
+the tensors in the authors' simulator (SymbioticLab/Tiresias, 959f9b08, models.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from slurmwrap.config import Placement
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.sim.arrays import Bools
+from slurmwrap.sim.sim_job import SimJob
+
+LIMIT = Placement().skew_limit
+PLACEMENTS = ("any", "consolidate", "skew")
+SKEW: Mapping[str, float] = {
+    "vgg19": 0.717,
+    "vgg16": 0.744,
+    "vgg11": 0.774,
+    "alexnet": 0.611,
+    "resnet152": 0.060,
+    "resnet101": 0.075,
+    "resnet50": 0.112,
+    "inception4": 0.044,
+    "inception3": 0.138,
+}
+
+
+def tied(
+    jobs: Sequence[SimJob], placement: str, profiles: Mapping[str, ResourceProfile], limit: float = LIMIT
+) -> Bools:
+    """Which jobs wait for as few servers as can be. A skew that nobody knows is taken to be low.
+
+    ValueError for a placement that nobody knows.
+    """
+    if placement not in PLACEMENTS:
+        raise ValueError(f"there is no placement '{placement}': {', '.join(PLACEMENTS)}")
+    if placement == "consolidate":
+        return np.ones(len(jobs), dtype=np.bool_)
+    skews = {model: profile.skew for model, profile in profiles.items() if profile.skew is not None}
+    known = {**SKEW, **skews}
+    skewed = {model for model, skew in known.items() if placement == "skew" and skew > limit}
+    return np.array([job.model in skewed for job in jobs], dtype=np.bool_)

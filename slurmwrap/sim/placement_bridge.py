@@ -1,0 +1,152 @@
+"""The bridge from simulated clusters to production's placement: the same plan(), on simulated snapshots.
+
+Slurm mode asks plan() what gsub would ask of Slurm for a job. (In rounds nobody asks Slurm for anything: there the
+rules are Tiresias's and Synergy's own, consolidate.py and the mechanisms.) What is simulated here is only what plan()
+looks at: a JobRequest as a user would have written it, and a Snapshot of nodes with what is free on them. CPUs and
+memory are tuned elsewhere (backfill/tuner.py), so plan() is told not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+import numpy as np
+
+from slurmwrap.config import Config, Tuning
+from slurmwrap.model.node import Node, NodeHealth, Partition, Snapshot
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.topology import Switch, Topology
+from slurmwrap.placement.demand import Server
+from slurmwrap.placement.plan_placement import plan as plan
+from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
+from slurmwrap.sim.arrays import Floats, Ints
+
+ANYWHERE = "all"  # the partition of jobs that name none of the simulated ones
+CONFIG = Config(tuning=Tuning(enabled=False))
+AT_ONCE = Outlook(relaxing=True, starts_now=True)  # a site's reconciler relaxes; nothing is waited for
+_SCRIPT = Script(path=None, name="simulated", content=b"")
+_ROUNDING = 1e-6
+
+
+def request_of(
+    gpus: int,
+    nodes: int | None,
+    cpus: float,
+    mem_mib: float,
+    *,
+    limit_s: float | None = None,
+    partition: str = ANYWHERE,
+) -> JobRequest:
+    """As a user would ask. `cpus` and `mem_mib` per GPU. `nodes` None: `--gpus`, and what goes with each GPU."""
+    limit = None if limit_s is None else int(limit_s)
+    if nodes is None or gpus % nodes:
+        shape = ResourceShape(
+            nodes=nodes, max_nodes=nodes, gpus=gpus, gpu_unit=GpuUnit.GPUS, cpus=max(1, int(cpus)),
+            cpu_unit=CpuUnit.PER_GPU, mem_mib=int(mem_mib), mem_unit=MemUnit.PER_GPU, time_limit_s=limit,
+        )  # fmt: skip
+    else:
+        one = gpus // nodes
+        shape = ResourceShape(
+            nodes=nodes, max_nodes=nodes, gpus=gpus, gpus_per_node=one, gpu_unit=GpuUnit.GRES,
+            cpus=max(1, ceil(cpus * one - _ROUNDING)), cpu_unit=CpuUnit.PER_TASK, mem_mib=int(mem_mib * one),
+            mem_unit=MemUnit.PER_NODE, time_limit_s=limit,
+        )  # fmt: skip
+    named = Setting(option="partition", value=partition, origin=Origin.COMMAND_LINE, where="command line")
+    return JobRequest(script=_SCRIPT, settings=(named,), shape=shape)
+
+
+@dataclass(slots=True, kw_only=True)
+class Picture:
+    """The simulated cluster as slurmctld would tell of it. Nodes that did not change are not made anew."""
+
+    servers: Sequence[Server]
+    partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    servers_per_leaf: int | None = None
+    max_switch_wait_s: int = 300
+    _nodes: list[Node] = field(default_factory=list)
+    _seen: Floats | None = None
+    _topology: Topology | None = None
+    changes: int = 0  # how often something else was free than before
+
+    def snapshot(
+        self,
+        now: float,
+        gpus: Ints,
+        cpus: Floats,
+        mem_mib: Floats,
+        alike: int | None = None,
+    ) -> Snapshot:
+        """With so much free on each server. `alike`: without a network, of those that look the same the first so many.
+
+        For a job of n GPUs n + 1 of them are enough: no plan takes more, between equals it takes the first, and what
+        it asks beside that is whether there are more than it takes.
+        """
+        free = np.stack([gpus, cpus, mem_mib])
+        if self._seen is None:
+            self._nodes = [self._node(place, free[:, place]) for place in range(len(self.servers))]
+        elif len(others := (free != self._seen).any(axis=0).nonzero()[0]):
+            self.changes += 1
+            for place in others:
+                self._nodes[place] = self._node(int(place), free[:, place])
+        self._seen = free
+        if self._topology is None:
+            self._topology = topology_of([server.name for server in self.servers], self.servers_per_leaf)
+        return Snapshot(
+            taken_at=now,
+            nodes=tuple(self._nodes if alike is None or self.servers_per_leaf else first_alike(self._nodes, alike)),
+            topology=self._topology,
+            default_partition=ANYWHERE,
+            partitions=(Partition(name=ANYWHERE, default=True), *(Partition(name=name) for name in self.partitions)),
+            max_switch_wait_s=self.max_switch_wait_s,
+        )
+
+    def _node(self, place: int, free: Floats) -> Node:
+        server = self.servers[place]
+        used = server.gpus - int(free[0])
+        cpus = ceil(server.cpus - float(free[1]) - _ROUNDING)
+        return Node(
+            name=server.name,
+            state="IDLE" if not used and not cpus else "ALLOCATED" if cpus >= server.cpus else "MIXED",
+            cpus=server.cpus,
+            cpus_alloc=cpus,
+            mem_mib=server.mem_mib,
+            mem_alloc_mib=ceil(server.mem_mib - float(free[2]) - _ROUNDING),
+            gpus=server.gpus,
+            gpus_used=used,
+            partitions=(ANYWHERE, *(name for name, members in self.partitions.items() if server.name in members)),
+        )
+
+
+def first_alike(nodes: Iterable[Node], most: int) -> Iterator[Node]:
+    """Of nodes that differ by their names only the first `most`, in order."""
+    seen: dict[object, int] = {}
+    for node in nodes:
+        look = (
+            node.gpus, node.gpus_used, node.cpus, node.cpus_alloc, node.mem_mib, node.mem_alloc_mib, node.partitions,
+        )  # fmt: skip
+        count = seen[look] = seen.get(look, 0) + 1
+        if count <= most:
+            yield node
+
+
+def topology_of(names: Sequence[str], servers_per_leaf: int | None) -> Topology:
+    """So many servers under each leaf switch, in their order, and all leaves under one; None: no network is known."""
+    if not servers_per_leaf:
+        return Topology()
+    leaves = tuple(
+        Switch(name=f"leaf{number}", level=0, nodes=tuple(names[first : first + servers_per_leaf]))
+        for number, first in enumerate(range(0, len(names), servers_per_leaf))
+    )
+    core = Switch(name="core", level=1, nodes=tuple(names), children=tuple(leaf.name for leaf in leaves))
+    return Topology(switches=(*leaves, core), source="tree")
+
+
+def planned(
+    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, health: Sequence[NodeHealth] = ()
+) -> PlacementPlan:
+    """What gsub would ask for, were it called now."""
+    return plan(request, profile, snapshot, health, CONFIG, AT_ONCE)

@@ -1,0 +1,224 @@
+"""Turns an Outcome into what the page tells of one arm: delays, JCT, locality and utilisation, by GPU class. Pure.
+
+JCT is from the moment a job could run to its end; the queueing delay is what of it the job held nothing. The same jobs
+are measured in every arm.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, exp, log
+from random import Random
+from statistics import fmean, median
+
+from slurmwrap.placement.demand import Server
+from slurmwrap.sim.failures.study_result import Interval
+from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome_measures import percentile
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.whatif.whatif_study import Arm, Delays, Fit, Locality, Spread, Trust
+
+CLASSES = ((1, 1, "1 GPU"), (2, 4, "2–4 GPUs"), (5, 8, "5–8 GPUs"), (9, 10**9, "more than 8 GPUs"))
+ALL = "all"
+PARTS = 120  # of the window, for the utilisation over time
+_POINTS, _LEAST_S, _MOST_S = 73, 10.0, 30 * 86400.0  # shorter delays are Slurm's own pace
+GRID_S = tuple(exp(log(_LEAST_S) + i * log(_MOST_S / _LEAST_S) / (_POINTS - 1)) for i in range(_POINTS))
+
+# Of the model of plain Slurm against what happened: (largest gap of the distributions, ratio of the mean delays).
+CLOSE, FAIR = (0.1, 1.25), (0.25, 2.0)
+LEAST_DAYS = 7  # of submissions, for an interval: fewer days tell too little of how much they differ
+_RESAMPLES, _SEED, _DAY_S = 2000, 20201104, 86400.0
+FEW = 20  # jobs of a class: fewer say nothing of how well it fits
+_SLACK_S = 60.0  # means that differ by less are the same: Slurm itself looks at its queue every 30 to 60 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """GPUs that one run held, from and until. Seconds on the trace's clock."""
+
+    began_s: float
+    ended_s: float
+    gpus: int
+
+
+def arm_of(
+    name: str,
+    jobs: Sequence[SimJob],
+    outcome: Outcome,
+    spans: Iterable[Span],
+    *,
+    servers: Sequence[Server],
+    window: tuple[float, float],
+) -> Arm:
+    """`jobs`: those that are measured; all of them ended. `spans`: of every run that held GPUs, measured or not.
+    `window`: on the trace's clock."""
+    by_class = [(label, [job for job in jobs if low <= job.gpus <= high]) for low, high, label in CLASSES]
+    busy = busy_of(spans, sum(server.gpus for server in servers), window)
+    most = max((server.gpus for server in servers), default=1)
+    return Arm(
+        name=name,
+        all=_delays(ALL, jobs, outcome),
+        classes=tuple(_delays(label, members, outcome) for label, members in by_class if members),
+        locality=tuple(
+            _locality(label, members, outcome, most) for label, members in by_class[1:] if members
+        ),
+        gpu_utilisation=fmean(busy),
+        busy=busy,
+    )  # fmt: skip
+
+
+def spans_of(jobs: Iterable[SimJob], outcome: Outcome) -> Iterable[Span]:
+    """One span per job that ran in a world where nothing is taken back."""
+    for job in jobs:
+        ended = outcome.ended_s[job.number]
+        if ended is not None and job.gpus:
+            yield Span(began_s=ended - outcome.held_s[job.number], ended_s=ended, gpus=job.gpus)
+
+
+def _delays(label: str, jobs: Sequence[SimJob], outcome: Outcome) -> Delays:
+    jcts = sorted(_jct(job, outcome) for job in jobs)
+    waits = sorted(_wait(job, outcome) for job in jobs)
+    return Delays(
+        label=label,
+        jobs=len(jobs),
+        queueing=spread_of(waits),
+        jct=spread_of(jcts),
+        queueing_within=within(waits),
+        jct_within=within(jcts),
+    )
+
+
+def _jct(job: SimJob, outcome: Outcome) -> float:
+    ended = outcome.ended_s[job.number]
+    assert ended is not None, f"job {job.job} is measured and never ended"
+    return ended - job.submit_s
+
+
+def queueing_change(jobs: Sequence[SimJob], before: Outcome, after: Outcome) -> Interval | None:
+    """Mean delay in `after` less that in `before`, over the same jobs, with its 95 % interval."""
+    return _change([(job.submit_s, _wait(job, after) - _wait(job, before)) for job in jobs])
+
+
+def jct_change(jobs: Sequence[SimJob], before: Outcome, after: Outcome) -> Interval | None:
+    """The same of the JCT."""
+    return _change([(job.submit_s, _jct(job, after) - _jct(job, before)) for job in jobs])
+
+
+def _change(differences: Sequence[tuple[float, float]]) -> Interval | None:
+    """By resampling whole days of submission: jobs of one day wait in the same queue, so they are not independent."""
+    days: dict[int, tuple[float, int]] = {}
+    for submit_s, difference in differences:
+        total, count = days.get(int(submit_s // _DAY_S), (0.0, 0))
+        days[int(submit_s // _DAY_S)] = (total + difference, count + 1)
+    if len(days) < LEAST_DAYS:
+        return None
+    drawn = list(days.values())
+    random = Random(_SEED)
+    means = sorted(_mean(random.choices(drawn, k=len(drawn))) for _ in range(_RESAMPLES))
+    return Interval(mean=_mean(drawn), low=percentile(means, 2.5), high=percentile(means, 97.5))
+
+
+def _mean(days: Sequence[tuple[float, int]]) -> float:
+    return sum(total for total, _ in days) / sum(count for _, count in days)
+
+
+def _wait(job: SimJob, outcome: Outcome) -> float:
+    return max(0.0, _jct(job, outcome) - outcome.held_s[job.number])
+
+
+def spread_of(ordered: Sequence[float]) -> Spread:
+    """Of sorted seconds, at least one."""
+    return Spread(mean=fmean(ordered), median=median(ordered), p95=percentile(ordered, 95), p99=percentile(ordered, 99))
+
+
+def within(ordered: Sequence[float]) -> tuple[float, ...]:
+    """The share of the sorted values that is no larger than each of GRID_S."""
+    return tuple(bisect_right(ordered, at) / len(ordered) for at in GRID_S)
+
+
+def fewest_nodes(gpus: int, per_node: int) -> int:
+    """As few nodes as hold the GPUs, where all have the most that any has."""
+    return ceil(gpus / max(1, per_node))
+
+
+def _locality(label: str, jobs: Sequence[SimJob], outcome: Outcome, per_node: int) -> Locality:
+    used = [outcome.servers[job.number] for job in jobs]
+    least = [fewest_nodes(job.gpus, per_node) for job in jobs]
+    return Locality(
+        label=label,
+        jobs=len(jobs),
+        fewest=sum(have <= need for have, need in zip(used, least, strict=True)),
+        nodes=fmean(used),
+        fewest_nodes=fmean(least),
+    )
+
+
+def busy_of(spans: Iterable[Span], gpus: int, window: tuple[float, float], parts: int = PARTS) -> tuple[float, ...]:
+    """The share of `gpus` that was held in each of `parts` equal parts of the window. O(spans + parts)."""
+    since, until = window
+    width = max(1e-9, (until - since) / parts)
+    held = [0.0] * parts  # GPU-seconds of the spans' first and last parts
+    steady = [0.0] * (parts + 1)  # change of the GPUs held throughout, at the beginning of each part
+    for span in spans:
+        low, high = max(span.began_s, since) - since, min(span.ended_s, until) - since
+        if high <= low:
+            continue
+        first, last = int(low / width), min(parts - 1, int(high / width))
+        if first >= last:
+            held[min(first, parts - 1)] += (high - low) * span.gpus
+            continue
+        held[first] += ((first + 1) * width - low) * span.gpus
+        held[last] += (high - last * width) * span.gpus
+        steady[first + 1] += span.gpus
+        steady[last] -= span.gpus
+    return _summed(held, steady, width * max(1, gpus), width)
+
+
+def _summed(held: Sequence[float], steady: Sequence[float], there: float, width: float) -> tuple[float, ...]:
+    shares, level = [], 0.0
+    for part, seconds in enumerate(held):
+        level += steady[part]
+        shares.append(min(1.0, (seconds + level * width) / there))
+    return tuple(shares)
+
+
+def trust_of(real: Arm, model: Arm) -> Trust:
+    """How far the model lies from what happened."""
+    whole = _fit(real.all, model.all)
+    classes = [_fit(a, b) for a, b in zip(real.classes, model.classes, strict=True) if a.jobs >= FEW]
+    worst = max(classes, key=_badness, default=None)
+    mixed = whole.word == "close" and worst is not None and worst.word != "close"
+    return Trust(
+        word="fair" if mixed else whole.word,
+        gap=whole.gap,
+        worst=worst,
+        mean_real_s=whole.mean_real_s,
+        mean_model_s=whole.mean_model_s,
+        utilisation_real=real.gpu_utilisation,
+        utilisation_model=model.gpu_utilisation,
+    )
+
+
+def _fit(real: Delays, model: Delays) -> Fit:
+    curves = zip(GRID_S, real.queueing_within, model.queueing_within, strict=True)
+    gap = max(abs(a - b) for at, a, b in curves if at >= _SLACK_S)
+    means = real.queueing.mean, model.queueing.mean
+    return Fit(label=real.label, word=_word(gap, *means), gap=gap, mean_real_s=means[0], mean_model_s=means[1])
+
+
+def _badness(fit: Fit) -> tuple[int, float]:
+    return ("close", "fair", "far").index(fit.word), _ratio(fit.mean_real_s, fit.mean_model_s)
+
+
+def _word(gap: float, real: float, model: float) -> str:
+    ratio = _ratio(real, model)
+    if gap <= CLOSE[0] and ratio <= CLOSE[1]:
+        return "close"
+    return "fair" if gap <= FAIR[0] and ratio <= FAIR[1] else "far"
+
+
+def _ratio(one: float, other: float) -> float:
+    """Of mean delays."""
+    return 1.0 if abs(one - other) < _SLACK_S else max(one, other) / max(_SLACK_S, min(one, other))

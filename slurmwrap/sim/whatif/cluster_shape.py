@@ -1,0 +1,150 @@
+"""The cluster that a dump is replayed on: from scontrol's list of nodes, or guessed from what jobs held. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import ceil
+
+from slurmwrap.model.hostlist import names_in
+from slurmwrap.model.node import Node
+from slurmwrap.placement.demand import Server
+from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.trace.trace_load import Actual, Load
+from slurmwrap.sim.whatif.whatif_study import Kind, Shape
+
+_STEM = re.compile(r"\d+")
+_ROUNDING = 1e-6
+_GIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Empty servers, who may run where, and where all that is known from."""
+
+    servers: tuple[Server, ...]
+    partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # others: all servers
+    source: str  # as Shape.source
+
+    @property
+    def shape(self) -> Shape:
+        kinds = Counter((server.gpus, server.cpus, server.mem_mib) for server in self.servers)
+        return Shape(
+            kinds=tuple(
+                Kind(nodes=count, gpus=gpus, cpus=cpus, mem_mib=mem)
+                for (gpus, cpus, mem), count in sorted(kinds.items(), reverse=True)
+            ),
+            source=self.source,
+        )
+
+
+def site_of_nodes(nodes: Iterable[Node]) -> Site:
+    """Of all nodes with GPUs, also those that are down today: the dump is of another day."""
+    with_gpus = [node for node in nodes if node.gpus]
+    members: dict[str, set[str]] = defaultdict(set)
+    for node in with_gpus:
+        for partition in node.partitions:
+            members[partition].add(node.name)
+    return Site(
+        servers=tuple(server(node.name, node.gpus, node.cpus, node.mem_mib) for node in with_gpus),
+        partitions={name: frozenset(names) for name, names in members.items()},
+        source="nodes",
+    )
+
+
+def site_of_dump(load: Load) -> Site:
+    """The nodes that jobs with GPUs ran on, each with the most that was ever held on it at once.
+
+    A node that was never full looks smaller than it is. So one whose name differs from others in numbers alone is
+    taken to have as many GPUs as most of them have, and as many CPUs and as much memory as any. ValueError where the
+    dump names no nodes.
+    """
+    held = _most_held(load)
+    if not held:
+        raise ValueError("no job with GPUs names the nodes that it ran on")
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in held:
+        alike[_STEM.sub("#", name)].append(name)
+    servers = {
+        name: server(name, *_levelled(held[name], [held[other] for other in names]))
+        for names in alike.values()
+        for name in names
+    }
+    return Site(
+        servers=tuple(servers[name] for name in sorted(servers, key=_by_number)),
+        partitions=_partitions(load, servers),
+        source="dump",
+    )
+
+
+def server(name: str, gpus: int, cpus: int, mem_mib: int) -> Server:
+    """An empty one."""
+    return Server(
+        name=name, gpus=gpus, cpus=cpus, mem_mib=mem_mib, gpus_free=gpus, cpus_free=cpus, mem_free_mib=mem_mib
+    )
+
+
+Held = tuple[int, int, int]  # GPUs, CPUs, MiB
+
+
+def _levelled(own: Held, alike: Sequence[Held]) -> Held:
+    most_common = Counter(gpus for gpus, _, _ in alike).most_common(1)[0][0]
+    return (
+        max(own[0], most_common),
+        max(cpus for _, cpus, _ in alike),
+        max(mem for _, _, mem in alike),
+    )
+
+
+def _most_held(load: Load) -> dict[str, Held]:
+    """Per node of the jobs with GPUs. O(n log n) in runs and nodes."""
+    changes: dict[str, list[tuple[float, int, float, float, float]]] = defaultdict(list)
+    for job, actual in zip(load.jobs, load.actual, strict=True):
+        for name in _names(actual.node_list):
+            changes[name] += _come_and_go(job, actual)
+    for job, actual in zip(load.cpu_jobs, load.cpu_actual, strict=True):
+        for name in _names(actual.node_list):
+            if name in changes:
+                changes[name] += _come_and_go(job, actual)
+    return {name: _peak(of_node) for name, of_node in changes.items()}
+
+
+def _come_and_go(job: SimJob, actual: Actual) -> list[tuple[float, int, float, float, float]]:
+    """An end comes before a start of the same second. A job's parts are taken to be equal on its nodes."""
+    nodes = max(1, len(_names(actual.node_list)))
+    part = (job.gpus / nodes, (job.cpus or 0) / nodes, (job.mem_mib or 0) / nodes)
+    until = float("inf") if actual.end_s is None else actual.end_s
+    if until <= actual.start_s:
+        return []
+    return [(actual.start_s, 1, *part), (until, 0, -part[0], -part[1], -part[2])]
+
+
+def _peak(changes: list[tuple[float, int, float, float, float]]) -> Held:
+    gpus = cpus = mem = 0.0
+    most = (0.0, 0.0, 0.0)
+    for _, _, more_gpus, more_cpus, more_mem in sorted(changes):
+        gpus, cpus, mem = gpus + more_gpus, cpus + more_cpus, mem + more_mem
+        most = (max(most[0], gpus), max(most[1], cpus), max(most[2], mem))
+    whole = [max(1, ceil(value - _ROUNDING)) for value in most]
+    return whole[0], whole[1], ceil(whole[2] / _GIB) * _GIB
+
+
+def _partitions(load: Load, servers: Mapping[str, Server]) -> dict[str, frozenset[str]]:
+    """Where each partition's jobs were seen."""
+    seen: dict[str, set[str]] = defaultdict(set)
+    for job, actual in zip(load.jobs, load.actual, strict=True):
+        seen[job.partition].update(name for name in _names(actual.node_list) if name in servers)
+    return {name: frozenset(nodes) for name, nodes in seen.items() if name and nodes}
+
+
+@lru_cache(maxsize=65536)
+def _names(node_list: str) -> tuple[str, ...]:
+    return names_in(node_list)
+
+
+def _by_number(name: str) -> list[tuple[bool, int, str]]:
+    """n2 before n10."""
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

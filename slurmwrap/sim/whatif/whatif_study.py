@@ -1,0 +1,172 @@
+"""Study: what a site's own dump says happened, and what the model makes of the same submissions. Records only.
+
+Seconds and GPU-hours; moments are Unix seconds. Shares are 0 to 1. What was not measured is None, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurmwrap.sim.failures.study_result import FailureStudy, Interval
+
+REAL, PLAIN, OURS = "real", "slurm", "slurmwrap"  # the arms, in the order in which they are told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Whose delay and JCT count: what was submitted in it. What was in the system before it is replayed only."""
+
+    since: float
+    until: float
+    guessed: bool  # nobody said where it begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """So many nodes that are alike."""
+
+    nodes: int
+    gpus: int
+    cpus: int
+    mem_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The cluster that was replayed on."""
+
+    kinds: tuple[Kind, ...]  # the most GPUs first
+    source: str  # "nodes": scontrol's list · "options": said by hand · "dump": guessed from what jobs held
+
+    @property
+    def nodes(self) -> int:
+        return sum(kind.nodes for kind in self.kinds)
+
+    @property
+    def gpus(self) -> int:
+        return sum(kind.nodes * kind.gpus for kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Of seconds."""
+
+    mean: float
+    median: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """Of one class of jobs in one arm. `within`: the share of jobs that waited no longer than each of `GRID_S`."""
+
+    label: str  # "1 GPU", "2–4 GPUs", …
+    jobs: int
+    queueing: Spread
+    jct: Spread
+    queueing_within: tuple[float, ...]
+    jct_within: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Locality:
+    """Of the jobs of one class with more than one GPU, in one arm."""
+
+    label: str
+    jobs: int
+    fewest: int  # that ran on as few nodes as hold their GPUs
+    nodes: float  # mean number of nodes
+    fewest_nodes: float  # mean of the fewest possible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One world: what really happened, the model of plain Slurm, the model of slurmwrap."""
+
+    name: str  # REAL, PLAIN, OURS
+    all: Delays
+    classes: tuple[Delays, ...]
+    locality: tuple[Locality, ...]
+    gpu_utilisation: float  # over the window
+    busy: tuple[float, ...]  # share of the GPUs held, in each of the equal parts of the window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How far the model's delays of one class of GPUs lie from what happened."""
+
+    label: str
+    word: str
+    gap: float
+    mean_real_s: float
+    mean_model_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """How far the model of plain Slurm lies from what happened. `gap`: the largest difference between the two
+    distributions of queueing delay (Kolmogorov and Smirnov's distance, 0 to 1). A model is "close" only if it is so for
+    jobs of each size: that large ones wait half as long as they did may not show in the whole."""
+
+    word: str  # "close", "fair", "far"
+    gap: float
+    worst: Fit | None  # the class of GPUs that fits worst; None: there are too few jobs of each
+    mean_real_s: float
+    mean_model_s: float
+    utilisation_real: float
+    utilisation_model: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Runs that ended in one state without a result, and what they had held by then."""
+
+    state: str  # "FAILED", "TIMEOUT", …
+    runs: int
+    gpu_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLoss:
+    user: str
+    runs: int  # of his that ended without a result
+    gpu_hours: float
+    share: float  # of all GPU-hours he held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waste:
+    """GPU-hours held by runs without a result."""
+
+    gpu_hours: float  # held by all runs in the window
+    lost: tuple[Lost, ...]  # most first
+    users: tuple[UserLoss, ...]  # most first
+
+    @property
+    def lost_gpu_hours(self) -> float:
+        return sum(one.gpu_hours for one in self.lost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """The whole page as numbers."""
+
+    window: Window
+    shape: Shape
+    rows: int  # jobs of the dump
+    jobs: int  # measured: with GPUs, submitted in the window, ended
+    cpu_jobs: int  # without GPUs: neither replayed nor measured
+    users: int
+    profiled: int  # of the measured, whose profile is known
+    grid_s: tuple[float, ...]  # where the distributions are told
+    arms: tuple[Arm, ...]  # REAL, PLAIN, OURS
+    queueing_change_s: Interval | None  # mean delay under slurmwrap less that under plain Slurm, both in the model
+    jct_change_s: Interval | None  # the same of the JCT. None: the window has too few days for an interval
+    trust: Trust
+    waste: Waste
+    failures: FailureStudy  # what slurmwrap would have made of the dump's own failures
+    remarks: tuple[str, ...] = field(default=())  # what was guessed or left out, in words
+
+    def arm(self, name: str) -> Arm:
+        return next(arm for arm in self.arms if arm.name == name)

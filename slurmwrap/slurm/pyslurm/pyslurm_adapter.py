@@ -1,0 +1,179 @@
+"""Slurm by PySlurm, as `edges.Slurm`: what PySlurm does exactly as the commands, by PySlurm; all else by the commands.
+
+By command always: topology, reservations, limits and configuration (PySlurm has them not, or not in every release);
+jobs (it does not tell the GPUs that a job holds or asked for per job and task, and a name that is no UTF-8 ends the
+whole question); arrays; clearing a list; what is asked in somebody else's name. docs/pyslurm.md has the table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.action import SlurmAction
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.node import Snapshot
+from slurmwrap.protocols import SbatchCall, SbatchResult
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.slurm.commands import AMBIGUOUS, SBATCH_TIMEOUT_S, UNREACHABLE, SlurmCommands
+from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, submission_of
+from slurmwrap.slurm.pyslurm.worker_client import Link, Refused, Silent, Unfit
+from slurmwrap.slurm.pyslurm.worker_records import node_of, partition_of
+from slurmwrap.slurm.scontrol_parser import release_of
+from slurmwrap.slurm.scontrol_requests import SEVERAL_TOPOLOGIES
+
+_PROGRAM = re.compile(r"^[^:\n]+: (?=error: )", re.MULTILINE)  # libslurm names the program: "python"
+# Where its submissions were found to be sbatch's. With 24.11.x they ask for all profiles, and lack TresPerTask.
+_SUBMITS = frozenset({(22, 5)})
+_NOTHING = ("", "(null)", "none", "cli_filter/none")
+
+
+class SlurmByPySlurm:
+    """`commands` and `link` see the same environment. `say` is told once of each thing that PySlurm is unfit for."""
+
+    def __init__(self, commands: SlurmCommands, link: Link, say: Callable[[str], None] = lambda line: None) -> None:
+        self._commands = commands
+        self._link = link
+        self._say = say
+        self._told: dict[str, None] = {}
+
+    @property
+    def unfit(self) -> tuple[str, ...]:
+        """What PySlurm was asked to do and could not, so that the commands did it."""
+        return tuple(self._told)
+
+    def close(self) -> None:
+        """Ends PySlurm's process."""
+        self._link.close()
+
+    def cluster_name(self) -> str:
+        """As the commands."""
+        return self._commands.cluster_name()
+
+    def snapshot(self) -> Snapshot:
+        """Nodes and partitions by PySlurm, the rest by one command; all by commands where PySlurm cannot tell."""
+        try:
+            nodes = tuple(node_of(told) for told in self._asked("nodes"))
+            partitions = tuple(partition_of(told) for told in self._asked("partitions"))
+        except (Unfit, KeyError, TypeError, SlurmUnreachable) as error:
+            if isinstance(error, SlurmUnreachable) and not self._link.broken:
+                raise
+            self._note("nodes", error)
+            return self._commands.snapshot()
+        snapshot = self._commands.snapshot(nodes)
+        if (snapshot.release or SEVERAL_TOPOLOGIES) >= SEVERAL_TOPOLOGIES:
+            return snapshot
+        return replace(snapshot, partitions=partitions)
+
+    def sbatch(self, call: SbatchCall) -> SbatchResult:
+        """Submits once. By PySlurm only where sbatch would do nothing that PySlurm does not (`_as_request`)."""
+        request = self._as_request(call)
+        if isinstance(request, str):
+            return self._commands.sbatch(call)
+        timeout_s = SBATCH_TIMEOUT_S if call.timeout_s is None else call.timeout_s
+        try:
+            job_id = int(self._link.ask(*request, timeout_s=timeout_s))
+        except Unfit as error:
+            self._note("submissions", error)
+            return self._commands.sbatch(call)
+        except Refused as error:
+            return _refusal(error)
+        except Silent as error:  # nobody knows: not again, by sbatch neither
+            return SbatchResult(exit_code=1, stdout="", stderr=f"{error}\n", job_id=None, timed_out=True)
+        plain = any(word == "--parsable" for word in call.options)
+        stdout = f"{job_id}\n" if plain else f"Submitted batch job {job_id}\n"
+        return SbatchResult(exit_code=0, stdout=stdout, stderr="", job_id=job_id)
+
+    def job(self, address: str) -> JobRecord | None:
+        """As the commands."""
+        return self._commands.job(address)
+
+    def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
+        """As the commands."""
+        return self._commands.jobs(user)
+
+    def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
+        """One action, with the commands' own checks before it. In the name of another user by command."""
+        request = change_of(action, also)
+        if isinstance(request, str) or (owner is not None and os.geteuid() == 0):
+            self._commands.apply(action, owner, also)
+            return
+        self._commands.checked(action, owner, also)
+        try:
+            self._asked(*request)
+        except Unfit as error:
+            self._note(action.verb.value, error)
+            self._commands.apply(action, owner, also)
+
+    def _asked(self, task: str, given: Mapping[str, Any] | None = None) -> Any:
+        """The answer; SlurmError and SlurmUnreachable as the commands raise them."""
+        try:
+            return self._link.ask(task, given)
+        except Refused as error:
+            kind = SlurmUnreachable if re.search(UNREACHABLE, str(error)) else SlurmError
+            raise kind(str(error)) from None
+        except Silent as error:
+            raise SlurmUnreachable(str(error)) from None
+
+    def _as_request(self, call: SbatchCall) -> Request | Unable:
+        config = self._commands.config()
+        if not call.environ:
+            return "the commands know whose environment is meant then"
+        if release_of(config) not in _SUBMITS:
+            return "a submission by PySlurm is another one here"
+        if config.get("PropagateResourceLimits", "") != "NONE":
+            return "sbatch hands the shell's own limits on"
+        if config.get("CliFilterPlugins", "") not in _NOTHING or _has_plugins(config):
+            return "plugins that look at submissions run in sbatch alone"
+        cwd = call.cwd or str(Path.cwd())
+        script = [] if call.script_path is None else [call.script_path]
+        try:
+            request = parse_request(
+                [*call.options, *script, *call.args],
+                environ=call.environ,
+                cwd=cwd,
+                read_script=lambda path: Path(path).read_bytes(),
+                read_stdin=lambda: call.stdin or b"",
+                release=None,
+            )
+        except (SlurmwrapError, OSError) as error:
+            return str(error)  # sbatch says it in its own words
+        return submission_of(request, call.environ, _added(cwd))
+
+    def _note(self, what: str, error: Exception) -> None:
+        line = f"PySlurm: {what} by command: {repr(error) if isinstance(error, KeyError | TypeError) else error}"
+        if line not in self._told:
+            self._told[line] = None
+            self._say(line)
+
+
+def _has_plugins(config: Mapping[str, str]) -> bool:
+    """Whether there is a plugstack.conf: SPANK plugins see a submission inside sbatch."""
+    named = config.get("PlugStackConfig", "")
+    beside = Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf")).with_name("plugstack.conf")
+    return Path(named).exists() if named not in _NOTHING else beside.exists()
+
+
+def _added(cwd: str) -> dict[str, str]:
+    """What sbatch adds to the environment of the job (sbatch.c of 22.05)."""
+    niceness = 0
+    with suppress(OSError):
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    host = socket.gethostname().partition(".")[0]
+    return {"SLURM_SUBMIT_DIR": cwd, "SLURM_SUBMIT_HOST": host, "SLURM_PRIO_PROCESS": str(niceness)}
+
+
+def _refusal(error: Refused) -> SbatchResult:
+    """In sbatch's words."""
+    said = "".join(f"sbatch: {line}\n" for line in _PROGRAM.sub("", error.said).splitlines() if line)
+    stderr = f"{said}sbatch: error: Batch job submission failed: {error}\n"
+    return SbatchResult(
+        exit_code=1, stdout="", stderr=stderr, job_id=None, timed_out=bool(re.search(AMBIGUOUS, stderr))
+    )

@@ -1,0 +1,59 @@
+"""What `scontrol -o` is asked for a snapshot, on its standard input. Pure.
+
+Apart from snapshot.py, which reads the answers: gsub asks first, and loads that while it waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from slurmwrap.fast_dataclasses import dataclass
+
+SEVERAL_TOPOLOGIES = (25, 5)  # from here on a topology.yaml may hold several, and a partition name its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Whose limits are asked after."""
+
+    user: str
+    uid: int
+
+
+def assoc_mgr_request(user: str) -> str:
+    """What scontrol is told on its standard input; "" for a name that it would read as more than one word."""
+    return f"show assoc_mgr users={user} flags=assoc,qos" if re.fullmatch(r"[\w.@\\+-]+", user) else ""
+
+
+def requests(config: Mapping[str, str] | None, asker: Asker) -> bytes:
+    """What the second command is asked. `config`: as far as it is known already, then it is not asked for again.
+
+    Reservations go last: their comments may hold line breaks.
+    """
+    lines = ["show topology", "show partition"]
+    if _has_several_topologies(config):
+        lines.append("show topoconf")
+    if _keeps_limits(config):
+        lines += filter(None, [assoc_mgr_request(asker.user)])
+    if config is None:
+        lines.append("show config")
+    return "".join(f"{line}\n" for line in (*lines, "show reservation")).encode()
+
+
+def _has_several_topologies(config: Mapping[str, str] | None) -> bool:
+    """They may be; so too where nothing is known yet."""
+    if config is None:
+        return True
+    from slurmwrap.slurm.scontrol_parser import release_of
+
+    return (release_of(config) or SEVERAL_TOPOLOGIES) >= SEVERAL_TOPOLOGIES
+
+
+def _keeps_limits(config: Mapping[str, str] | None) -> bool:
+    """It may; so too where nothing is known yet."""
+    if config is None:
+        return True
+    from slurmwrap.slurm.assoc_mgr_parser import enforced
+
+    return enforced(config)

@@ -1,0 +1,232 @@
+"""Edge: looks after a database file as a whole: a copy of it while others write, and whether it is sound."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from slurmwrap.errors import StoreError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.store.connection import connect_readonly, explained, reachable, version_of
+from slurmwrap.store.migrations import VERSION
+
+_PAGES = 1_000  # of one step of a backup
+_BUSY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table: its rows, and its bytes with those of its indexes. None: this SQLite does not tell (dbstat)."""
+
+    name: str
+    rows: int
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """How far one kind of pruning came."""
+
+    what: str
+    before: float
+    at: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What `check` found. `faults`: what is wrong, a sentence each; () for a sound file. `notes`: what could be."""
+
+    path: str
+    version: int
+    newest_version: int
+    journal_mode: str
+    bytes: int
+    wal_bytes: int
+    free_bytes: int  # pages in the file that hold nothing
+    first_run: float | None  # end of the oldest run, Unix seconds
+    last_run: float | None
+    tables: tuple[Table, ...] = ()
+    pruned: tuple[Pruning, ...] = ()
+    faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def backup(
+    source: Path, target: Path, *, force: bool = False, tell: Callable[[float], None] = lambda share: None
+) -> int:
+    """Copies `source` as it is at one moment, while others read and write it; returns the bytes of the copy.
+
+    The copy is written aside with mode 0600, checked, brought to the disk and put in place in one step: aside is a
+    folder of our own, since SQLite opens by name what may lie beside a file (-journal, -wal). `tell` hears the share
+    that is done. StoreError when `target` is there (without `force`) or anything fails: then nothing is left.
+    """
+    if target.exists() and not force:
+        raise StoreError(f"{target} is there already", hint="name another file, or say --force")
+    _refuse_open(target)
+    with reachable(target):
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    aside = folder / target.name
+    try:
+        with reachable(target):
+            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+        _copy(source, aside, target, tell)
+        with reachable(target):
+            _to_disk(aside)
+            aside.replace(target)
+            _to_disk(target.parent)
+            return target.stat().st_size
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse_open(target: Path) -> None:
+    """Root's copy goes nowhere where another user could put something else in its place while it is written."""
+    if os.geteuid() != 0:
+        return
+    with reachable(target):
+        found = target.parent.stat()
+    others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+    if found.st_uid != 0 or others:
+        raise StoreError(
+            f"root writes no copy into {target.parent}: uid {found.st_uid} or others could replace it meanwhile",
+            hint="name a folder that is root's alone: install -d -m 700 /var/backups/slurmwrap",
+        )
+
+
+def _copy(source: Path, aside: Path, target: Path, tell: Callable[[float], None]) -> None:
+    with reachable(source), explained(source), closing(connect_readonly(source, busy_s=_BUSY_S)) as read:
+        version_of(read, source)
+        # A read transaction of our own: the copy is of this moment, and is not begun anew at each write of others.
+        read.execute("BEGIN")
+        read.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with explained(target), closing(sqlite3.connect(aside, isolation_level=None)) as write:
+            read.backup(write, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / total if total else 1.0))
+            write.execute("PRAGMA journal_mode = DELETE")  # one file: a copy needs no -wal beside it
+            told = [row[0] for row in write.execute("PRAGMA quick_check(3)")]
+        if told != ["ok"]:
+            raise StoreError(f"the copy of {source} is not sound: {told[0]}", hint=f"run: slurmwrap db check {source}")
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rotate(folder: Path, stem: str, keep: int) -> tuple[Path, ...]:
+    """Removes all but the newest `keep` of the copies `STEM-20261121-030000.db` in `folder`, and no file of another
+    name; returns what went."""
+    dated = re.compile(re.escape(stem) + r"-[0-9]{8}-[0-9]{4,6}\.db")
+    found = sorted(path for path in folder.iterdir() if dated.fullmatch(path.name))
+    gone = tuple(found[:-keep] if keep else found)
+    with reachable(folder):
+        for path in gone:
+            path.unlink()
+    return gone
+
+
+def check(path: Path, *, thorough: bool = True) -> Health:
+    """Reads all of the file (not `thorough`: without comparing indexes with their tables). StoreError: it cannot be
+    opened at all."""
+    with reachable(path), explained(path), closing(connect_readonly(path, busy_s=_BUSY_S)) as connection:
+        version = version_of(connection, path)
+        damage = _integrity(connection, thorough)
+        faults = [*damage, *([] if damage else _orphans(connection))]
+        if version < VERSION:
+            faults.append(f"its schema is {version}, this slurmwrap's {VERSION}: run 'slurmwrap db migrate'")
+        size: int = connection.execute("PRAGMA page_size").fetchone()[0]
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            faults.append(f"others may open it (mode {mode:04o}), and it holds users' log lines: chmod 600 {path}")
+        notes = [] if connection.execute("PRAGMA auto_vacuum").fetchone()[0] == 2 else [_OLD_LAYOUT]
+        return Health(
+            path=str(path),
+            version=version,
+            newest_version=VERSION,
+            journal_mode=connection.execute("PRAGMA journal_mode").fetchone()[0],
+            bytes=path.stat().st_size,
+            wal_bytes=_size(path.with_name(path.name + "-wal")),
+            free_bytes=size * connection.execute("PRAGMA freelist_count").fetchone()[0],
+            # What is damaged is not read any further: the first bad page would end it without a word of the others.
+            first_run=None if damage else _one(connection, "SELECT min(end_time) FROM attempts"),
+            last_run=None if damage else _one(connection, "SELECT max(end_time) FROM attempts"),
+            tables=() if damage else _tables(connection),
+            pruned=() if damage else _pruned(connection),
+            faults=tuple(faults),
+            notes=tuple(notes),
+        )
+
+
+_OLD_LAYOUT = (
+    "it was made by an older version and does not shrink by itself: 'slurmwrap db prune --vacuum' changes that"
+)
+
+
+def _integrity(connection: sqlite3.Connection, thorough: bool) -> list[str]:
+    pragma = "integrity_check" if thorough else "quick_check"
+    try:
+        told = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
+            raise
+        told = [str(error)]
+    return [] if told == ["ok"] else [f"damaged: {line}" for line in told]
+
+
+def _orphans(connection: sqlite3.Connection) -> list[str]:
+    found = [row[0] for row in connection.execute("PRAGMA foreign_key_check")]
+    return [f"{found.count(name)} rows of {name} point to a run that is not there" for name in sorted(set(found))]
+
+
+def _one(connection: sqlite3.Connection, sql: str) -> float | None:
+    try:
+        found: float | None = connection.execute(sql).fetchone()[0]
+    except sqlite3.OperationalError:  # an empty file
+        return None
+    return found
+
+
+def _pruned(connection: sqlite3.Connection) -> tuple[Pruning, ...]:
+    try:
+        rows = connection.execute("SELECT what, before, at, rows FROM pruned ORDER BY what").fetchall()
+    except sqlite3.OperationalError:  # of an older version
+        return ()
+    return tuple(Pruning(what=what, before=before, at=at, rows=count) for what, before, at, count in rows)
+
+
+def _tables(connection: sqlite3.Connection) -> tuple[Table, ...]:
+    """The largest first."""
+    from sqlite_utils import Database  # here, since it takes 0.1 s and no other command needs it
+
+    sizes = _sizes(connection)
+    found = [
+        Table(name=table.name, rows=table.count, bytes=None if sizes is None else sizes.get(table.name, 0))
+        for table in Database(connection, execute_plugins=False).tables
+        if not table.name.startswith("sqlite_")
+    ]
+    return tuple(sorted(found, key=lambda table: (-(table.bytes or 0), -table.rows, table.name)))
+
+
+def _sizes(connection: sqlite3.Connection) -> dict[str, int] | None:
+    sql = "SELECT m.tbl_name, sum(s.pgsize) FROM dbstat s JOIN sqlite_master m ON m.name = s.name"
+    try:
+        return dict(connection.execute(f"{sql} WHERE s.aggregate = 1 GROUP BY 1").fetchall())
+    except sqlite3.OperationalError:
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,324 @@
+"""Edge: the newest runs of a database that somebody asks for, and sums over all of them, by SQL with limits.
+
+A site's database holds millions of runs: what a list does not show is not read. The narrow table `runs` is asked first,
+attempts only for what it does not know. Whatever is asked for, the condition is that of retry.wanted.matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from slurmwrap.errors import StoreError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.run_filter import NO_FAILURES, Wanted, moment_of
+from slurmwrap.store import schema
+from slurmwrap.store.connection import explained
+from slurmwrap.store.run_summary import COLUMNS, listed
+from slurmwrap.store.session import Session
+
+_EVER = 1e18  # Unix seconds
+_FAILED = f"diagnosis_category NOT IN ({', '.join(repr(one) for one in NO_FAILURES)})"  # NULL: not judged, not failed
+# What `runs` knows by its column `aside`, of runs that have not ended: a pre-run's own run is none.
+_TRIAL = """(
+    EXISTS (SELECT 1 FROM preruns p WHERE p.cluster = a.cluster AND p.prerun_job_id = a.job_id)
+    OR EXISTS (SELECT 1 FROM submissions s WHERE s.prerun_job_id = a.job_id AND s.cluster = a.cluster))"""
+# CROSS JOIN: SQLite keeps the order, so that of the wide table only what is wanted is read.
+_ENDED = """runs r CROSS JOIN names c ON c.id = r.cluster CROSS JOIN attempts a
+    ON a.cluster = c.name AND a.job_id = r.job_id AND a.submit_time = r.submit_time"""
+_STATE = "CASE WHEN a.state <> '' THEN a.state WHEN a.start_time IS NULL THEN 'PENDING' ELSE 'RUNNING' END"
+_NODES = "EXISTS (SELECT 1 FROM json_each(a.nodes) AS one WHERE one.value IN ({}))"
+_OF_PARTITION = "instr(',' || a.partition || ',', ',' || ? || ',') > 0"
+_SUMS = """SELECT count(*) AS runs, sum(r.outcome = 2) AS failed, sum(r.gpus * r.run_s) / 3600.0 AS gpu_hours,
+    sum(CASE WHEN r.outcome = 2 THEN r.gpus * r.run_s END) / 3600.0 AS failed_gpu_hours FROM {} WHERE {}"""
+# Almost every submission has a run that ended since: those go first, by the narrow table, and only of the few that
+# are left it is asked whether there is any run at all.
+_WAITING = """WITH left_over AS MATERIALIZED (
+        SELECT cluster, job_id FROM submissions WHERE {}
+        EXCEPT SELECT c.name, r.job_id FROM runs r CROSS JOIN names c ON c.id = r.cluster WHERE r.end_time >= ?)
+    SELECT s.* FROM left_over l CROSS JOIN submissions s ON s.cluster = l.cluster AND s.job_id = l.job_id
+    WHERE s.at >= ? AND s.at < ?
+        AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = s.cluster AND a.job_id = s.job_id)
+        AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.address <> CAST(a.job_id AS TEXT)
+            AND a.address > s.job_id || '_' AND a.address < s.job_id || '`')
+    ORDER BY s.at DESC LIMIT ?"""
+_BEGUN = "coalesce(a.start_time, a.submit_time)"
+Clause = tuple[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Over every run that is asked for, shown or not. Open ones have no hours yet."""
+
+    runs: int = 0
+    failed: int = 0
+    gpu_hours: float = 0.0
+    failed_gpu_hours: float = 0.0
+
+
+# --- runs and jobs -------------------------------------------------------------------------------------------------
+
+
+def runs(database: Session, wanted: Wanted, *, limit: int | None, as_listed: bool = False) -> tuple[AttemptRecord, ...]:
+    """The newest by their end, or their beginning while they run or wait; None: all of them. `as_listed`: only what
+    run_summary.py names is filled in.
+
+    StoreError for a file of an older version.
+    """
+    return tuple(each_run(database, wanted, limit=limit, as_listed=as_listed))
+
+
+def each_run(
+    database: Session, wanted: Wanted, *, limit: int | None, as_listed: bool = False
+) -> Iterator[AttemptRecord]:
+    """The same, read as they are taken: all of a month's are more than one wants to hold."""
+    _refuse_older(database)
+    columns, made = (COLUMNS, listed) if as_listed else ("a.*", partial(schema.from_row, schema.ATTEMPTS))
+    where, values = _open(wanted)
+    sql = f"SELECT {columns} FROM attempts a WHERE {where} ORDER BY {_BEGUN} DESC LIMIT ?"
+    still = database.each(sql, [*values, _limit(limit)], made)
+    where, values = _all([*_narrow(wanted), *_wide(wanted)])
+    sql = f"SELECT {columns} FROM {_ENDED} WHERE {where} ORDER BY r.end_time DESC, r.job_id DESC LIMIT ?"
+    ended = database.each(sql, [*values, _limit(limit)], made)
+    return islice(merge(still, ended, key=moment_of, reverse=True), limit)
+
+
+def sums(database: Session, wanted: Wanted) -> Sums:
+    """Of all of them, in two rows."""
+    _refuse_older(database)
+    where, values = _open(wanted)
+    row = database._rows(f"SELECT count(*) AS n, sum({_FAILED}) AS failed FROM attempts a WHERE {where}", values)[0]
+    wide = _wide(wanted)
+    where, values = _all([*_narrow(wanted), *wide])
+    ended = database._rows(_SUMS.format(_ENDED if wide else "runs r", where), values)[0]
+    return Sums(
+        runs=row["n"] + ended["runs"],
+        failed=(row["failed"] or 0) + (ended["failed"] or 0),
+        gpu_hours=ended["gpu_hours"] or 0.0,
+        failed_gpu_hours=ended["failed_gpu_hours"] or 0.0,
+    )
+
+
+def jobs(database: Session, wanted: Wanted, *, limit: int | None) -> tuple[tuple[str, int], ...]:
+    """(cluster, raw job id) of the newest jobs with such a run."""
+    _refuse_older(database)
+    where, values = _open(wanted)
+    sql = f"""SELECT a.cluster AS cluster, a.job_id AS job_id, max({_BEGUN}) AS at FROM attempts a WHERE {where}
+        GROUP BY 1, 2 ORDER BY 3 DESC LIMIT ?"""
+    found = database._rows(sql, [*values, _limit(limit)])
+    newest = {(row["cluster"], row["job_id"]): row["at"] for row in found}
+    for key, at in _ended_jobs(database, wanted, limit).items():
+        newest.setdefault(key, at)  # it runs again: by that run
+    return tuple(sorted(newest, key=lambda key: (-newest[key], key)))[:limit]
+
+
+def _ended_jobs(database: Session, wanted: Wanted, limit: int | None) -> dict[tuple[str, int], float]:
+    """The newest jobs with such an ended run, and when the newest one ended. Read from the newest on until there are
+    enough: to group a year's runs by job would read them all."""
+    wide = _wide(wanted)
+    where, values = _all([*_narrow(wanted), *wide])
+    sql = f"""SELECT (SELECT name FROM names WHERE id = r.cluster), r.job_id, r.end_time
+        FROM {_ENDED if wide else "runs r"} WHERE {where} ORDER BY r.end_time DESC, r.job_id DESC"""
+    found: dict[tuple[str, int], float] = {}
+    with explained(database.path):
+        for cluster, job_id, ended in database.connection.execute(sql, values):
+            found.setdefault((cluster, job_id), ended)
+            if limit is not None and len(found) >= limit:
+                break
+    return found
+
+
+def job_count(database: Session, wanted: Wanted) -> int:
+    """How many jobs have such a run; one that ran and runs again counts twice."""
+    where, values = _open(wanted)
+    sql = f"SELECT count(DISTINCT a.cluster || ' ' || a.job_id) AS n FROM attempts a WHERE {where}"
+    still: int = database._rows(sql, values)[0]["n"]
+    wide = _wide(wanted)
+    where, values = _all([*_narrow(wanted), *wide])
+    same = f"SELECT DISTINCT r.job_id, r.cluster FROM {_ENDED if wide else 'runs r'} WHERE {where}"
+    ended: int = database._rows(f"SELECT count(*) AS n FROM ({same})", values)[0]["n"]
+    return still + ended
+
+
+def attempts_of_id(database: Session, job_id: int) -> tuple[AttemptRecord, ...]:
+    """Runs of one raw job id on any cluster, oldest first; by key, for without the cluster it would be every row."""
+    sql = "SELECT * FROM attempts WHERE cluster = ? AND job_id = ? ORDER BY submit_time"
+    found = (database._read(schema.ATTEMPTS, sql, [cluster, job_id]) for cluster in clusters(database))
+    return tuple(run for several in found for run in several)
+
+
+def runs_of_incident(database: Session, incident_id: str) -> tuple[AttemptRecord, ...]:
+    """Oldest first."""
+    sql = "SELECT * FROM attempts WHERE incident = ? AND incident <> '' ORDER BY end_time, job_id"
+    return database._read(schema.ATTEMPTS, sql, [incident_id])
+
+
+def uids_of(database: Session, user: str) -> tuple[int, ...]:
+    """Under which a user's newest run was, as far as is known here; the accounts of this machine may be others."""
+    sql = """SELECT a.uid AS uid FROM runs r CROSS JOIN names c ON c.id = r.cluster CROSS JOIN attempts a
+        ON a.cluster = c.name AND a.job_id = r.job_id AND a.submit_time = r.submit_time
+        WHERE r.user = (SELECT id FROM names WHERE name = ?) AND a.uid >= 0 ORDER BY r.end_time DESC LIMIT 1"""
+    rows = database._rows(sql, _texts([user]))
+    if not rows:
+        newest = "SELECT uid FROM submissions WHERE user = ? ORDER BY at DESC LIMIT 1"
+        rows = database._rows(newest, _texts([user]))
+    return (rows[0]["uid"],) if rows else ()
+
+
+# --- what never ran ------------------------------------------------------------------------------------------------
+
+
+def waiting(
+    database: Session, *, since: float, until: float | None, users: Sequence[str], limit: int | None
+) -> tuple[Submission, ...]:
+    """Submissions of which no run is known, newest first: they wait, were cancelled before they began, or were never
+    looked at."""
+    _refuse_older(database)
+    until = _EVER if until is None else until
+    where, values = _all([("at >= ? AND at < ?", [since, until]), _among("user", users)])
+    sql = _WAITING.format(where)
+    return database._read(schema.SUBMISSIONS, sql, [*values, since, since, until, _limit(limit)])
+
+
+def failed_preruns(
+    database: Session, wanted: Wanted, uids: Sequence[int], *, limit: int | None
+) -> tuple[PrerunRecord, ...]:
+    """Pre-runs that failed in the time and of the categories that are asked for, newest first; of `uids`, () is all."""
+    where, values = _stopped(wanted, uids)
+    sql = f"SELECT * FROM preruns WHERE {where} ORDER BY at DESC LIMIT ?"
+    return database._read(schema.PRERUNS, sql, [*values, _limit(limit)])
+
+
+def failed_prerun_count(database: Session, wanted: Wanted, uids: Sequence[int]) -> int:
+    """How many there are."""
+    where, values = _stopped(wanted, uids)
+    count: int = database._rows(f"SELECT count(*) AS n FROM preruns WHERE {where}", values)[0]["n"]
+    return count
+
+
+def _stopped(wanted: Wanted, uids: Sequence[int]) -> Clause:
+    until = _EVER if wanted.until is None else wanted.until
+    clauses: list[Clause] = [
+        ("verdict_outcome = 'fail'", []),
+        ("at >= ? AND at < ?", [wanted.since or 0.0, until]),
+        _among("verdict_category", wanted.categories),
+    ]
+    if uids:
+        clauses.append((f"uid IN ({_marks(uids)})", list(uids)))
+    return _all(clauses)
+
+
+def forget_set_aside(database: Session) -> int:
+    """Forgets the counts of spool files that were not believed; returns how many rows there were."""
+    with database.transaction():
+        count: int = database._rows("SELECT count(*) AS n FROM set_aside")[0]["n"]
+        database._write("DELETE FROM set_aside", {})
+    return count
+
+
+# --- conditions ----------------------------------------------------------------------------------------------------
+
+
+def clusters(database: Session, *also: str) -> tuple[str, ...]:
+    """Of which there are runs, submissions or pre-runs, or rows in `also`: one step in each index per name, not a look
+    at every row."""
+    names: set[str] = set()
+    for table in ("attempts", "submissions", "preruns", *also):
+        name = _after(database, table, "")
+        while name is not None:
+            names.add(name)
+            name = _after(database, table, name)
+    return tuple(sorted(names))
+
+
+def _after(database: Session, table: str, name: str) -> str | None:
+    rows = database._rows(f"SELECT min(cluster) AS name FROM {table} WHERE cluster > ?", [name])
+    found: str | None = rows[0]["name"]
+    return found
+
+
+def _refuse_older(database: Session) -> None:
+    if not database._rows("SELECT 1 FROM sqlite_master WHERE name = 'runs'"):  # opened to read: not migrated
+        raise StoreError(f"{database.path} is of an older version", hint="the next 'slurmwrap reconcile' migrates it")
+
+
+def _open(wanted: Wanted) -> Clause:
+    """Of attempts that have not ended, as far as is known."""
+    clauses: list[Clause] = [
+        (f"a.end_time IS NULL AND NOT {_TRIAL}", []),
+        _among("a.user", wanted.users),
+        _among("a.account", wanted.accounts),
+        _among("a.diagnosis_category", wanted.categories),
+        _any_of("a.name GLOB ?", wanted.names),
+        *_wide(wanted),
+        (_FAILED if wanted.failed else "1", []),
+    ]
+    if wanted.until is not None:
+        clauses.append((f"{_BEGUN} < ?", [wanted.until]))
+    return _all(clauses)
+
+
+def _narrow(wanted: Wanted) -> list[Clause]:
+    """What the table `runs` knows."""
+    until = _EVER if wanted.until is None else wanted.until
+    return [
+        ("r.end_time >= ? AND r.end_time < ? AND r.aside = 0", [wanted.since or 0, until]),
+        _named("r.user", wanted.users),
+        _named("r.account", wanted.accounts),
+        _named("r.category", wanted.categories),
+        _job_named(wanted.names),
+        ("r.outcome = 2" if wanted.failed else "1", []),
+    ]
+
+
+def _named(column: str, words: Sequence[str]) -> Clause:
+    if not words:
+        return "1", []
+    return f"{column} IN (SELECT id FROM names WHERE name IN ({_marks(words)}))", _texts(words)
+
+
+def _job_named(patterns: Sequence[str]) -> Clause:
+    where, values = _any_of("name GLOB ?", patterns)
+    return (f"r.name IN (SELECT id FROM job_names WHERE {where})", values) if patterns else ("1", [])
+
+
+def _wide(wanted: Wanted) -> list[Clause]:
+    """What only attempts know; () where nothing of it is asked for."""
+    clauses = [
+        _among("a.decision", wanted.decisions),
+        _among(_STATE, wanted.states),
+        _any_of(_OF_PARTITION, wanted.partitions),
+    ]
+    if wanted.nodes:
+        clauses.append((_NODES.format(_marks(wanted.nodes)), _texts(wanted.nodes)))
+    return [clause for clause in clauses if clause[0] != "1"]
+
+
+def _among(column: str, words: Sequence[str]) -> Clause:
+    return (f"{column} IN ({_marks(words)})", _texts(words)) if words else ("1", [])
+
+
+def _any_of(condition: str, words: Sequence[str]) -> Clause:
+    return (f"({' OR '.join([condition] * len(words))})", _texts(words)) if words else ("1", [])
+
+
+def _all(clauses: Sequence[Clause]) -> Clause:
+    kept = [clause for clause in clauses if clause[0] != "1"]
+    return " AND ".join(where for where, _ in kept), [value for _, values in kept for value in values]
+
+
+def _marks(words: Sequence[Any]) -> str:
+    return ", ".join("?" * len(words))
+
+
+def _texts(words: Sequence[str]) -> list[Any]:
+    return [schema.sql_text(word) for word in words]
+
+
+def _limit(limit: int | None) -> int:
+    return -1 if limit is None else max(0, limit)

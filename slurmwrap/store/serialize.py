@@ -1,0 +1,66 @@
+"""Turns records into JSON types; deserialize.py turns them back. Pure; standard library only, on gsub's fast path.
+
+Frozen dataclasses become dicts, tuples and frozensets lists, enums their values, paths text, bytes base64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from os import PathLike
+
+from slurmwrap.fast_dataclasses import fields, is_dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def to_plain(record: Any) -> dict[str, Any]:
+    """A record -> a dict of JSON types; `from_plain` gives an equal record back. TypeError on anything else."""
+    if not is_dataclass(record) or isinstance(record, type):
+        raise TypeError(f"{type(record).__name__} is not a record")
+    plain: dict[str, Any] = {}
+    for name in _names(type(record)):
+        value = getattr(record, name)
+        plain[name] = value if type(value) in _SCALARS else value_to_plain(value)
+    return plain
+
+
+_SCALARS = frozenset({type(None), bool, int, float, str})
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
+
+
+def value_to_plain(value: Any) -> Any:
+    """Any value a record may hold -> JSON types."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is dict:
+        return {_key(key): value_to_plain(item) for key, item in value.items()}
+    if isinstance(value, str | int | float) and not isinstance(value, Enum):
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [value_to_plain(item) for item in value]
+    if isinstance(value, frozenset | set):
+        return sorted(value_to_plain(item) for item in value)
+    if isinstance(value, Mapping):
+        return {_key(key): value_to_plain(item) for key, item in value.items()}
+    if isinstance(value, bytes):
+        from base64 import b64encode  # few records hold bytes
+
+        return b64encode(value).decode("ascii")
+    if isinstance(value, PathLike):
+        return str(value)
+    return to_plain(value)
+
+
+def _key(key: Any) -> str:
+    return key if type(key) is str else str(value_to_plain(key))

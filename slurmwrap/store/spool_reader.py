@@ -1,0 +1,301 @@
+"""Edge: the spool, where observations arrive. Anyone may write into the shared one: nothing in it is believed at once.
+
+A file is opened without following links and without blocking, must be regular and small, must be a MUNGE credential,
+and its maker must be one who can know what it says. Everything else comes back as SetAside with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from slurmwrap.errors import StoreError
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.host import libmunge, munge
+from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.node_hooks import epilog_slurmctld
+from slurmwrap.store.observation_json import Unbelieved, from_environment, parse, printable
+from slurmwrap.store.sender_verification import Senders
+
+if TYPE_CHECKING:
+    from slurmwrap.model.observation import Observation
+
+T = TypeVar("T")
+U = TypeVar("U")
+MAX_BYTES = 1 << 20
+USER_BYTES = 1 << 17  # of a file that no trusted owner wrote: parsed JSON takes up to 25 times its text
+MAX_ENTRIES = 200_000  # looked at in one collect: listing must end even if someone fills the directory
+MAX_REJECTED = 1000
+ROOT_SHARE = 8  # files of trusted owners that are read for each file of any other user
+USER_SHARE = 1000  # files of one other user that are read in one collect: the rest of a flood waits for the next
+LEFT_BEHIND_S = 3600.0  # a file still aside after this long has lost its writer
+WHOLE_S = 60.0  # the same for the EpilogSlurmctld shim, whose deadline is 10 s
+REJECTED = "rejected"
+_AT_ONCE, _THREADS = 64, 4  # files that are opened together, and how many of them at a time
+_NAME = re.compile(r"\d{1,20}-[A-Za-z0-9._-]{1,255}-[0-9a-f]{32}\.obs\Z")
+
+
+class _Unfinished(Exception):
+    """A file that its writer has not finished yet."""
+
+
+class SealedSpool:
+    """The spool shared by nodes, users and the controller (mode 1733), as its owner or root reads it."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        socket: str,
+        node_addresses: Callable[[], Mapping[str, str]],
+        trusted_uids: Collection[int],
+        cluster: str,
+    ) -> None:
+        """`node_addresses`: NodeName -> NodeAddr, asked once per collect. `trusted_uids`: root and SlurmUser."""
+        self._directory = Path(directory)
+        self._socket = socket
+        self._node_addresses = node_addresses
+        self._trusted = frozenset(trusted_uids)
+        self._cluster = cluster
+        self._stuck: set[str] = set()  # what cannot be removed is reported once
+
+    def collect(self, limit: int = 1000) -> Iterator[Collected]:
+        """Complete files, oldest first for each owner, owners in turn. StoreError when munged does not answer.
+
+        The directory is listed once; what comes later is for the next collect.
+        """
+        senders = Senders(self._node_addresses, self._trusted)
+        with _opened(self._directory) as folder:
+            waiting = (entry for entry in _entries(folder.descriptor, skip=self._stuck))
+            chosen = islice(_fair(waiting, self._trusted, USER_SHARE), limit)
+            while several := list(islice(chosen, _AT_ONCE)):
+                opened = _in_threads(lambda one: self._opened(folder.descriptor, *one), several)
+                for (name, uid), found in zip(several, opened, strict=True):
+                    if found is not None:
+                        yield Collected(name=name, item=self._item(name, uid, found, senders))
+
+    def _opened(self, folder: int, name: str, uid: int) -> munge.Decoded | Unbelieved | None:
+        """What was sealed, or why it is not believed; None: its writer has not finished it."""
+        try:
+            return self._unsealed(folder, name, uid)
+        except _Unfinished:
+            return None
+        except Unbelieved as reason:
+            return reason
+
+    def _item(self, name: str, uid: int, found: munge.Decoded | Unbelieved, senders: Senders) -> Observation | SetAside:
+        try:
+            if isinstance(found, Unbelieved):
+                raise found
+            return self._observation(found, senders)
+        except Unbelieved as reason:
+            return _set_aside(name, str(reason), uid)
+
+    def _unsealed(self, folder: int, name: str, uid: int) -> munge.Decoded:
+        limit = MAX_BYTES if uid in self._trusted else USER_BYTES
+        data = _read(folder, name, aside=name.startswith("."), limit=limit)
+        if not _NAME.match(name):
+            raise Unbelieved("its name is not one of ours")
+        if not data.startswith(b"MUNGE:"):
+            raise Unbelieved("it is not a MUNGE credential")
+        try:
+            return munge.decode(data, socket=self._socket)
+        except munge.BadCredential as error:
+            raise Unbelieved(str(error)) from None
+
+    def _observation(self, sealed: munge.Decoded, senders: Senders) -> Observation:
+        found = parse(sealed.payload)
+        if found.cluster != self._cluster:
+            raise Unbelieved(f"it is about cluster {printable(found.cluster)}")
+        if refusal := senders.refusal(found, sealed):
+            raise Unbelieved(refusal)
+        if sealed.uid not in self._trusted:  # nobody can use up the nonce of another's observation
+            found = replace(found, nonce=f"{sealed.uid}-{found.nonce}")
+        return replace(found, uid=sealed.uid)
+
+    def discard(self, collected: Sequence[Collected]) -> None:
+        """Removes what is stored, keeps the newest thousand of what was set aside in `rejected/`."""
+        with _opened(self._directory) as folder:
+            for one in collected:
+                if not _remove(folder.descriptor, one.name, keep=isinstance(one.item, SetAside)):
+                    self._stuck.add(one.name)
+
+
+class PlainSpool:
+    """A private directory: the controller hooks' records, or a user's own spool. Its ownership is the seal."""
+
+    def __init__(self, directory: Path | str, trusted_uids: Collection[int] = ()) -> None:
+        """`trusted_uids` may own the directory beside root and ourselves."""
+        self._directory = Path(directory)
+        self._owners = frozenset({0, os.geteuid(), *trusted_uids})
+
+    def collect(self, limit: int = 1000) -> Iterator[Collected]:
+        """Complete files, oldest first; nothing where there is no directory. StoreError when others may write it."""
+        if not self._directory.exists():
+            return
+        with _opened(self._directory) as folder:
+            self._refuse_shared(os.fstat(folder.descriptor))
+            found = (entry for entry in _entries(folder.descriptor) if entry[0].endswith((".obs", ".env")))
+            for name, uid in islice(_fair(found, ()), limit):
+                try:
+                    yield Collected(name=name, item=_plain(folder.descriptor, name))
+                except _Unfinished:
+                    continue
+                except Unbelieved as reason:
+                    yield Collected(name=name, item=_set_aside(name, str(reason), uid))
+
+    def discard(self, collected: Sequence[Collected]) -> None:
+        """Removes what is stored, moves what was set aside."""
+        with _opened(self._directory) as folder:
+            for one in collected:
+                _remove(folder.descriptor, one.name, keep=isinstance(one.item, SetAside))
+
+    def _refuse_shared(self, found: os.stat_result) -> None:
+        if found.st_mode & 0o022 or found.st_uid not in self._owners:
+            raise StoreError(
+                f"{self._directory} can be written by others (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})",
+                hint=f"Run: chmod 700 {self._directory}",
+            )
+
+
+def _in_threads(work: Callable[[T], U], several: Sequence[T]) -> list[U]:
+    """`work` of each, in their order. While munged opens one credential, the next are read and handed to it.
+
+    No thread outlives the call: the reconciler forks to read its users' files.
+    """
+    if len(several) == 1 or libmunge.library() is None:  # without the library a process is started for each
+        return [work(one) for one in several]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(work, several))
+
+
+def _plain(folder: int, name: str) -> Observation:
+    if name.endswith(".obs"):
+        return parse(_read(folder, name))
+    data = _read(folder, name)
+    environ = epilog_slurmctld.parse(data)
+    written = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+    if not environ:
+        if time.time() - written < WHOLE_S:
+            raise _Unfinished
+        raise Unbelieved("the record is not whole")
+    return from_environment(environ, name, data, written)
+
+
+class _Descriptor:
+    """A file descriptor that `closing` can close."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def _opened(directory: Path) -> closing[_Descriptor]:
+    """The directory by descriptor: what is looked at and what is removed are in the same one."""
+    try:
+        return closing(_Descriptor(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
+    except OSError as error:
+        raise StoreError(f"spool {directory}: {error.strerror}", hint="Does it exist, and may we read it?") from error
+
+
+def _entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str, int, int]]:
+    """(name, owner, modification time in ns) of everything but `rejected/`, the wake file and `skip`."""
+    with os.scandir(folder) as entries:
+        for entry in islice(entries, MAX_ENTRIES):
+            if entry.name in (REJECTED, "wake") or entry.name in skip:
+                continue
+            with suppress(FileNotFoundError):
+                found = entry.stat(follow_symlinks=False)
+                yield entry.name, found.st_uid, found.st_mtime_ns
+
+
+def _fair(
+    entries: Iterable[tuple[str, int, int]], trusted: Collection[int], share: int = MAX_ENTRIES
+) -> Iterator[tuple[str, int]]:
+    """By age within an owner, owners in turn: a flood delays nobody else's; `share`: of each other owner."""
+    turns: Counter[int] = Counter()
+    ranked = []
+    for name, uid, modified in sorted(entries, key=lambda entry: entry[2]):
+        if uid in trusted or turns[uid] < share:
+            ranked.append((turns[uid] // (ROOT_SHARE if uid in trusted else 1), modified, name, uid))
+        turns[uid] += 1
+    return ((name, uid) for _, _, name, uid in sorted(ranked))
+
+
+def _read(folder: int, name: str, *, aside: bool = False, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of a small regular file, never blocking."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        raise _Unfinished from None  # renamed or removed since it was listed
+    except OSError as error:
+        raise Unbelieved(f"it cannot be opened: {error.strerror}") from None
+    with closing(_Descriptor(descriptor)):
+        _refuse_odd(os.fstat(descriptor), aside, limit)
+        data = b""
+        while chunk := os.read(descriptor, limit + 1 - len(data)):
+            data += chunk
+    if len(data) > limit:
+        raise Unbelieved("it grew while it was read")
+    return data
+
+
+def _refuse_odd(found: os.stat_result, aside: bool, limit: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise Unbelieved("it is not a regular file")
+    if aside:
+        if time.time() - found.st_mtime < LEFT_BEHIND_S:
+            raise _Unfinished
+        raise Unbelieved("its writer never finished it")
+    if found.st_size > limit:
+        raise Unbelieved(f"it is larger than {limit} bytes")
+
+
+def _set_aside(name: str, reason: str, uid: int) -> SetAside:
+    return SetAside(name=printable(name), reason=reason, uid=uid)
+
+
+def _remove(folder: int, name: str, *, keep: bool) -> bool:
+    """Unlinks, or moves to `rejected/` while there is room; False when it cannot be done."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False) if keep else None  # else it was read: a file
+        if found and stat.S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES and _move(folder, name):
+            return True
+        if found and stat.S_ISDIR(found.st_mode):
+            os.rmdir(name, dir_fd=folder)
+        else:
+            os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _move(folder: int, name: str) -> bool:
+    """Into `rejected/`, if that is a directory of our own and not full."""
+    with suppress(FileExistsError):
+        os.mkdir(REJECTED, 0o700, dir_fd=folder)
+    found = os.stat(REJECTED, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        return False
+    with closing(
+        _Descriptor(os.open(REJECTED, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder))
+    ) as rejected:
+        if len(os.listdir(rejected.descriptor)) >= MAX_REJECTED:  # noqa: PTH208 - by descriptor
+            return False
+        kept = f"{time.time_ns()}-{sha256(os.fsencode(name)).hexdigest()[:16]}"
+        os.replace(name, kept, src_dir_fd=folder, dst_dir_fd=rejected.descriptor)
+    return True

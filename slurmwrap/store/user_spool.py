@@ -1,0 +1,33 @@
+"""Records out of the spool files of a user's own spool, which no reconcile has taken in yet. Pure.
+
+Apart from user_state_files.py: most calls of gsub find no such file, and load none of these records.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+from slurmwrap.model.run import PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.store.deserialize import from_plain
+
+T = TypeVar("T")
+
+
+def prerun_in(content: bytes) -> PrerunRecord | None:
+    """The ended pre-run that a spool file tells of; None for a file of another kind."""
+    return _record_in(content, PrerunRecord, "prerun", "prerun")
+
+
+def submission_in(content: bytes) -> Submission | None:
+    """The gsub call that a spool file tells of; None for a file of another kind."""
+    return _record_in(content, Submission, "submit", "submission")
+
+
+def _record_in(content: bytes, kind: type[T], context: str, key: str) -> T | None:
+    try:
+        plain = json.loads(content)
+        return from_plain(kind, plain["facts"][key]) if plain["context"] == context else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,65 @@
+"""Edge: in user mode, one text file beside the job's output that says why it failed. Standard library only.
+
+    slurm-81.out -> slurm-81.out.why.txt
+
+Written by the user himself, with his own rights; a later run of the job replaces it.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from slurmwrap.model.gate_permit import Gate
+from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.protocols import Published
+
+SUFFIX = ".why.txt"
+_KEPT = frozenset({"success", "cancelled"})
+
+Text = Callable[[AttemptRecord, Sequence[ActionRecord]], str]
+
+
+class BesideOutput:
+    """Implements edges.Publisher for one user: nothing is published, and what he is told lies beside his output."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def publish(self, published: Published) -> None:
+        """A user publishes nothing."""
+
+    def tell_gate(self, gate: Gate) -> None:
+        """A user has no gate."""
+
+    def end_pass(self) -> None:
+        """Nothing was collected."""
+
+    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+        """Writes the file, or takes an old one away when the job went well. Where that is refused it is given up:
+        `slurmwrap why` tells the same, and one full or odd directory must not keep other jobs waiting."""
+        path = _place(record.std_out)
+        if path is None:
+            return
+        if record.diagnosis is None or record.diagnosis.category in _KEPT:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            return
+        aside = path.with_name(f".{uuid.uuid4().hex}{SUFFIX}")
+        try:
+            aside.write_text(self._text(record, actions), encoding="utf-8", errors="backslashreplace")
+            aside.replace(path)
+        except OSError:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+
+
+def _place(std_out: str) -> Path | None:
+    """None where there is no file beside which one could stand: a device, a pattern that Slurm left, no directory."""
+    path = Path(std_out)
+    if not std_out.startswith("/") or path.parts[:2] == ("/", "dev") or "%" in path.name:
+        return None
+    return path.with_name(path.name + SUFFIX) if os.access(path.parent, os.W_OK | os.X_OK) else None

@@ -1,0 +1,94 @@
+"""A dependency that is met after the grace of its job gives it a new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes import START, FakeClock, job
+
+from slurmwrap.gsub.apply_verdict import Waiting
+from slurmwrap.gsub.grace import renew_grace
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.sbatch.parse import parse_request
+
+MET = START - 5  # the pre-run is eligible since then
+GIVEN = START - 3000
+WAITING = Waiting(
+    request=parse_request(
+        ["-dafterok:9", "job"], environ={}, cwd="/w", read_script=lambda path: b"#!/bin/sh\n", read_stdin=lambda: b""
+    ),
+    plan=PlacementPlan(),
+    job_id=5,
+    prerun_job_id=6,
+    release_at="now",
+    profile_key="",
+    fingerprint="",
+    given=(GIVEN, GIVEN + 365 * 86400.0),
+)
+
+
+class Slurm:
+    """A job, its pre-run, and what is asked of them."""
+
+    def __init__(self, **real: Any) -> None:
+        self.records = {
+            "5": replace(job(5), **{"state": "PENDING", "eligible_time": int(MET), **real}),
+            "6": replace(job(6), state="RUNNING", eligible_time=int(MET)),
+        }
+        self.asked: list[tuple[str, str]] = []
+
+    def job(self, address: str) -> Any:
+        return self.records.get(address)
+
+    def jobs(self, user: str | None = None) -> tuple[Any, ...]:
+        return tuple(self.records.values())
+
+    def apply(self, action: Any) -> None:
+        self.asked.append((action.target, action.key))
+
+
+def renewed(slurm: Slurm, waiting: Waiting = WAITING, grace_s: float = 600) -> tuple[float | None, list[float]]:
+    noted: list[float] = []
+    desk: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
+    return renew_grace(waiting, grace_s, desk, noted.append), noted
+
+
+def test_the_new_begin_time_is_a_grace_behind_the_moment_at_which_the_dependency_was_met() -> None:
+    slurm = Slurm()
+    assert renewed(slurm) == (MET + 600, [MET + 600])
+    assert slurm.asked == [("5", "StartTime")]
+
+
+@pytest.mark.parametrize(
+    ("real", "grace_s"),
+    [
+        ({"state": "RUNNING"}, 600),
+        ({"eligible_time": int(START + 9000)}, 600),  # its user's own begin, or a start that its user has moved
+        ({"eligible_time": int(MET - 1000)}, 600),  # its user let it start before
+        ({}, 4),  # the pre-run waited longer than the grace: nothing is left of it
+    ],
+)
+def test_a_job_that_must_not_wait_is_left_alone(real: dict[str, Any], grace_s: float) -> None:
+    slurm = Slurm(**real)
+    assert (renewed(slurm, grace_s=grace_s), slurm.asked) == ((None, []), [])
+
+
+def test_a_job_without_a_dependency_and_one_of_another_version_are_left_alone() -> None:
+    plain = replace(WAITING, request=replace(WAITING.request, settings=()))
+    assert renewed(Slurm(), plain) == (None, [])
+    assert renewed(Slurm(), replace(WAITING, given=())) == (None, [])
+
+
+def test_a_time_that_cannot_be_noted_is_not_given() -> None:
+    slurm = Slurm()
+    desk: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
+
+    def full(at: float) -> None:
+        raise OSError
+
+    with pytest.raises(OSError):
+        renew_grace(WAITING, 600, desk, full)
+    assert slurm.asked == []

@@ -1,0 +1,32 @@
+"""--count-steps: what reaches the job's environment, and what is said where nothing can."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.gsub.step_counting import export_with, in_front
+
+DIR, NAMED, PATH = "SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED", "PYTHONPATH=/counter"
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (None, None),
+        ("ALL", None),
+        ("ALL,A=1", None),
+        ("ALL,PYTHONPATH=/mine", "ALL,PYTHONPATH=/counter:/mine"),
+        ("A=1,B", f"A=1,B,{DIR},{NAMED},{PATH}"),
+        ("A,PYTHONPATH", f"A,PYTHONPATH,{DIR},{NAMED}"),  # its value is ours already
+        ("PYTHONPATH=/mine", f"PYTHONPATH=/counter:/mine,{DIR},{NAMED}"),
+        ("PYTHONPATH=", f"PYTHONPATH=/counter,{DIR},{NAMED}"),
+    ],
+)
+def test_a_list_of_variables_gets_the_counter(value: str | None, wanted: str | None) -> None:
+    assert export_with(value, "/counter") == wanted
+
+
+def test_the_counter_stands_in_front_of_what_the_user_has() -> None:
+    assert [in_front("/counter", path) for path in ("", "/mine", "/a:/b")] == [
+        "/counter", "/counter:/mine", "/counter:/a:/b",
+    ]  # fmt: skip

@@ -1,0 +1,149 @@
+"""Small readers of what a node says about a job: Slurm's environment, the driver's files, cgroups, NVML."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from waiting import allow
+
+from slurmwrap.node_hooks import cgroup, gpus, job
+from slurmwrap.node_hooks.settings import node_name
+
+
+@pytest.mark.parametrize(
+    ("node_list", "first"),
+    [
+        ("n0", "n0"),
+        ("n[3-5,9],x", "n3"),
+        ("n[003,005-7]", "n003"),
+        ("a,b[1-2]", "a"),
+        ("rack[1-2]node[7-9]", "rack1node7"),
+        ("n-1-[0-1]", "n-1-0"),
+        ("", ""),
+    ],
+)
+def test_the_first_node_of_a_host_list(node_list: str, first: str) -> None:
+    assert job.first_node(node_list) == first
+
+
+@pytest.mark.parametrize(
+    ("value", "indices"),
+    [
+        ("0,2", [0, 2]),
+        ("0-3,6", [0, 1, 2, 3, 6]),
+        ("", []),
+        ("x,1", [1]),
+        ("5-", [5]),
+        ("0-999999999", list(range(1024))),
+    ],
+)
+def test_gpu_indices(value: str, indices: list[int]) -> None:
+    assert job.gpu_indices({b"SLURM_JOB_GPUS": value.encode()}) == indices
+
+
+@pytest.mark.parametrize("value", [b"", b"0", b"-1", b"4294967296", b"41x"])
+def test_what_is_no_job_id_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match="not a job id"):
+        job.job_id({b"SLURM_JOB_ID": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [(b"n0", "n0"), (b"../../etc", "unknown"), (b"", "unknown"), (b"a\nb", "unknown")]
+)
+def test_a_node_name_that_cannot_be_part_of_a_path_is_not_used(value: bytes, name: str) -> None:
+    assert node_name({b"SLURMD_NODENAME": value}) == name
+
+
+def addresses(proc: Path) -> Any:
+    private = proc.parent / "private"
+    private.mkdir(mode=0o700, exist_ok=True)
+    settings = SimpleNamespace(nvidia_proc=str(proc), node_state_dir=str(private))
+    return gpus.addresses(settings, time.monotonic() + allow(5))
+
+
+def test_gpu_addresses_by_device_minor(tmp_path: Path) -> None:
+    for address, minor in (("0000:05:00.0", 1), ("0000:06:00.0", 0)):
+        directory = tmp_path / "gpus" / address
+        directory.mkdir(parents=True)
+        (directory / "information").write_text(
+            f"Model: \t\t NVIDIA A100\nIRQ:   \t\t 201\nBus Location: \t {address}\nDevice Minor: \t {minor}\n"
+        )
+    (tmp_path / "gpus" / "0000:07:00.0").mkdir()  # its file is gone: the others' addresses are known still
+    assert addresses(tmp_path) == {"1": "0000:05:00.0", "0": "0000:06:00.0"}
+    assert addresses(tmp_path / "none") == {}
+
+
+def write(directory: Path, **files: str) -> None:
+    directory.mkdir(parents=True)
+    for name, content in files.items():
+        (directory / name.replace("__", ".")).write_text(content)
+
+
+STAT = f"cache 999999999\nrss 1\nanon {290 << 20}\nshmem {10 << 20}\ntotal_rss {290 << 20}\ntotal_shmem {10 << 20}\n"
+
+
+SLUID = "s5K1KKYAYG5D00"  # Slurm 26.05 keys its directories by it
+
+
+@pytest.mark.parametrize("scope", ["slurmstepd.scope", "n0_slurmstepd.scope"])
+@pytest.mark.parametrize(("name", "sluid"), [("job_41", ""), (SLUID, SLUID), ("job_41", SLUID)])
+@pytest.mark.parametrize("mounted", ["", "unified"])
+def test_a_job_in_a_version_2_cgroup(tmp_path: Path, scope: str, name: str, sluid: str, mounted: str) -> None:
+    write(
+        tmp_path / mounted / "system.slice" / scope / name,
+        memory__stat=STAT,
+        memory__peak=f"{900 << 20}\n",
+        memory__events="low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\n",
+        cpu__stat="usage_usec 2500000\nuser_usec 1\n",
+    )
+    found = {"mem_peak_mib": 300, "mem_high_mib": 900, "oom_kills": 1, "oom_events": 2, "cpu_s": 2.5}
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path), sluid) == found
+
+
+def test_another_jobs_sluid_is_not_this_jobs(tmp_path: Path) -> None:
+    write(tmp_path / "system.slice" / "slurmstepd.scope" / SLUID, memory__stat=STAT)
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path), "s5K1KKYAYG5D01") == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "sluid"), [(SLUID, SLUID), ("", ""), ("../../../x/y/z.", ""), ("s5K1KKYAYG5D00\n", ""), ("s", "")]
+)
+def test_a_sluid_that_cannot_be_one_is_no_part_of_a_path(value: str, sluid: str) -> None:
+    assert job.sluid({b"SLURM_JOB_SLUID": value.encode()}) == sluid
+
+
+@pytest.mark.parametrize("top", ["slurm", "slurm_n0"])
+def test_a_job_in_version_1_cgroups(tmp_path: Path, top: str) -> None:
+    below = Path(top) / "uid_1001" / "job_41"
+    oom = "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"
+    write(
+        tmp_path / "memory" / below,
+        memory__stat=STAT,
+        memory__oom_control=oom,
+        memory__max_usage_in_bytes=f"{900 << 20}\n",
+    )
+    write(tmp_path / "cpuacct" / below, cpuacct__usage="1234567890\n")
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {
+        "mem_peak_mib": 300,
+        "mem_high_mib": 900,
+        "oom_kills": 4,
+        "cpu_s": 1.235,
+    }
+
+
+def test_without_a_cpuacct_cgroup_the_processes_of_the_steps_are_asked(tmp_path: Path) -> None:
+    job = tmp_path / "memory" / "slurm" / "uid_1001" / "job_41"
+    write(job, memory__stat=STAT)
+    write(job / "step_0", cgroup__procs=f"{os.getpid()}\n")
+    spent = sum(os.times()[:4])
+    found = cgroup.sample("n0", 41, 1001, str(tmp_path))["cpu_s"]
+    assert spent - 0.5 <= found <= sum(os.times()[:4]) + 0.5
+
+
+def test_a_cgroup_that_is_gone_says_nothing(tmp_path: Path) -> None:
+    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {}

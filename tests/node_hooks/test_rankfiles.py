@@ -1,0 +1,158 @@
+"""The ranks' own files beside a job's output: which belong to it, which are sent, and what is said of the rest."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hook_site import Site, append, give, only
+
+from slurmwrap.node_hooks import rankfiles, userfile
+
+
+@pytest.mark.parametrize(
+    ("names", "others"),
+    [
+        ([b"slurm-41.0.out", b"41_7.log", b"rank3-41", b"x41"], [b"slurm-411.out", b"410", b"141.out"]),
+        ([b"log.0", b"log.1", b"log.2"], [b"log", b"log.x"]),
+        ([b"rank0.log", b"rank1.log", b"rank10.log"], [b"rank0.pt", b"rank1.pt"]),
+        ([b"out_00.txt", b"out_01.txt"], []),
+        ([b"Task-0.err", b"Task-1.err"], [b"err0"]),
+        ([], [b"log.1", b"log.2"]),  # a family of output begins at 0
+        ([], [b"log.0"]),
+        ([], [b"model_0.pt", b"model_1.pt", b"epoch0.ckpt", b"0", b"1", b"data0.txt", b"data1.txt"]),
+    ],
+)
+def test_which_names_are_a_jobs(names: list[bytes], others: list[bytes]) -> None:
+    assert rankfiles.named_like(others + names, 41) == names
+
+
+@pytest.mark.parametrize(
+    ("job_id", "of_array", "names", "others"),
+    [
+        (18, False, [b"slurm-18.out", b"18_2.log", b"train-n16_18.log"], [b"slurm-16_18.out", b"17_18.err"]),
+        (4711, False, [b"0_4711.log", b"20261121_4711.log", b"4698_4711-4711.log"], [b"slurm-4698_4711.out"]),
+        (41, True, [b"slurm-41.0.out", b"rank3-41"], [b"slurm-41_7.out", b"slurm-41_41.out", b"x-41_0"]),
+    ],
+)
+def test_what_another_task_of_an_array_wrote_is_not_this_jobs(
+    job_id: int, of_array: bool, names: list[bytes], others: list[bytes]
+) -> None:
+    assert rankfiles.named_like(others + names, job_id, of_array) == names
+
+
+def test_who_failed_first_comes_first_and_then_the_newest() -> None:
+    read = [(b"%d" % number, b"step 1\n", False) for number in range(20)]
+    read[3] = (b"3", b"Traceback (most recent call last)\n", False)
+    read[11] = (b"11", b"RuntimeError: NCCL\n", True)
+    assert [one[0] for one in rankfiles.preferred(read)] == [b"3", b"11", b"19", b"18", b"17", b"16", b"15", b"14"]
+
+
+def test_not_all_places_go_to_those_that_failed() -> None:
+    read = [(b"%d" % number, b"Error\n", False) for number in range(20)]
+    assert [one[0] for one in rankfiles.preferred(read)] == [b"0", b"1", b"2", b"3", b"4", b"5", b"19", b"18"]
+
+
+def started(site: Site) -> Site:
+    site.prolog()
+    site.arrived()
+    return site
+
+
+def epilog(site: Site, **changed: str) -> dict[str, Any]:
+    site.epilog(**changed)
+    facts = only(site.arrived()).facts
+    return {key: facts[key] for key in ("logs", "log_error", "logs_skipped") if key in facts}
+
+
+def log(path: Path, text: str, beside: bool = True) -> dict[str, Any]:
+    return {"name": str(path), "text": text, "truncated": False, **({"beside": True} if beside else {})}
+
+
+def test_ranks_files_beside_the_output_are_read_too(site: Site) -> None:
+    work = started(site).work
+    give(work / "41.out", "srun: error: n0: task 1: Exited with exit code 1\n")
+    for rank, text in ((0, "step 5\n"), (1, "Traceback\nValueError: boom\n"), (2, "step 5\n")):
+        give(work / f"log.{rank}", text)
+        os.utime(work / f"log.{rank}", (time.time() + rank, time.time() + rank))
+    give(work / "log.3")  # empty
+    os.utime(give(work / "log.4", "of an earlier job\n"), (1, 1))
+    assert epilog(site) == {
+        "logs": [
+            log(work / "41.out", "srun: error: n0: task 1: Exited with exit code 1\n", beside=False),
+            log(work / "log.1", "Traceback\nValueError: boom\n"),
+            log(work / "log.2", "step 5\n"),
+            log(work / "log.0", "step 5\n"),
+        ]
+    }
+
+
+def test_a_job_without_output_of_its_own_has_its_ranks_files_where_it_ran(site: Site) -> None:
+    work = started(site).work
+    give(work / "log.0", "Traceback\n")
+    give(work / "log.1", "step\n")
+    os.utime(work / "log.1", (time.time() + 5, time.time() + 5))
+    found = epilog(site, SLURM_JOB_STDOUT="/dev/null", SLURM_JOB_STDERR="/dev/null")
+    assert found == {"logs": [log(work / "log.0", "Traceback\n"), log(work / "log.1", "step\n")]}
+    started(site)
+    assert epilog(site, SLURM_JOB_STDOUT="/dev/null", SLURM_JOB_WORK_DIR="")["logs"] == []
+
+
+def test_many_ranks_are_bounded_and_the_rest_is_counted(site: Site) -> None:
+    work = started(site).work
+    give(work / "41.out", "text\n")
+    for rank in range(100):
+        give(work / f"41_{rank}.err", f"{'y' * 99}\n" * 1000 + ("Error\n" if rank == 50 else ""))
+    found = epilog(site)
+    assert [Path(one["name"]).name for one in found["logs"]][:1] == ["41.out"] and len(found["logs"]) == 9
+    assert all(len(one["text"]) <= 16384 and one["truncated"] for one in found["logs"][1:])
+    assert found["logs_skipped"] == ["92 more files beside it: no more than 8 are kept"]
+
+
+def test_a_ranks_file_that_is_not_the_users_or_no_file_is_not_read(site: Site) -> None:
+    work = started(site).work
+    secret = site.root / "secret"
+    secret.write_text("SECRET\n")
+    secret.chmod(0o600)
+    give(work / "41.out", "text\n")
+    (work / "41_0.err").symlink_to(secret)
+    (work / "41_1.err").hardlink_to(secret)
+    os.mkfifo(work / "41_2.err")
+    (work / "41_3.err").mkdir()
+    give(work / "41_4.err", "mine\n").chmod(0)
+    os.truncate(give(work / "41_5.err"), 10 << 30)
+    append(work / "41_5.err", "", "the end")
+    found = epilog(site)
+    assert [one["text"] for one in found["logs"]] == ["text\n", "the end\n"]
+    assert found["logs_skipped"] == ["41_4.err: Permission denied"]
+
+
+def test_without_the_jobs_start_no_file_is_taken_for_a_ranks(site: Site) -> None:
+    give(site.work / "41.out", "text\n")
+    give(site.work / "41_0.err", "mine\n")
+    assert epilog(site) == {"logs": [log(site.work / "41.out", "text\n", beside=False)]}
+
+
+def test_a_directory_of_too_many_files_is_not_searched(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}").touch()
+    assert sorted(userfile.listed(os.fsencode(tmp_path), 4)) == [b"0", b"1", b"2", b"3"]
+    with pytest.raises(userfile.Unreadable, match="too many files beside it"):
+        userfile.listed(os.fsencode(tmp_path), 3)
+
+
+def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
+    """There may be dozens of them, on a file system that many nodes read at the same moment."""
+    path = tmp_path / "41_0.err"
+    path.write_bytes(b"x\n" * (1 << 20))
+    before = bytes_read()
+    data, more = userfile.tail(os.fsencode(path), os.geteuid(), 1000)
+    assert (len(data), more) == (1000, True)
+    assert bytes_read() - before < 100_000
+
+
+def bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])

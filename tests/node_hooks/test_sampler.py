@@ -1,0 +1,105 @@
+"""The sampler: what a job used at most, kept until the Epilog comes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+from waiting import wait_until
+
+from slurmwrap.node_hooks import sampler, state
+
+
+def job_cgroup(root: Path) -> Path:
+    directory = root / "system.slice" / "slurmstepd.scope" / "job_41"
+    directory.mkdir(parents=True)
+    return directory
+
+
+def uses(directory: Path, mib: int, seconds: float) -> None:
+    (directory / "memory.stat").write_text(f"anon {mib << 20}\nshmem 0\n")
+    (directory / "cpu.stat").write_text(f"usage_usec {int(seconds * 1e6)}\n")
+
+
+class Script:
+    """A clock whose sleep plays the job: each pause does the next thing."""
+
+    def __init__(self, *acts) -> None:
+        self.now, self.acts = 0.0, list(acts)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.acts:
+            self.acts.pop(0)()
+
+
+def watched(tmp_path: Path, *acts) -> tuple[dict[str, object], Script]:
+    mark, kept, script = tmp_path / "41.mark", tmp_path / "41.usage", Script(*acts)
+    if not mark.exists():
+        mark.write_text("{}")
+    sampler.watch(str(mark), str(kept), "n0", 41, 1001, str(tmp_path / "fs"), script.sleep, script.clock)
+    return json.loads(kept.read_text()) if kept.exists() else {}, script
+
+
+def test_the_highest_values_are_kept_until_the_mark_is_taken_away(tmp_path: Path) -> None:
+    job = job_cgroup(tmp_path / "fs")
+    uses(job, 100, 1)
+    found, _ = watched(
+        tmp_path, lambda: uses(job, 900, 2), lambda: uses(job, 300, 4), lambda: (tmp_path / "41.mark").unlink()
+    )
+    assert found == {"mem_peak_mib": 900, "cpu_s": 4.0}
+
+
+def test_a_job_that_runs_again_has_a_mark_of_its_own(tmp_path: Path) -> None:
+    job = job_cgroup(tmp_path / "fs")
+    uses(job, 100, 1)
+
+    def again() -> None:
+        (tmp_path / "new").write_text("{}")
+        (tmp_path / "new").rename(tmp_path / "41.mark")
+        uses(job, 5000, 9)
+
+    assert watched(tmp_path, again)[0] == {"mem_peak_mib": 100, "cpu_s": 1.0}
+
+
+def test_a_job_without_any_cgroup_is_not_watched_for_ever(tmp_path: Path) -> None:
+    found, script = watched(tmp_path)
+    assert found == {}
+    assert sampler.PATIENCE_S <= script.now < sampler.PATIENCE_S + 2
+
+
+def orphans() -> set[int]:
+    """Processes that were forked from this one and have a session of their own."""
+    ours, found = psutil.Process().cmdline(), set()
+    for process in psutil.process_iter():
+        try:
+            if process.cmdline() == ours and os.getsid(process.pid) not in (os.getsid(0), process.pid):
+                found.add(process.pid)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found
+
+
+def test_it_stays_behind_alone_and_ends_with_the_mark(tmp_path: Path) -> None:
+    job = job_cgroup(tmp_path / "fs")
+    uses(job, 100, 1)
+    directory = tmp_path / "state"
+    settings = SimpleNamespace(node_state_dir=str(directory), node="n0")
+    state.save_mark(settings, 41, {})
+    before = orphans()
+    sampler.start(settings, 41, os.getuid(), str(tmp_path / "fs"))  # which lasts until the mark is gone
+    wait_until((directory / "41.usage").exists, "a sample")
+    assert state.take_usage(settings, 41) == {"mem_peak_mib": 100, "cpu_s": 1.0, "mem_source": "cgroup"}
+    assert state.take_usage(settings, 41) == {}
+    started = orphans() - before
+    assert started
+    state.take_mark(settings, 41)
+    uses(job, 900, 2)
+    wait_until(lambda: not started & orphans(), "the end of the sampler")
+    assert not (directory / "41.usage").exists()

@@ -1,0 +1,268 @@
+"""The history score: what counts against a node, how much, and when it makes a suspect or a lemon."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes import START
+
+from slurmwrap.config import Nodes
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.run import StrikeRecord
+from slurmwrap.policy.node_history import (
+    CLEARED,
+    Exposure,
+    GpuFault,
+    NodeFailure,
+    NodeHistory,
+    Removal,
+    Repair,
+    gpu_faults_of,
+    lifted,
+    removals_seen,
+)
+from slurmwrap.policy.node_score import LEMON, OK, SUSPECT, NodeScore, scores, share_of
+
+DAY, HOUR = 86400, 3600
+RULES = Nodes()
+
+
+def strike(job_id: int, at: float = START - DAY, uid: int = 0, **changes: Any) -> StrikeRecord:
+    base = StrikeRecord(
+        node="n1", cause="gpu_hardware", conclusive=False, text="", at=at, job_id=job_id, uid=uid or 1000 + job_id
+    )
+    return replace(base, **changes)
+
+
+def xid(code: int, job_id: int, at: float = START - DAY, uid: int = 0, gpu: str = "0000:05:00") -> GpuFault:
+    text = f"NVRM: Xid (PCI:{gpu}): {code}, pid=77, name=python"
+    return GpuFault(node="n1", at=at, job_id=job_id, uid=uid or 1000 + job_id, text=text)
+
+
+def failure(job_id: int, *nodes: str, named: str = "", uid: int = 0) -> NodeFailure:
+    return NodeFailure(nodes=nodes, at=START - DAY, job_id=job_id, uid=uid or 1000 + job_id, named=named)
+
+
+def ran(hours: float = 300.0, runs: int = 100, nodes: int = 20) -> tuple[Exposure, ...]:
+    return tuple(Exposure(node=f"n{i}", runs=runs, hours=hours) for i in range(1, nodes + 1))
+
+
+def of(history: NodeHistory, node: str = "n1", rules: Nodes = RULES) -> NodeScore:
+    if not history.exposure:
+        history = replace(history, exposure=ran())
+    return next(score for score in scores(history, rules, now=START) if score.node == node)
+
+
+FAULTS = {
+    "one strike of one job": (NodeHistory(strikes=(strike(1),)), 1.0, OK),
+    "one job three times": (NodeHistory(strikes=(strike(1), strike(1), strike(1))), 1.0, OK),
+    "two jobs": (NodeHistory(strikes=(strike(1), strike(2))), 2.0, SUSPECT),
+    "five jobs of five users": (NodeHistory(strikes=tuple(map(strike, range(1, 6)))), 5.0, LEMON),
+    "five jobs of one user": (NodeHistory(strikes=tuple(strike(j, uid=7) for j in range(1, 6))), 5.0, SUSPECT),
+    "one conclusive Xid": (NodeHistory(gpu_faults=(xid(79, 1),)), 3.0, SUSPECT),
+    "conclusive Xids of two jobs of one user": (
+        NodeHistory(gpu_faults=(xid(79, 1, uid=7), xid(48, 2, uid=7))),
+        6,
+        LEMON,
+    ),
+    "an Xid and the strike of its job": (NodeHistory(gpu_faults=(xid(79, 1),), strikes=(strike(1),)), 3.0, SUSPECT),
+    "Xids that reset a GPU": (NodeHistory(gpu_faults=(xid(46, 1), xid(109, 2))), 2.0, SUSPECT),
+    "rows remapped": (NodeHistory(gpu_faults=(xid(63, 1), xid(63, 2))), 0.5, OK),
+    "an unknown Xid": (NodeHistory(strikes=(strike(9),), gpu_faults=(xid(999, 1),)), 1.0, OK),
+    "a program's Xid": (NodeHistory(gpu_faults=(xid(31, 1), xid(13, 2))), 0.0, OK),
+    "forty Xid 31 of one user": (NodeHistory(gpu_faults=tuple(xid(31, j, uid=7) for j in range(40))), 0.0, OK),
+    "failures of single-node jobs": (NodeHistory(failures=(failure(1, "n1"), failure(2, "n1"))), 2.0, SUSPECT),
+    "a failure that Slurm pins on n1": (NodeHistory(failures=(failure(1, "n1", "n2", named="n1"),)), 1.0, OK),
+    "a failure of four nodes": (NodeHistory(failures=(failure(1, "n1", "n2", "n3", "n4"),)), 0.25, OK),
+    "out of service": (NodeHistory(removals=tuple(Removal(node="n1", began=START - i) for i in range(9))), 4.5, OK),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_kind_of_evidence_weighs_what_it_should(name: str) -> None:
+    history, weight, status = FAULTS[name]
+    found = of(history)
+    assert (found.weight, found.status) == (pytest.approx(weight), status), found.why
+
+
+def test_three_users_on_one_gpu_within_a_day_make_a_programs_xid_count() -> None:
+    together = tuple(xid(31, job, START - DAY + job * HOUR) for job in (1, 2, 3))
+    assert of(NodeHistory(gpu_faults=together)).weight == 1.5
+    spread = tuple(xid(31, job, START - job * DAY) for job in (1, 2, 3))
+    assert of(NodeHistory(gpu_faults=spread)).weight == 0.0
+    gpus = tuple(xid(31, job, gpu=f"0000:0{job}:00") for job in (1, 2, 3))
+    assert of(NodeHistory(gpu_faults=gpus)).weight == 0.0
+    two = (*together[:2], xid(31, 3, together[2].at, uid=together[0].uid))
+    assert of(NodeHistory(gpu_faults=two)).weight == 0.0
+
+
+def test_shares_of_larger_jobs_add_up_on_the_node_that_is_always_there() -> None:
+    failures = tuple(failure(job, "n1", f"n{job + 1}") for job in range(1, 13))
+    found = {
+        score.node: score.status for score in scores(NodeHistory(failures=failures, exposure=ran()), RULES, now=START)
+    }
+    assert found.pop("n1") == LEMON
+    assert set(found.values()) == {OK}
+
+
+def test_shares_of_one_users_jobs_alone_convict_nobody() -> None:
+    failures = tuple(failure(job, "n1", f"n{job + 1}", uid=7) for job in range(1, 13))
+    assert of(NodeHistory(failures=failures)).status == OK
+
+
+def test_a_very_large_job_blames_nobody() -> None:
+    assert [share_of(n) for n in (1, 4, 64, 65, 0)] == [1.0, 0.25, 1 / 64, 0.0, 0.0]
+
+
+def test_a_failure_that_names_a_node_which_the_job_did_not_have_blames_all_of_its_own() -> None:
+    found = scores(NodeHistory(failures=(failure(1, "n1", "n2", named="n9"),)), RULES, now=START)
+    assert [(s.node, s.weight) for s in found] == [("n1", 0.5), ("n2", 0.5)]
+
+
+def test_a_busy_node_is_not_punished_for_being_busy() -> None:
+    """The same rate of faults everywhere: n1 ran ten times as much and was struck ten times as often."""
+    calm = tuple(strike(job, node=f"n{job}") for job in range(2, 21))
+    busy = tuple(strike(100 + job) for job in range(10))
+    exposure = (Exposure(node="n1", runs=1000, hours=3000.0), *ran()[1:])
+    found = of(NodeHistory(strikes=(*calm, *busy), exposure=exposure))
+    assert (found.status, found.weight, round(found.expected, 3)) == (OK, 10.0, 10.0)
+    idle = of(NodeHistory(strikes=(*calm, *busy), exposure=ran()))
+    assert idle.status == LEMON
+
+
+def test_a_fleet_where_everything_fails_has_no_lemons() -> None:
+    strikes = tuple(strike(10 * n + k, node=f"n{n}") for n in range(1, 21) for k in range(5))
+    assert {score.status for score in scores(NodeHistory(strikes=strikes, exposure=ran()), RULES, now=START)} == {OK}
+
+
+def test_without_any_exposure_the_evidence_alone_is_judged() -> None:
+    found = scores(NodeHistory(strikes=tuple(map(strike, range(1, 6)))), RULES, now=START)[0]
+    assert (found.expected, found.ratio, found.runs, found.status) == (0.0, 6.0, 0, LEMON)
+
+
+def test_what_is_older_than_the_window_is_forgotten() -> None:
+    assert scores(NodeHistory(strikes=(strike(1, START - 29 * DAY),)), RULES, now=START) == ()
+    assert scores(NodeHistory(strikes=(strike(1, START - 9 * DAY),)), Nodes(window_days=7), now=START) == ()
+
+
+def test_part_of_an_incident_counts_only_where_the_fault_is_conclusive() -> None:
+    shaken = NodeHistory(
+        strikes=(strike(1, incident="i1"), strike(2, incident="i1")),
+        gpu_faults=(replace(xid(46, 3), incident="i1"), replace(xid(79, 4), incident="i1")),
+        failures=(replace(failure(5, "n1"), incident="i1"),),
+    )
+    found = of(shaken)
+    assert (found.weight, found.jobs) == (3.0, 1)
+    assert sorted(t.why_not for t in found.terms if not t.weight) == ["part of incident i1"] * 4
+
+
+def test_a_repair_lets_a_node_start_anew_and_a_relapse_weighs_more() -> None:
+    faults = tuple(strike(job, START - 5 * DAY) for job in range(1, 6))
+    repaired = NodeHistory(strikes=faults, repairs=(Repair(node="n1", at=START - 4 * DAY, who="root"),))
+    found = of(repaired)
+    assert (found.status, found.weight, found.why) == (OK, 1.25, "no fault since it was repaired")
+    relapsed = of(replace(repaired, strikes=(*faults, strike(9))))
+    assert (relapsed.status, relapsed.weight) == (LEMON, 2.75)
+    assert [term.note for term in relapsed.terms] == ["before the repair"] * 5 + ["again after the repair"]
+
+
+def test_what_was_cleared_is_void_and_still_told() -> None:
+    mark = Repair(node="n1", at=START - DAY / 2, who="root", kind=CLEARED)
+    found = of(NodeHistory(strikes=(strike(1), strike(2)), gpu_faults=(xid(79, 3),), repairs=(mark,)))
+    assert (found.status, found.weight, found.why) == (OK, 0.0, "nothing counts against it")
+    assert {term.why_not for term in found.terms} == {"cleared by root"}
+    again = of(NodeHistory(strikes=(strike(1), strike(2, START)), repairs=(mark,)))
+    assert again.weight == 1.0
+    alone = of(NodeHistory(strikes=(strike(1, cleared_at=START, cleared_by="eve"), strike(2))))
+    assert [term.why_not for term in alone.terms] == ["", "cleared by eve"]
+
+
+def test_one_lemon_does_not_hide_the_others_in_a_small_fleet() -> None:
+    strikes = [*(strike(job) for job in range(1, 9)), *(strike(job, node="n2") for job in (21, 22))]
+    found = scores(NodeHistory(strikes=tuple(strikes), exposure=ran(nodes=4)), RULES, now=START)
+    assert [(s.node, s.status, s.expected) for s in found] == [
+        ("n1", LEMON, pytest.approx(2 / 3)),
+        ("n2", SUSPECT, 0.0),
+    ]
+
+
+def test_a_fleet_whose_nodes_are_alike_is_shrunk_more() -> None:
+    alike = tuple(strike(100 * n, node=f"n{n}") for n in range(1, 21))
+    assert of(NodeHistory(strikes=alike)).prior == 4.0
+    assert of(NodeHistory(strikes=alike[:9])).prior == 1.0
+
+
+def test_worst_come_first() -> None:
+    strikes = [strike(job, node="bad") for job in range(1, 7)] + [strike(job, node="so-so") for job in (7, 8)]
+    found = scores(NodeHistory(strikes=(*strikes, strike(9, node="fine")), exposure=ran()), RULES, now=START)
+    assert [(s.node, s.status) for s in found] == [("bad", LEMON), ("so-so", SUSPECT), ("fine", OK)]
+
+
+def simulated(seed: int, lemons: set[str]) -> tuple[NodeScore, ...]:
+    """1000 nodes at the rate of Kokolis et al. 2024 (6.5 failures per 1000 node-days), lemons at 25 times as much."""
+    rnd = random.Random(seed)
+    hours = {f"n{i}": rnd.uniform(100, 672) for i in range(1000)}
+    strikes = []
+    for node, ran_for in hours.items():
+        mean = 6.5 / 1000 * ran_for / 24 * (25 if node in lemons else 1)
+        count = sum(rnd.random() < mean / 100 for _ in range(100))
+        strikes += [strike(rnd.randrange(10**6), node=node, uid=rnd.randrange(1, 60)) for _ in range(count)]
+    exposure = tuple(Exposure(node=node, runs=int(h / 3), hours=h) for node, h in hours.items())
+    return scores(NodeHistory(strikes=tuple(strikes), exposure=exposure), RULES, now=START)
+
+
+def test_a_simulated_fleet_gives_up_its_lemons_and_few_others() -> None:
+    lemons = {f"n{i}" for i in range(20)}
+    found = [score for seed in range(5) for score in simulated(seed, lemons)]
+    called = [score.node in lemons for score in found if score.status == LEMON]
+    doubted = [score.node in lemons for score in found if score.status != OK]
+    assert sum(called) >= 40 and sum(called) >= 0.95 * len(called)  # of 100 lemons in five fleets
+    assert sum(doubted) >= 60 and len(doubted) - sum(doubted) <= 40  # of 4900 sound nodes
+
+
+def test_removals_are_noted_when_they_begin_and_when_they_end() -> None:
+    out = {"n1": ("bad fan", False), "n2": ("slurmwrap: gpu", True)}
+    began = removals_seen((), out, ("n1", "n2", "n3"), now=START)
+    assert [(r.node, r.began, r.reason, r.ours, r.ended) for r in began] == [
+        ("n1", START, "bad fan", False, None),
+        ("n2", START, "slurmwrap: gpu", True, None),
+    ]
+    assert removals_seen(began, out, ("n1", "n2", "n3"), now=START + 5) == ()
+    ended = removals_seen(began, {}, ("n1", "n2"), now=START + 9)
+    assert [(r.node, r.began, r.ended) for r in ended] == [("n1", START, START + 9), ("n2", START, START + 9)]
+    assert removals_seen(began, {}, ("n7",), now=START + 9) == ()  # Slurm forgot them: nobody put them back
+    assert [(r.node, r.at, r.kind) for r in lifted(ended, {})] == [("n2", START + 9, "lifted")]
+    assert [r.node for r in lifted(ended, {"n2": START - 5})] == ["n2"]  # an earlier drain
+    assert lifted(ended, {"n2": START + 8}) == ()
+
+
+def epilog(*texts: str, **changes: Any) -> Observation:
+    facts = {"uid": 1001, "kernel": [{"text": text, "at": START} for text in texts]}
+    base = Observation(
+        nonce="a", cluster="lab", job_id=81, context=Context.EPILOG, at=START, node="n1", uid=0, facts=facts
+    )
+    return replace(base, **changes)
+
+
+def test_an_epilogs_kernel_lines_about_gpus_are_kept() -> None:
+    line = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, GPU has fallen off the bus."
+    fallen = (
+        "NVRM: The NVIDIA GPU 0000:b3:00.0",
+        "NVRM: (PCI ID: 10de:20b0) installed in this system has",
+        "fallen off the bus",
+    )
+    (fault,) = gpu_faults_of(epilog(line, line, "usb 1-1: new device"))
+    assert fault == GpuFault(node="n1", at=START, job_id=81, uid=1001, text=line)
+    assert of(NodeHistory(gpu_faults=gpu_faults_of(epilog(*fallen)))).weight == 3.0
+    assert len(gpu_faults_of(epilog(*(f"Xid {n}" for n in range(500))))) == 64
+
+
+def test_what_no_epilog_says_is_no_evidence() -> None:
+    line = "NVRM: Xid (PCI:0000:05:00): 79, pid=7"
+    assert gpu_faults_of(epilog(line, context=Context.SUBMIT)) == ()
+    assert gpu_faults_of(epilog(line, node="")) == ()
+    assert gpu_faults_of(epilog(facts={"kernel": "NVRM: Xid (PCI:0000:05:00): 79"})) == ()
+    assert gpu_faults_of(epilog(facts={"logs": [{"text": line}], "kernel": ["x", 7]})) == ()

@@ -1,0 +1,81 @@
+"""How much more memory or time the next run asks for."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import job
+
+from slurmwrap.model.node import Partition
+from slurmwrap.policy.resize import memory_cap, more_memory, more_time, time_needed_s
+
+PER_CPU: dict[str, object] = {"mem_mib_per_node": None, "mem_mib_per_cpu": 500, "cpus": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "peak", "expected"),
+    [
+        ({"mem_mib_per_node": 4000}, None, ("MinMemoryNode", 6000)),
+        ({"mem_mib_per_node": 4000}, 3000, ("MinMemoryNode", 6000)),  # sampled before the last allocation
+        ({"mem_mib_per_node": 4000}, 5000, ("MinMemoryNode", 7500)),
+        ({"mem_mib_per_node": 4000}, 9000, ("MinMemoryNode", 10000)),  # the cap
+        ({"mem_mib_per_node": 10000}, None, None),
+        (PER_CPU, None, ("MinMemoryCPU", 750)),
+        ({**PER_CPU, "nodes": ("n1", "n2")}, None, ("MinMemoryCPU", 750)),
+        ({"mem_mib_per_node": None}, None, None),
+    ],
+)
+def test_memory_grows_in_the_jobs_own_unit(
+    changes: dict[str, object], peak: int | None, expected: tuple[str, int] | None
+) -> None:
+    assert more_memory(job(81, **changes), peak, factor=1.5, cap_mib=10000) == expected
+
+
+def test_a_second_time_it_grows_again() -> None:
+    assert more_memory(job(81, mem_mib_per_node=6000), 2000, factor=1.5, cap_mib=256_000) == ("MinMemoryNode", 9000)
+
+
+def test_nothing_is_asked_for_that_is_not_more() -> None:
+    assert more_memory(job(81), None, factor=1.0, cap_mib=256_000) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ((), 256_000),
+        ((Partition(name="a"),), 256_000),
+        ((Partition(name="a", max_mem_mib_per_node=9000),), 9000),
+        ((Partition(name="a", max_mem_mib_per_cpu=1000),), 8000),
+        ((Partition(name="a", max_mem_mib_per_node=9000), Partition(name="b", max_mem_mib_per_node=7000)), 7000),
+    ],
+)
+def test_the_cap_is_the_nodes_and_the_partitions(limits: tuple[Partition, ...], expected: int) -> None:
+    assert memory_cap(job(81), 256_000, limits) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "max_time_s", "expected"),
+    [
+        (3600, None, 90),
+        (3600, 7200, 90),
+        (3600, 4800, 80),
+        (3600, 3600, None),
+        (3630, 3659, None),  # no whole minute more
+        (90, None, 3),
+        (None, None, None),  # UNLIMITED
+    ],
+)
+def test_time_grows_up_to_the_partitions(limit_s: int | None, max_time_s: int | None, expected: int | None) -> None:
+    assert more_time(limit_s, (Partition(name="gpu", max_time_s=max_time_s),), factor=1.5) == expected
+
+
+@pytest.mark.parametrize(("left", "minutes"), [(None, 90), (600, 90), (3 * 3600, 216), (9 * 3600, 480)])
+def test_what_progress_says_counts_where_it_is_more(left: float | None, minutes: int) -> None:
+    limits = (Partition(name="gpu", max_time_s=8 * 3600),)
+    assert more_time(3600, limits, factor=1.5, remaining_s=left) == minutes
+
+
+@pytest.mark.parametrize(
+    ("run_s", "left", "wanted"), [(63, 978, 25 * 60), (60, 60, 180), (3600, 8400, 4 * 3600), (86400, 86400, 58 * 3600)]
+)
+def test_a_whole_run_is_given_a_margin_and_a_round_time(run_s: float, left: float, wanted: int) -> None:
+    assert time_needed_s(run_s, left) == wanted

@@ -1,0 +1,83 @@
+"""Slurm's word on a job and what is remembered of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fakes import START, job
+
+from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.run_from_slurm import record_of, remembered, run_of_hooks, speaks_for, submitted_id
+
+
+def test_a_running_job_has_no_ending_yet() -> None:
+    found = record_of(job(81, state="RUNNING", end_time=START + 9999), "lab")
+    assert (found.state, found.exit_code, found.end_time) == ("", None, None)
+
+
+def test_while_a_requeue_is_under_way_slurms_restarts_and_start_are_not_this_runs() -> None:
+    running = record_of(job(81, state="RUNNING", end_time=None), "lab")
+    requeueing = job(81, state="COMPLETING", end_time=None, restarts=1, start_time=START)
+    assert record_of(requeueing, "lab", running).start_time == START - 90
+    assert record_of(requeueing, "lab", running).restarts == 0
+    assert record_of(requeueing, "lab").restarts == 0
+
+
+def test_nodes_that_slurm_dropped_are_remembered() -> None:
+    whole = record_of(job(81, nodes=("n1", "n2")), "lab")
+    assert record_of(job(81, nodes=("n1",)), "lab", whole).nodes == ("n1", "n2")
+
+
+def test_a_run_is_remembered_in_slurms_form_with_the_request_of_its_successor() -> None:
+    first = job(81)
+    again = replace(first, state="PENDING", submit_time=START, restarts=1, nodes=(), start_time=None)
+    found = remembered(record_of(first, "lab"), again)
+    assert (found.submit_time, found.nodes, found.mem_mib_per_node) == (first.submit_time, ("n1",), 4000)
+
+
+def hook(context: Context, at: float, node: str = "", **facts: object) -> Observation:
+    return Observation(nonce=str(at), cluster="lab", job_id=81, context=context, at=at, node=node, facts=facts)
+
+
+def test_a_run_known_from_hooks_alone_is_keyed_by_its_first_sign_of_life() -> None:
+    found = run_of_hooks(
+        "lab",
+        81,
+        [
+            hook(Context.PROLOG, 100.5, "n1", uid=1001, restarts=0, gpus="0-1,3"),
+            hook(Context.EPILOG, 160.0, "n1", uid=1001, restarts=0, gpus="0-1,3", started_at=100.5),
+            hook(Context.EPILOG_SLURMCTLD, 160.1, user="alice", name="t", array_job_id=80, array_task_id=2),
+        ],
+    )
+    assert found == AttemptRecord(
+        attempt=Attempt(cluster="lab", job_id=81, submit_time=100),
+        address="80_2",
+        name="t",
+        user="alice",
+        uid=1001,
+        nodes=("n1",),
+        gpus=3,
+        start_time=100,
+    )
+    assert submitted_id(found) == 80
+
+
+def test_a_submission_speaks_for_its_own_job_only() -> None:
+    record = record_of(job(81), "lab")
+    mine = Submission(cluster="lab", job_id=81, uid=1001, user="alice", at=START - 101.0)
+    assert speaks_for(mine, record)
+    assert not speaks_for(replace(mine, uid=1002), record)
+    assert not speaks_for(replace(mine, cluster="other"), record)
+    assert not speaks_for(replace(mine, at=START - 9e6), record)  # an older job with the same id
+    assert speaks_for(replace(mine, at=START - 9e6), replace(record, restarts=1))
+    assert speaks_for(replace(mine, at=START + 200.0), record)  # by a clock that is ahead
+    assert not speaks_for(replace(mine, at=START + 9e3), replace(record, restarts=1))  # of a newer job
+
+
+def test_the_start_that_was_seen_is_kept_while_slurm_shows_the_present_for_a_lost_nodes_job() -> None:
+    running = record_of(job(81, state="RUNNING", end_time=None), "lab")
+    requeueing = job(81, state="COMPLETING", end_time=START + 2, restarts=1, start_time=START + 3)
+    assert record_of(requeueing, "lab", running).start_time == START - 90

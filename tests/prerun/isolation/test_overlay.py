@@ -1,0 +1,261 @@
+"""Private overlays, entered by an ordinary user: what a command does in there is gone with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurmwrap.prerun.isolation import overlay, overlay_enter
+from slurmwrap.prerun.isolation.overlay import Overlay
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+
+UID = 54321  # no account of this machine; nothing here needs a name
+DRIVER = """
+import json, os, subprocess, sys
+from slurmwrap.prerun.isolation.overlay import plan
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+
+home, script, programs = sys.argv[1], sys.argv[2], sys.argv[3:]
+spec = TrialSpec(trial_dir=home + "/state/trial", script="", chdir=home + "/work")
+environ = {"HOME": home, "PATH": os.environ["PATH"], "USER": "ada"}
+found = plan(spec, environ, programs=programs)
+done = subprocess.run(found.command(["bash", "-c", script]), cwd=spec.chdir, capture_output=True, text=True)
+upper = found.upper(home + "/work/new.txt")
+seen = open(upper).read() if upper and os.path.exists(upper) else None
+found.remove()
+print(json.dumps({"roots": found.roots, "left_out": found.left_out, "reason": found.reason, "out": done.stdout,
+                  "err": done.stderr, "code": done.returncode, "upper": seen, "left": os.path.exists(found.folder)}))
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A home of UID's, on a path that everybody may pass (pytest's own directories are closed to others)."""
+    folder = Path(tempfile.mkdtemp(prefix="slurmwrap-test-", dir="/var/tmp"))
+    (folder / "work").mkdir()
+    (folder / "work" / "old.txt").write_text("old")
+    (folder / "work" / "sub").mkdir()
+    (folder / "state" / "trial").mkdir(parents=True)
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, UID, UID)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def identity() -> dict[str, Any]:
+    return {"user": UID, "group": UID, "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+def run(home: Path, script: str, *programs: str) -> dict[str, Any]:
+    """Plans an overlay as an ordinary user and runs a script in it."""
+    argv = [sys.executable, "-c", DRIVER, str(home), script, *programs]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/", **identity())
+    except OSError as error:
+        pytest.skip(f"an ordinary user cannot run {sys.executable}: {error}")
+    if "slurmwrap" in done.stderr and "ModuleNotFoundError" in done.stderr:
+        pytest.skip("an ordinary user cannot read this checkout")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def in_overlay(home: Path, script: str) -> dict[str, Any]:
+    found = run(home, script)
+    if not found["roots"]:
+        pytest.skip(f"no overlay here: {found['reason']}")
+    return found
+
+
+def content(home: Path) -> dict[str, str]:
+    return {str(p.relative_to(home)): p.read_text() if p.is_file() else "" for p in sorted(home.rglob("*"))}
+
+
+def test_what_a_command_does_is_gone_with_it(home: Path) -> None:
+    before = content(home)
+    script = "echo new > new.txt; rm old.txt; mv sub moved 2> /dev/null || cp -r sub moved; rm -r sub; mkdir sub; ls -x"
+    found = in_overlay(home, script)
+    assert (found["out"].split(), found["code"]) == (["moved", "new.txt", "sub"], 0)
+    assert found["upper"] == "new\n"
+    assert not found["left"]
+    assert content(home) == before
+
+
+def test_the_trials_own_directory_stays_as_it_is(home: Path) -> None:
+    assert in_overlay(home, "echo said > ../state/trial/output")["code"] == 0
+    assert (home / "state" / "trial" / "output").read_text() == "said\n"
+
+
+def test_the_command_is_who_it_was_and_has_no_power(home: Path) -> None:
+    uid = UID if os.geteuid() == 0 else os.geteuid()
+    found = in_overlay(home, "id -u; stat -c %u old.txt; pwd; grep CapEff /proc/self/status")
+    assert found["out"].split() == [str(uid), str(uid), str(home / "work"), "CapEff:", "0000000000000000"]
+
+
+def test_other_processes_write_there_meanwhile(home: Path) -> None:
+    waiting = home / "state" / "trial"
+    script = f"""
+        echo mine > both.txt; touch {waiting}/ready
+        for i in $(seq 2000); do [ -e {waiting}/go ] && break; sleep 0.01; done
+        cat both.txt theirs.txt; echo more >> mine.txt; ls
+    """
+    argv = [sys.executable, "-c", DRIVER, str(home), script]
+    trial = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/", **identity())
+    while trial.poll() is None and not (waiting / "ready").exists():
+        pass
+    if trial.poll() is None:
+        (home / "work" / "both.txt").write_text("another job's\n")
+        (home / "work" / "theirs.txt").write_text("theirs\n")
+        (waiting / "go").write_text("")
+    found = json.loads(trial.communicate(timeout=60)[0])
+    if not found["roots"]:
+        pytest.skip(f"no overlay here: {found['reason']}")
+    assert found["out"] == "mine\ntheirs\nboth.txt\nmine.txt\nold.txt\nsub\ntheirs.txt\n"
+    assert (home / "work" / "both.txt").read_text() == "another job's\n"
+    assert (home / "work" / "theirs.txt").read_text() == "theirs\n"
+    assert not (home / "work" / "mine.txt").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to a group")
+def test_a_directory_of_another_group_is_left_out(home: Path) -> None:
+    os.chown(home / "work", UID, UID + 1)
+    os.chown(home, UID, UID + 1)
+    found = run(home, "true")
+    assert (found["roots"], found["left_out"]) == ([], [str(home), str(home / "work")])
+
+
+def test_a_program_that_needs_setuid_runs_without(home: Path) -> None:
+    found = run(home, "true", "bash", "apptainer")
+    assert (found["roots"], found["reason"]) == ([], "apptainer cannot work in a user namespace")
+
+
+def test_switched_off_means_as_started(tmp_path: Path) -> None:
+    spec = TrialSpec(trial_dir=str(tmp_path), script="", overlay="off")
+    found = overlay.plan(spec, {})
+    assert (found, found.command(["a", "b"])) == (Overlay(reason="switched off"), ("a", "b"))
+
+
+def test_a_missing_interpreter_is_said_as_slurm_does(home: Path) -> None:
+    found = in_overlay(home, "true")
+    told = json.dumps({"layers": [], "keep": []})
+    argv = [sys.executable, "-I", "-S", overlay_enter.__file__, "run", told, "/no/such/shell"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd="/", **identity())
+    assert found["code"] == 0
+    assert (done.returncode, done.stderr) == (
+        2,
+        "slurmstepd: error: execve(): bad interpreter(/no/such/shell): No such file or directory\n",
+    )
+
+
+@pytest.mark.parametrize(("climbs", "covered"), [(True, ["lab/ada", "scratch"]), (False, ["lab/ada/w", "scratch"])])
+def test_the_highest_directory_of_the_users_own_is_covered(climbs: bool, covered: list[str], tmp_path: Path) -> None:
+    for name in ("lab/ada/w/run", "scratch/x", "shared"):
+        (tmp_path / name).mkdir(parents=True)
+    own = {str(tmp_path / name) for name in ("lab/ada", "lab/ada/w", "lab/ada/w/run", "scratch", "scratch/x")}
+    named = [*(str(tmp_path / n) for n in ("lab/ada/w/new/dir", "lab/ada/w/run", "scratch", "scratch/x", "shared"))]
+    found = overlay_enter.roots_of(
+        [*named, "", "relative", "/", "/etc", "/proc/self"], own.__contains__, lambda folder: True, climbs=climbs
+    )
+    assert found == ([str(tmp_path / name) for name in covered], [str(tmp_path / "shared")])
+
+
+def test_a_directory_that_holds_one_of_another_group_is_left_out_with_it(home: Path) -> None:
+    os.chown(home / "work", UID, UID + 1)
+    found = run(home, "true")
+    assert (found["roots"], found["left_out"]) == ([], [str(home), str(home / "work")])
+
+
+TRIAL = """
+import json, sys
+from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+
+home = sys.argv[1]
+spec = TrialSpec(trial_dir=home + "/state/trial", script=home + "/state/trial/script", chdir=home + "/work")
+result = run_trial(spec, environ={"HOME": home, "PATH": sys.argv[2], "USER": "ada"})
+print(json.dumps([result.layer, result.exit_code, result.error, result.logs[0].text]))
+"""
+
+
+def test_a_trial_that_meets_a_directory_of_another_group_is_tried_again_without_overlay(home: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    os.chown(home / "work" / "sub", UID, UID + 1)
+    code = "import os; open('sub/new.txt', 'w').write('x'); print('wrote', os.path.exists('sub/new.txt'))"
+    (home / "state" / "trial" / "script").write_text(f'#!/bin/bash\npython3 -c "{code}"\n')
+    argv = [sys.executable, "-c", TRIAL, str(home), os.environ["PATH"]]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **identity())
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["exit", 0, "", "wrote True\n"]
+    assert list((home / "work" / "sub").iterdir()) == []
+
+
+def test_layers_of_a_supervisor_that_was_killed_are_removed_by_the_next(tmp_path: Path) -> None:
+    living, dead = tmp_path / "slurmwrap-overlay-living", tmp_path / "slurmwrap-overlay-dead"
+    for folder in (living, dead):
+        (folder / "0" / "upper").mkdir(parents=True)
+    held = overlay._held(str(living))
+    os.close(overlay._held(str(dead)))
+    (tmp_path / "slurmwrap-overlay-begun").mkdir()
+    overlay._sweep(str(tmp_path))
+    os.close(held)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["slurmwrap-overlay-begun", "slurmwrap-overlay-living"]
+
+
+def test_layers_that_take_most_of_the_free_space_are_too_much(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    found = [Overlay(folder=str(tmp_path), room=room).crowds() for room in (0, free, 10 * free)]
+    assert found == [False, False, True]
+
+
+def test_paths_are_covered_and_found_again() -> None:
+    found = Overlay(roots=("/home/ada", "/s/ada"), folder="/tmp/o", keep=("/home/ada/.state/7",))
+    paths = ("/home/ada/x", "/home/adam", "/home/ada/.state/7/out", "/s/ada", "/etc")
+    assert [found.covers(path) for path in paths] == [True, False, False, True, False]
+    assert found.upper("/s/ada/run/log") == "/tmp/o/1/upper/run/log"
+    assert found.upper("/etc/x") is None
+
+
+def test_a_users_places_are_looked_for_on_real_file_systems_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ((tmp_path / "scratch", "ext4"), (tmp_path / "memory", "tmpfs"), (f"{tmp_path}/a\\040b", "ext4"))
+    for folder, _ in rows:
+        Path(folder, "ann").mkdir(parents=True)
+    table = tmp_path / "mountinfo"
+    table.write_text("".join(f"1 2 8:1 / {folder} rw - {kind} /dev/x rw\n" for folder, kind in rows))
+    monkeypatch.setattr(overlay_enter, "open", lambda name, **how: open(table, **how), raising=False)  # noqa: PTH123, SIM115
+    assert overlay_enter._users_places("ann") == [f"{tmp_path}/scratch/ann"]
+
+
+def test_candidates_are_what_the_job_names() -> None:
+    spec = TrialSpec(
+        trial_dir="/t", script="", chdir="/w", args=("--out=/out/a", "x", "/data/b"), inputs=("/in/c",),
+        environment={"SET": "/own"},
+    )  # fmt: skip
+    environ = {"HOME": "/home/ada", "WORK": "/work/ada", "PATH": "/bin:/usr/bin", "TMPDIR": "/tmp/7", "X": "/tmp/7/x"}
+    assert overlay.candidates(spec, environ) == [
+        *("/w", "/home/ada", "/in/c", "/work/ada", "/own", "/out/a", "/data/b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "symptom"),
+    [
+        ("OSError: [Errno 75] Value too large for defined data type: 'x'", "Value too large for defined data type"),
+        ("mv: cannot move 'a': Invalid cross-device link", "Invalid cross-device link"),
+        ("ValueError: 3", ""),
+    ],
+)
+def test_signs_of_the_overlay_are_not_the_jobs_fault(text: str, symptom: str) -> None:
+    assert overlay.broken_by_overlay(text) == symptom

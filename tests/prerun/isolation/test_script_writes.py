@@ -1,0 +1,223 @@
+"""What the lines of a batch script do to the user's files: one line of shell each, as researchers write them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.prerun.isolation import script_writes
+from slurmwrap.prerun.isolation.script_writes import Touch
+
+ENVIRON = {"TMPDIR": "/tmp", "HOME": "/home/ada", "DATA": "/data/ada", "SLURM_TMPDIR": "/tmp/7"}
+NOTHING: tuple[str, ...] = ()
+
+# (line, what it would touch before the training starts). The job runs in /w.
+LINES = [
+    ("module load cuda/12.1", NOTHING),
+    ("source ~/venv/bin/activate", NOTHING),
+    ("conda activate torch", NOTHING),
+    ('eval "$(conda shell.bash hook)"', NOTHING),
+    ("export OMP_NUM_THREADS=8", NOTHING),
+    ("ulimit -c 0", NOTHING),
+    ("set -euo pipefail", NOTHING),
+    ("echo started on $(hostname)", NOTHING),
+    ("nvidia-smi", NOTHING),
+    ("cd /w/src", NOTHING),
+    ("mkdir -p logs/$SLURM_JOB_ID", NOTHING),
+    ("mkdir -p $TMPDIR/data", NOTHING),
+    ("cp -r $DATA/imagenet $TMPDIR/", NOTHING),
+    ("rsync -a /data/ada/set/ /tmp/set", NOTHING),
+    ("tar xf /data/ada/train.tar -C /tmp", NOTHING),
+    ("unzip -q data.zip -d $TMPDIR", NOTHING),
+    ("rm -rf /tmp/run", NOTHING),
+    ("git rev-parse HEAD", NOTHING),
+    ("git -C /w log -1 --oneline", NOTHING),
+    ("git status --short", NOTHING),
+    ("git diff > /dev/null", NOTHING),
+    ("pip list", NOTHING),
+    ("conda list", NOTHING),
+    ("python -m pip list", NOTHING),
+    ("wget -qO- http://host/ip", NOTHING),
+    ("curl -s http://host/ip", NOTHING),
+    ("find . -name '*.py' -print", NOTHING),
+    ("sed -n 1p config.yaml", NOTHING),
+    ("sed 's/a/b/' config.yaml > /tmp/c.yaml", NOTHING),
+    ("tar tf data.tar", NOTHING),
+    ("gunzip -c data.gz > /tmp/data", NOTHING),
+    ("head -1 a | sort | uniq -c", NOTHING),
+    ("mktemp -d", NOTHING),
+    ("export RUN=$(mktemp -d -p /tmp)", NOTHING),
+    ("cat hosts | xargs -n1 echo", NOTHING),
+    ("[ -d out ] && rm -rf out", NOTHING),  # may run or not: its shim sees it
+    ("if [ -f a ]; then mv a b; fi", NOTHING),
+    ('rm -rf "$(date +%F)"', NOTHING),  # only the running shell knows: its shim sees it
+    ("rm -f *.log", NOTHING),
+    ("chmod +x run.sh", NOTHING),
+    ("/bin/ls", NOTHING),
+    ("rm -rf out", ("/w/out",)),
+    ("rm -f old.log new.log", ("/w/old.log", "/w/new.log")),
+    ("mv results results.old", ("/w/results", "/w/results.old")),
+    ("mv -t /data/ada a", ("/w/a", "/data/ada")),
+    ("cp config.yaml $HOME/last.yaml", ("/home/ada/last.yaml",)),
+    ("cp -r src /w/runs/1", ("/w/runs/1",)),
+    ("install -m 644 a b", ("/w/b",)),
+    ("ln -sfn run7 latest", ("/w/latest",)),
+    ("rsync -a --delete src/ /data/ada/src", ("/data/ada/src",)),
+    ("truncate -s 0 train.log", ("/w/train.log",)),
+    ("dd if=/dev/zero of=file bs=1M count=1", ("/w/file",)),
+    ("sed -i 's/lr: 1/lr: 2/' config.yaml", ("/w/config.yaml",)),
+    ("sed -i.bak -e s/a/b/ a b", ("/w/a", "/w/b")),
+    ("perl -pi -e s/a/b/ a", ("/w/a",)),
+    ("git checkout main", ("/w",)),
+    ("git clean -fdx", ("/w",)),
+    ("git -C src pull", ("/w/src",)),
+    ("git clone https://host/a/repo.git", ("/w/repo",)),
+    ("tar xzf data.tgz", ("/w",)),
+    ("tar -czf /data/ada/out.tgz out", ("/data/ada/out.tgz",)),
+    ("unzip data.zip", ("/w",)),
+    ("gzip train.log", ("/w/train.log",)),
+    ("pip install -r requirements.txt", ("the Python environment",)),
+    ("python -m pip install -e .", NOTHING),  # the guard inside Python sees it
+    ("uv pip install torch", ("the Python environment",)),
+    ("conda install -y numpy", ("the Python environment",)),
+    ("wget http://host/model.bin", ("/w",)),
+    ("wget -O model.bin http://host/m", ("/w/model.bin",)),
+    ("curl -fsSLo model.bin http://host/m", ("/w/model.bin",)),
+    ("curl -O http://host/m", ("/w",)),
+    ("find runs -name '*.tmp' -delete", ("/w/runs",)),
+    ("find . -name core -exec rm {} +", ("/w",)),
+    ("touch started", ("/w/started",)),
+    ("make -j8", ("/w",)),
+    ("srun --ntasks=1 rm -rf out", ("/w/out",)),
+    ("env A=1 timeout 5 cp a b", ("/w/b",)),
+    ("cd sub && rm -f a", ("/w/sub/a",)),
+    ("bash -c 'rm -rf out'", ("/w/out",)),
+    ("bash -c 'echo a > a.txt 2>/dev/null'", ("/w/a.txt",)),
+    ("bash -c 'echo a > $X.txt'", ("",)),
+    ("N=$(wc -l < data.txt 2>err.txt)", ("/w/err.txt",)),
+    ("N=$(wc -l data.txt 2>/dev/null) M=$((N > 3))", NOTHING),
+    ("echo a > a.txt 2>&1", NOTHING),  # goes elsewhere in the copy that is run
+    ("Rscript fit.R", ("",)),
+    ("/bin/rm -rf $RESULTS", ("",)),  # no shim stands before an absolute path
+]
+
+
+def found(script: str, **more: object) -> tuple[Touch, ...]:
+    def is_free(path: str) -> bool:
+        return path.startswith(("/tmp", "/dev/"))
+
+    return script_writes.touches(
+        script,
+        "/w",
+        (),
+        ENVIRON,
+        is_free=is_free,
+        read=lambda path: None,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(("line", "paths"), LINES, ids=[line for line, _ in LINES])
+def test_a_line_touches(line: str, paths: tuple[str, ...]) -> None:
+    script = f"#!/bin/bash\n{line}\npython train.py\n"
+    assert tuple(touch.path for touch in found(script)) == paths
+
+
+def test_lines_are_numbered_and_what_follows_the_training_does_not_count() -> None:
+    script = "#!/bin/bash\n#SBATCH -N1\n\nrm a\nsrun python train.py\ncp best.pt /data/ada/\n"
+    assert found(script) == (Touch(path="/w/a", line=4, command="rm"),)
+
+
+def test_what_is_not_there_cannot_be_removed() -> None:
+    script = "#!/bin/bash\nrm -f old.log\ncp a old.log\n"
+    assert found(script, exists=lambda path: False) == (Touch(path="/w/old.log", line=3, command="cp"),)
+
+
+def test_scripts_of_other_languages_have_no_lines_of_shell() -> None:
+    assert found("#!/usr/bin/env python3\nrm -rf out\n") == ()
+
+
+def test_nothing_in_containers_is_ours() -> None:
+    assert found("#!/bin/bash\napptainer exec i.sif rm -rf out\n") == ()
+
+
+def test_redirections_go_where_the_program_says_and_lines_stay(tmp_path: Path) -> None:
+    redirect = tmp_path / "my shims" / "redirect"
+    redirect.parent.mkdir()
+    redirect.write_text(f'#!/bin/sh\nprintf %s "{tmp_path}/led-$(basename "$2")"\n')
+    redirect.chmod(0o700)
+    script = """#!/bin/bash
+echo one > "a b.log" 2>&1
+name=c
+{ echo two; echo three; } >> $name.log
+for i in 1 2; do echo $i; done > d.log 2> /dev/null
+cat > e.log <<EOF
+rm > x.log
+EOF
+(echo $LINENO) &> f.log
+> g.log
+echo to stderr >&2
+a=3 b=2
+test $((a > b)) = 1 && [[ $a > $b ]] && (( a > b )) && echo ok
+"""
+    led = script_writes.redirected(script, str(redirect))
+    assert led.count("\n") == script.count("\n")
+    done = subprocess.run(["bash", "-c", led], cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr) == ("ok\n", "to stderr\n")
+    assert {p.name: p.read_text() for p in tmp_path.iterdir() if p.is_file()} == {
+        "led-a b.log": "one\n",
+        "led-c.log": "two\nthree\n",
+        "led-d.log": "1\n2\n",
+        "led-e.log": "rm > x.log\n",
+        "led-f.log": "9\n",
+        "led-g.log": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["#!/usr/bin/env python3\nprint(1 > 2)\n", "#!/bin/bash\necho a 2>&1 > /dev/null\n", "#!/bin/csh\necho a > b\n"],
+)
+def test_scripts_without_redirections_of_ours_stay_as_they_are(script: str) -> None:
+    assert script_writes.redirected(script, "/r") == script
+
+
+def test_a_log_that_is_read_afterwards_is_named() -> None:
+    script = "#!/bin/bash\npython eval.py > eval.log\npython train.py > t.log\ngrep acc eval.log\n"
+    assert script_writes.reads_back(script, "/w", (), {}) == (Touch(path="/w/eval.log", line=2, command=">"),)
+
+
+def test_programs_behind_launchers_are_known() -> None:
+    script = "#!/bin/bash\nsrun apptainer exec i.sif python train.py\n"
+    assert {"srun", "apptainer"} <= script_writes.programs(script, "/w", (), {})
+
+
+def test_the_reason_names_three_and_the_hint_can_be_pasted() -> None:
+    many = [Touch(path=f"/w/{n}", line=n, command="rm") for n in range(1, 6)]
+    assert (
+        script_writes.reason(many) == "would touch /w/1 (line 1: rm), /w/2 (line 2: rm), /w/3 (line 3: rm) and 2 more"
+    )
+    assert script_writes.hint(["srun", "python", "train.py", "--name", "it's"]) == (
+        """--prerun-command='srun python train.py --name '"'"'it'"'"'"'"'"'"'"'"'s'"'"''"""
+    )
+    assert script_writes.hint([]) == "--prerun-command='python train.py ...'"
+
+
+def test_where_all_is_covered_a_redirection_to_a_place_unknown_is_no_harm() -> None:
+    texts = {"/w/run.sh": '#!/bin/bash\npython train.py >> "$LOG"\n/bin/rm -rf "$OLD"\n'}
+
+    def found(covered: bool) -> tuple[Touch, ...]:
+        return script_writes.touches(
+            "#!/bin/bash\nsrun ./run.sh\n",
+            "/w",
+            (),
+            {},
+            is_free=lambda path: covered,
+            read=texts.get,
+            covered=covered,
+        )
+
+    assert found(False) == (Touch(path="", line=0, command=">"),)
+    assert found(True) == ()

@@ -1,0 +1,38 @@
+"""Where a trial may write: the same rule for the shims and for the guard inside Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.inject.slurmwrap_shadow import Shadow
+from slurmwrap.prerun.isolation.writable_paths import is_free, resolved
+
+
+@pytest.mark.parametrize(
+    ("path", "free", "held", "expected"),
+    [
+        ("/tmp/x", ["/tmp"], [], True),
+        ("/tmp", ["/tmp"], [], True),
+        ("/tmpx", ["/tmp"], [], False),  # no list names it
+        ("/tmp/job/x", ["/tmp"], ["/tmp/job"], False),  # the longer one decides
+        ("/tmp/job/scratch/x", ["/tmp", "/tmp/job/scratch"], ["/tmp/job"], True),
+        ("/tmp/x", ["/tmp"], ["/tmp"], False),  # a tie is held
+        ("/home/ada/x", ["/"], ["/home/ada"], False),
+        ("/data/x", ["/"], ["/home/ada"], True),
+    ],
+)
+def test_the_longest_entry_that_holds_a_path_decides(
+    path: str, free: list[str], held: list[str], expected: bool
+) -> None:
+    assert is_free(path, free, held) is expected
+    assert Shadow("/trial", free, held).is_free(path) is expected
+
+
+def test_the_links_of_directories_are_resolved_and_the_last_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "to").symlink_to("real")
+    (tmp_path / "real" / "file").symlink_to("/elsewhere")
+    assert resolved(f"{tmp_path}/to/./file") == f"{tmp_path}/real/file"
+    assert resolved("/proc/self/fd/1") == "/proc/self/fd/1"

@@ -1,0 +1,115 @@
+"""What else a batch script starts: programs within it, scripts that start scripts, and which Python they get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.prerun.static.search_path import CONDA
+from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.started_program import EntryPoint
+
+
+def one(script: str, *args: str, **environ: str) -> EntryPoint:
+    (entry,) = entry_points(script, "/w", args, environ, lambda path: None)
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "line"),
+    [
+        ("true\npython - <<'EOF'\nimport os\nEOF\n", "import os\n", 3),
+        ("python <<EOF | tee log\nprint(1)\nEOF\n", "print(1)\n", 2),
+        ("python3 -u - a b <<-EOF\n\tprint(1)\n\tEOF\n", "print(1)\n", 2),
+        ("srun -n1 \\\n  python -c 'import os\nprint(os)'", "import os\nprint(os)", 2),
+        ('X=3; python -c "print($X)"', "print(3)", 1),
+    ],
+)
+def test_a_program_in_the_script_has_its_lines(script: str, code: str, line: int) -> None:
+    entry = one(script)
+    assert (entry.code, entry.code_line, entry.path) == (code, line, "")
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["python - <<EOF\nprint($X)\nEOF\n", 'python -c "$CODE"', "cat x | python -", "python - <<'EOF'\nprint(1)\n"],
+)
+def test_a_program_that_only_the_shell_knows_is_left_out(script: str) -> None:
+    assert entry_points(script, "/w", (), {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("script", "argv"),
+    [
+        ("srun bash -c 'python a.py --x 1'", ("--x", "1")),
+        ('V="--x 1"; bash -c "python a.py $V"', ("--x", "1")),
+        ("sh -ec 'cd /w; exec python a.py'", ()),
+        ("bash -c 'python a.py \"$1\"' name value", ("value",)),
+        ("docker run --gpus all -v a:b image python a.py --y", ("--y",)),
+        ("ls | xargs -n 1 python a.py --x", ("--x", UNKNOWN)),
+        ("python < a.py", ()),
+        ("python -u - --x < a.py", ("--x",)),
+        ('f() { python a.py "$@"; }', (UNKNOWN,)),
+        ("shift; python a.py $1", (UNKNOWN,)),
+        ('D="--lr 3 --n $SLURM_NNODES"; python a.py $D', ("--lr", "3", "--n", UNKNOWN)),
+        ("python $(pwd)/a.py", ()),
+    ],
+)
+def test_programs_are_found_within(script: str, argv: tuple[str, ...]) -> None:
+    entry = one(script, "given")
+    assert (entry.path, entry.argv) == ("/w/a.py", argv)
+
+
+def test_a_script_that_is_started_is_followed_with_its_arguments(tmp_path: Path) -> None:
+    texts = {"/w/run.sh": "cd sub\nsrun python a.py $1\n", "/w/deep.sh": "./deep.sh\n"}
+    (shell, entry) = entry_points("bash run.sh 7\n", "/w", (), {}, texts.get)
+    assert (shell.kind, entry.path, entry.argv, entry.line, entry.file) == (
+        "shell",
+        "/w/sub/a.py",
+        ("7",),
+        2,
+        "/w/run.sh",
+    )
+    assert len(entry_points("./deep.sh", "/w", (), {}, texts.get)) < 10
+
+
+@pytest.mark.parametrize(
+    ("script", "search"),
+    [
+        ("python a.py", "/usr/bin"),
+        ("source /v/bin/activate; python a.py", "/v/bin:/usr/bin"),
+        (". v/bin/activate\npython a.py", "/w/v/bin:/usr/bin"),
+        ("export PATH=/x/bin:$PATH; python a.py", "/x/bin:/usr/bin"),
+        ("conda activate e; python a.py", f"{CONDA}e:/usr/bin"),
+        ("conda run -n e python a.py", f"{CONDA}e:/usr/bin"),
+        ("module load x; python a.py", UNKNOWN),
+        ("module list; python a.py", "/usr/bin"),
+        ("module load x; source /v/bin/activate; python a.py", f"/v/bin:{UNKNOWN}"),
+        ("if true; then source /v/bin/activate; fi; python a.py", UNKNOWN),
+        ("uv run a.py", UNKNOWN),
+    ],
+)
+def test_the_search_path_follows_the_script(script: str, search: str) -> None:
+    assert one(script, PATH="/usr/bin").search == search
+
+
+@pytest.mark.parametrize(
+    ("script", "modules"),
+    [
+        ("python a.py", ""),
+        ("export PYTHONPATH=src; python a.py", "src"),
+        ("PYTHONPATH=src:$PYTHONPATH python a.py", "src:"),
+        ("PYTHONPATH=src true; python a.py", ""),
+        ("source setup.sh; python a.py", UNKNOWN),
+        ("export PYTHONPATH=$(tool):src; python a.py", f"{UNKNOWN}:src"),
+    ],
+)
+def test_pythonpath_follows_the_script(script: str, modules: str) -> None:
+    assert one(script).modules == modules
+
+
+def test_packages_that_the_script_installs_are_remembered() -> None:
+    assert one("pip install x; python a.py").installs
+    assert not one("pip list; python a.py").installs

@@ -1,0 +1,92 @@
+"""Which Python runs a program, and what it can import, without importing it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.host.run_command import run
+from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.prerun.static.python_interpreter import conda_prefix, look_up, python_of
+from slurmwrap.prerun.static.started_program import EntryPoint
+from slurmwrap.prerun.static.static_context import Desk
+
+
+def desk(environ: dict[str, str]) -> Desk:
+    return Desk(script="j", run=run, environ=environ, node_local=("/dev/",), deadline=math.inf)
+
+
+def only(script: str, folder: Path, **environ: str) -> EntryPoint:
+    (entry,) = entry_points(script, str(folder), (), environ)
+    return entry
+
+
+def found(script: str, folder: Path, **environ: str) -> str | None:
+    python = python_of(only(script, folder, **environ), desk(environ))
+    return python.path if python else None
+
+
+def test_an_activated_environment_comes_before_path(environment: Path, tmp_path: Path) -> None:
+    for line in ("python a.py", "srun python -u a.py", "torchrun a.py", "accelerate launch a.py"):
+        script = f"source {environment}/bin/activate\n{line}"
+        assert found(script, tmp_path, PATH="/usr/bin:/bin") == f"{environment}/bin/python", line
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "module load python\npython a.py",
+        "eval $(tool)\npython a.py",
+        "source setup.sh\npython a.py",
+        "conda activate nowhere\npython a.py",
+        "if true; then source E/bin/activate; fi\npython a.py",
+        "uv run python a.py",
+        "apptainer exec x.sif python a.py",
+        "srun --container-image=x python a.py",
+        "$PYTHON/bin/python a.py",
+        "/no/such/python a.py",
+    ],
+)
+def test_where_it_cannot_be_known_nothing_is_said(script: str, environment: Path, tmp_path: Path) -> None:
+    assert found(script.replace("E/", f"{environment}/"), tmp_path, PATH=f"{environment}/bin") is None
+
+
+def test_a_path_is_taken_as_it_stands(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "env").symlink_to(environment)
+    assert found("env/bin/python a.py", tmp_path) == f"{tmp_path}/env/bin/python"
+
+
+def test_a_conda_environment_is_found_by_name_where_only_one_has_it(tmp_path: Path) -> None:
+    home = tmp_path / "miniconda3" / "envs" / "train"
+    (home / "conda-meta").mkdir(parents=True)
+    (home / "bin").mkdir()
+    (home / "bin" / "python").write_text("#!/bin/sh\n")
+    (home / "bin" / "python").chmod(0o755)
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin"}
+    assert conda_prefix("train", environ) == str(home)
+    assert found("conda activate train\npython a.py", tmp_path, **environ) == f"{home}/bin/python"
+    assert found("conda run -n train --no-capture-output python a.py", tmp_path, **environ) == f"{home}/bin/python"
+    (tmp_path / "anaconda3" / "envs" / "train" / "conda-meta").mkdir(parents=True)
+    assert conda_prefix("train", environ) is None
+
+
+def test_the_system_python_is_not_certain_to_be_the_nodes(tmp_path: Path) -> None:
+    python = python_of(only("/usr/bin/env python3 a.py", tmp_path, PATH="/usr/bin:/bin"), desk({}))
+    assert python is None or not python.certain
+
+
+def test_a_question_imports_nothing_and_sees_what_the_program_will(environment: Path, tmp_path: Path) -> None:
+    for name in ("loud", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("open('touched', 'w').close()\n")
+    names = ("loud", "torch", "torhc", "os", "nothing_like_it")
+    answer = look_up(names, [str(tmp_path)], f"{environment}/bin/python", desk({"PYTHONPATH": str(tmp_path)}))
+    assert answer is not None
+    assert (answer.missing, answer.near) == (("torhc", "nothing_like_it"), {"torhc": "torch"})
+    assert not (tmp_path / "touched").exists()
+
+
+def test_an_interpreter_that_does_not_answer_says_nothing(tmp_path: Path) -> None:
+    assert look_up(("x",), [], "/bin/false", desk({})) is None
+    assert look_up(("x",), [], "/bin/echo", desk({})) is None

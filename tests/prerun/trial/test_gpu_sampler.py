@@ -1,0 +1,152 @@
+"""GPU samples: means over a window, and the child against NVML's stand-in (tests/data/nvml)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import wait_until
+
+from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler, GpuUse, gpus_of, use_between
+
+SOURCE = Path(__file__).parents[2] / "data/nvml/fake_nvml.c"
+Sampling = Callable[..., GpuSampler]
+
+
+def sample(at: float, sm: float | None, **fields: float) -> GpuSample:
+    return GpuSample(at=at, sm=sm, **fields)  # type: ignore[arg-type]
+
+
+def test_means_are_of_the_window_and_the_memorys_peak_of_everything() -> None:
+    samples = [
+        sample(1.0, 0.0, mem_mib=900.0),
+        sample(2.0, 0.5, mem=0.2, mem_mib=100.0, power_w=200.0, pcie_mib_per_s=10.0),
+        sample(3.0, 0.7, mem=0.4, mem_mib=100.0, power_w=300.0, pcie_mib_per_s=30.0),
+        sample(4.0, 1.0),
+    ]
+    found = use_between(samples, 2.0, 3.0)
+    assert found == GpuUse(util=0.6, mem_util=0.3, power_w=250.0, pcie_mib_per_s=20.0, mem_peak_mib=900)
+
+
+def test_what_no_gpu_supports_is_unknown() -> None:
+    assert use_between([sample(2.0, None)], 1.0, 3.0) == GpuUse()
+    assert use_between([sample(2.0, 0.5)], 5.0, 6.0) == GpuUse()
+    assert use_between([], 0.0, 9.0) == GpuUse()
+
+
+def test_the_jobs_gpus_are_named_by_slurm_before_cuda() -> None:
+    assert gpus_of({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}) == "3"
+    assert gpus_of({"CUDA_VISIBLE_DEVICES": "0"}) == "0"
+    assert gpus_of({}) == ""
+
+
+def test_without_a_driver_there_is_no_child(tmp_path: Path) -> None:
+    before = psutil.Process().children()  # other tests may have left theirs
+    with GpuSampler({}, control=tmp_path / "nvidiactl") as gpus:
+        gpus.look()
+        assert (gpus.samples, gpus.percent(), psutil.Process().children()) == ([], None, before)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The directory of a libnvidia-ml.so.1 that answers what $FAKE_NVML says."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (Debian: apt-get install gcc)")
+    folder = tmp_path_factory.mktemp("nvml")
+    flags = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
+    subprocess.run([compiler, *flags, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
+    return str(folder)
+
+
+@pytest.fixture
+def sampling(library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampling]:
+    """A sampler on a node whose driver answers so; it is closed at the end."""
+    started: list[GpuSampler] = []
+
+    def start(answers: str, **environ: str) -> GpuSampler:
+        monkeypatch.setenv("LD_LIBRARY_PATH", library)
+        monkeypatch.setenv("FAKE_NVML", answers)
+        started.append(GpuSampler(environ, control=Path("/dev/null")))
+        return started[-1]
+
+    yield start
+    for gpus in started:
+        gpus.close()
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def first_look(gpus: GpuSampler) -> list[GpuSample]:
+    def looked() -> bool:
+        gpus.look()
+        return bool(gpus.samples)
+
+    wait_until(looked, "a sample", pause=0.01)
+    return [one for one in gpus.samples if one.at == gpus.samples[0].at]
+
+
+def test_the_jobs_own_gpu_is_asked_by_its_device_minor(sampling: Sampling) -> None:
+    gpus = sampling(
+        "minor@0=5 minor@1=1 minor@2=0 sm@2=80 mem@2=40 used_mib@2=3000 power@2=450000 pcie_tx@2=1024 pcie_rx@2=2048",
+        SLURM_JOB_GPUS="0",
+    )
+    before = time.monotonic()
+    (found,) = first_look(gpus)
+    assert found == GpuSample(at=found.at, sm=0.8, mem=0.4, mem_mib=3000.0, power_w=450.0, pcie_mib_per_s=3.0)
+    assert before <= found.at <= time.monotonic()
+    assert (gpus.buses, gpus.percent()) == (("0000:07:00.0",), 80.0)
+
+
+def test_gpus_can_be_named_by_their_uuid(sampling: Sampling) -> None:
+    gpus = sampling("sm@1=30", CUDA_VISIBLE_DEVICES="GPU-1-fake")
+    assert [one.sm for one in first_look(gpus)] == [0.3]
+
+
+def test_where_devices_are_confined_all_that_the_driver_shows_is_the_jobs(sampling: Sampling) -> None:
+    gpus = sampling("gpus=1 sm@0=50", SLURM_JOB_GPUS="6")
+    assert [one.sm for one in first_look(gpus)] == [0.5]
+
+
+def test_what_a_gpu_does_not_support_is_left_out(sampling: Sampling) -> None:
+    gpus = sampling("gpus=1 nvmlDeviceGetUtilizationRates=3 nvmlDeviceGetPcieThroughput=3 power=100000")
+    (found,) = first_look(gpus)
+    assert found == GpuSample(at=found.at, mem_mib=0.0, power_w=100.0)
+
+
+def test_a_driver_that_hangs_or_fails_costs_nothing_but_samples(sampling: Sampling) -> None:
+    before = psutil.Process().children()
+    for answers in ("hang=nvmlInitWithFlags", "init=9", "gpus=1 hang=nvmlDeviceGetPowerUsage"):
+        gpus = sampling(answers)
+        gpus.look()
+        gpus.close()
+        assert gpus.samples == []
+    started = (child for child in psutil.Process().children() if child not in before)
+    assert [child for child in started if child.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_the_child_ends_with_its_parent(library: str) -> None:
+    code = (
+        "from pathlib import Path; import os, psutil\n"
+        "from slurmwrap.prerun.trial.gpu_sampler import GpuSampler\n"
+        "gpus = GpuSampler({}, control=Path('/dev/null'))\n"
+        "while not gpus.samples: gpus.look()\n"
+        "print(psutil.Process().children()[0].pid, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    argv = [sys.executable, "-c", code]
+    environ = {**os.environ, "LD_LIBRARY_PATH": library, "FAKE_NVML": ""}
+    pid = int(subprocess.run(argv, env=environ, capture_output=True, check=True, text=True).stdout)
+    wait_until(lambda: gone(pid), "the child's end")

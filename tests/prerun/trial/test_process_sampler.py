@@ -1,0 +1,122 @@
+"""What the sampler makes of its samples and of cgroup files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.trial_result import StepReading
+from slurmwrap.prerun.trial import process_sampler
+from slurmwrap.prerun.trial.cpu_profiler import Profiled
+from slurmwrap.prerun.trial.gpu_sampler import GpuSample
+
+V1 = "cache 900\nrss 100\nshmem 7\ntotal_cache 1800\ntotal_rss 300\ntotal_shmem 50\n"
+V2 = "anon 300\nfile 9000\nshmem 40\nunevictable 2\nkernel_stack 3\npagetables 4\nsock 1\nslab 99\n"
+
+
+def test_cpu_use_is_the_mean_over_the_steps_when_they_took_a_second() -> None:
+    samples = [(0.0, 0.0), (1.0, 5.0), (2.0, 6.0), (3.0, 8.0), (4.0, 8.0)]
+    assert process_sampler.cpus_used(samples, 1.0, 3.0) == pytest.approx(1.5)
+
+
+def test_cpu_use_of_quick_steps_is_that_of_the_busiest_second() -> None:
+    samples = [(0.0, 0.0), (1.0, 1.0), (2.0, 4.0), (2.1, 4.0)]
+    assert process_sampler.cpus_used(samples, 2.0, 2.1) == pytest.approx(3.0)
+    assert process_sampler.cpus_used(samples, 0.0, 0.0) == pytest.approx(3.0)
+    assert process_sampler.cpus_used(samples[:1], 0.0, 0.0) is None
+
+
+def test_memory_that_cannot_be_dropped_is_read_from_both_versions_of_cgroups() -> None:
+    assert process_sampler.cgroup_memory(V1) == 350
+    assert process_sampler.cgroup_memory(V2) == 350
+    assert process_sampler.cgroup_memory("") is None
+
+
+@pytest.mark.parametrize(
+    ("own", "folder"),
+    [
+        ("4:memory:/slurm_n0/uid_1000/job_77/step_batch/task_0\n", "memory/slurm_n0/uid_1000/job_77"),
+        ("0::/system.slice/slurmstepd.scope/job_77/step_batch/user/task_0\n", "system.slice/slurmstepd.scope/job_77"),
+    ],
+)
+def test_the_jobs_own_cgroup_is_found(tmp_path: Path, own: str, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "memory.stat").write_text(V2)
+    assert process_sampler.job_cgroup({"SLURM_JOB_ID": "77"}, own, tmp_path) == tmp_path / folder
+    assert process_sampler.job_cgroup({"SLURM_JOB_ID": "7"}, own, tmp_path) is None
+    assert process_sampler.job_cgroup({}, own, tmp_path) is None
+
+
+def test_a_cgroup_that_is_not_slurms_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "memory.stat").write_text(V2)
+    assert process_sampler.job_cgroup({"SLURM_JOB_ID": "77"}, "0::/\n4:memory:/user.slice\n", tmp_path) is None
+
+
+def test_oom_kills_are_read_from_both_versions_of_cgroups(tmp_path: Path) -> None:
+    assert process_sampler.oom_kills(None) is None
+    assert process_sampler.oom_kills(tmp_path) is None
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert process_sampler.oom_kills(tmp_path) == 2
+    (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+    assert process_sampler.oom_kills(tmp_path) == 1
+
+
+def test_a_lagging_cgroup_counter_is_corrected_by_the_processes_themselves(tmp_path: Path) -> None:
+    (tmp_path / "memory.stat").write_text(f"total_rss {5 << 20}\ntotal_shmem 0\n")
+    code = "x = b'1' * (60 << 20); print(1, flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"1\n"
+        taken = process_sampler.Sampler(tmp_path)
+        taken.sample(1.0, [])
+        before = taken.measurement(StepReading(), seconds=1, cpus=1)
+        taken.sample(2.0, [psutil.Process(holder.pid)])  # it has grown
+        after = taken.measurement(StepReading(), seconds=1, cpus=1)
+    finally:
+        holder.communicate(b"\n")
+    assert (before.mem_peak_mib, before.mem_source) == (5, "cgroup")
+    assert after.mem_peak_mib is not None and 60 <= after.mem_peak_mib < 120
+
+
+def test_growth_per_second_needs_a_second_of_samples() -> None:
+    samples = [(0.0, 0.0), (1.0, 5.0), (2.0, 6.0), (3.0, 9.0)]
+    assert process_sampler.slope(samples, 1.0, 3.0) == pytest.approx(2.0)
+    assert process_sampler.slope(samples, 1.0, 1.5) is None
+    assert process_sampler.slope([], 0.0, 9.0) is None
+
+
+def test_what_a_tree_reads_is_no_pipe_between_its_processes() -> None:
+    mib = 1 << 20
+    worker, trainer = (10 * mib, 50 * mib, 30 * mib), (0, 30 * mib, 0)
+    assert process_sampler.asked_for([worker, trainer]) == 50.0
+    assert process_sampler.asked_for([(70 * mib, 50 * mib, 30 * mib), trainer]) == 70.0  # files that are mapped
+    assert process_sampler.asked_for([]) == 0.0
+
+
+def test_the_room_below_a_cgroups_limit_does_not_count_its_page_cache(tmp_path: Path) -> None:
+    assert process_sampler.cgroup_left(None) is None
+    assert process_sampler.cgroup_left(tmp_path) is None
+    (tmp_path / "memory.stat").write_text(V2)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert process_sampler.cgroup_left(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert process_sampler.cgroup_left(tmp_path) == 650
+
+
+def test_a_profile_tells_the_speed_and_use_on_all_cpus_not_over_the_sweep() -> None:
+    measured = process_sampler.Sampler(None)
+    for at in (10.0, 12.0, 14.0, 16.0):
+        measured.sample(at, [])
+    curve = (CurvePoint(cpus=1, steps_per_s=5.0), CurvePoint(cpus=2, steps_per_s=9.0))
+    profiled = Profiled(curve=curve, end="workers", workers=1, full=(11.0, 15.0), sensitivity={"cpu": 1.5})
+    gpus = [GpuSample(at=10.0, sm=0.1, mem_mib=9.0), GpuSample(at=12.0, sm=0.9), GpuSample(at=16.0, sm=0.2)]
+    steps = StepReading(count=101, source="optimizer", first=10.0, last=60.0)
+    found = measured.measurement(steps, seconds=60.0, cpus=2, profiled=profiled, gpus=gpus)
+    assert (found.steps, found.steps_per_s, found.cpu_curve, found.cpu_curve_end) == (101, 9.0, curve, "workers")
+    assert (found.loader_workers, found.sensitivity) == (1, {"cpu": 1.5})
+    assert (found.cpus_used, found.read_mib_per_s, found.gpu_util, found.gpu_mem_peak_mib) == (0.0, 0.0, 0.9, 9)

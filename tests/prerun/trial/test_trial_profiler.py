@@ -1,0 +1,146 @@
+"""The profile of real processes: what is measured, and that nothing of ours stays. Speeds are not looked at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import wait_until
+
+from slurmwrap.model.trial_result import StepReading, TrialResult
+from slurmwrap.prerun.trial import step_files
+from slurmwrap.prerun.trial.cpu_profiler import Pace
+from slurmwrap.prerun.trial.stressors import Crew, footprint, last_cache
+from slurmwrap.prerun.trial.trial_profiler import Measuring, unparked
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+
+LONG = (
+    "import os, time, torch.optim\n"
+    "optimizer = torch.optim.SGD()\n"
+    "for _ in range(2):\n    if not os.fork(): time.sleep(100)\n"
+    "while True:\n    time.sleep(0.002); optimizer.step()\n"
+)
+QUICK = Pace(settle_s=0.05, window_s=0.2, window_steps=10, warm_steps=5)
+
+
+def swept(measuring: Measuring, spec: TrialSpec) -> bool:
+    return measuring.done(time.monotonic(), step_files.read_steps(spec.step_dir), ended=False)
+
+
+def test_a_running_trial_is_swept_and_has_its_cpus_back(make_spec: Callable[..., TrialSpec], tmp_path: Path) -> None:
+    spec = make_spec("#!/bin/sh\n", profile_s=59.0)
+    Path(spec.step_dir).mkdir()
+    code = (
+        "import os, time\n"
+        "workers = [os.fork() or time.sleep(100) for _ in range(2)]\n"
+        f"file = os.open({spec.step_dir!r} + '/%d' % os.getpid(), os.O_WRONLY | os.O_CREAT)\n"
+        "for n in range(1, 100000):\n"
+        "    time.sleep(0.004)\n"
+        "    now = time.monotonic()\n"
+        "    line = '%10d %-10s %16.6f %16.6f %10d %1d\\n' % (n, 'optimizer', now, now, 0, 0)\n"
+        "    os.pwrite(file, line.encode(), 0)\n"
+    )
+    training = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        own = psutil.Process(training.pid)
+        measuring = Measuring(spec, lambda: [own, *own.children()], {}, pace=QUICK)
+        wait_until(lambda: step_files.read_steps(spec.step_dir).count >= 3, "three steps")
+        wait_until(lambda: swept(measuring, spec), "the end of the sweep", pause=0.01)
+        found = measuring.result()
+        assert found.curve[-1].cpus == len(os.sched_getaffinity(0))
+        assert found.end in ("allocation", "workers")  # whole; which of the two depends on the machine's CPUs
+        assert (found.workers, found.full is not None) == (2, True)
+        assert os.sched_getaffinity(training.pid) == os.sched_getaffinity(0)
+    finally:
+        os.killpg(training.pid, 9)
+        training.wait()
+
+
+def test_a_profiled_trial_goes_on_after_its_steps_and_ends_without_a_trace(
+    trial: Callable[..., TrialResult], job: Path, tmp_path: Path
+) -> None:
+    (job / "train.py").write_text(LONG)
+    result = trial("#!/bin/bash\npython train.py\necho next\n", profile_s=1.5)
+    assert (result.layer, result.exit_code, result.step_source) == ("step", None, "optimizer")
+    assert result.steps > 3
+    assert (result.measurement.cpu_curve, result.measurement.cpu_curve_end) == ((), "time")
+    assert "next" not in result.logs[0].text
+    ours = {"SLURMWRAP_TRIAL_DIR": str(tmp_path / "trial")}.items()
+    assert [p for p in psutil.process_iter(["environ"]) if ours <= (p.info["environ"] or {}).items()] == []
+
+
+def test_a_script_that_ends_during_its_profile_passed_by_its_steps(
+    trial: Callable[..., TrialResult], job: Path
+) -> None:
+    (job / "train.py").write_text(LONG.replace("while True:", "for _ in range(20):").replace("sleep(100)", "sleep(0)"))
+    result = trial("#!/bin/bash\npython train.py\nexit 3\n", profile_s=10_000.0)
+    assert (result.layer, result.measurement.cpu_curve) == ("step", ())  # it has not waited for the rest of the profile
+
+
+def test_signs_of_training_stand_for_steps_only_in_numbers(make_spec: Callable[..., TrialSpec]) -> None:
+    plain, profiled = make_spec("#!/bin/sh\n"), make_spec("#!/bin/sh\n", profile_s=1.0)
+    assert not unparked(plain, StepReading(count=900, source="optimizer"))
+    assert unparked(profiled, StepReading(count=3, source="optimizer"))
+    assert not unparked(profiled, StepReading(count=3, source="backward"))
+    assert unparked(profiled, StepReading(count=50, source="backward"))
+
+
+def test_what_tells_no_speed_is_not_measured(make_spec: Callable[..., TrialSpec]) -> None:
+    spec = make_spec("#!/bin/sh\n", profile_s=30.0)
+    for reading in (StepReading(count=50, source="text"), StepReading(count=50, source="gpu")):
+        measuring = Measuring(spec, list, {})
+        assert measuring.done(0.0, reading, ended=False)
+        assert measuring.result().end == ""
+
+
+def test_a_training_out_of_our_reach_is_not_measured(make_spec: Callable[..., TrialSpec]) -> None:
+    spec = make_spec("#!/bin/sh\n", profile_s=59.0)
+    Path(spec.step_dir).mkdir()
+    Path(spec.step_dir, str(os.getpid())).write_text("9 optimizer 1.0 2.0 0 0\n")
+    reading = step_files.read_steps(spec.step_dir)
+    assert reading.count == 9
+    assert Measuring(spec, list, {}).done(0.0, reading, ended=False)
+    near = Measuring(spec, lambda: [psutil.Process()], {})
+    assert not near.done(0.0, reading, ended=False)
+    near.close()
+
+
+def gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("kind", ["cpu", "memory"])
+def test_stressors_run_where_they_are_told_and_end(kind: str) -> None:
+    crew, cpu = Crew(), min(os.sched_getaffinity(0))
+    getattr(crew, kind)({cpu})
+    (pid,) = crew.pids
+    try:
+        wait_until(lambda: os.sched_getaffinity(pid) == {cpu}, "the stressor on its CPU")
+        wait_until(lambda: sum(psutil.Process(pid).cpu_times()[:2]) >= 0.05, "CPU time of the stressor")
+    finally:
+        crew.stop()
+    assert (crew.pids, psutil.pid_exists(pid)) == (frozenset(), False)
+
+
+def test_a_stressor_ends_when_nobody_is_left_to_stop_it() -> None:
+    code = "from slurmwrap.prerun.trial.stressors import Crew; c = Crew(); c.cpu({%d}); print(*c.pids)"
+    argv = [sys.executable, "-c", code % min(os.sched_getaffinity(0))]
+    pid = int(subprocess.run(argv, capture_output=True, check=True, text=True).stdout)
+    wait_until(lambda: gone(pid), "the stressor's end")
+
+
+def test_the_last_level_cache_is_the_largest_one(tmp_path: Path) -> None:
+    for index, size in enumerate(("48K", "1024K", "32M")):
+        (tmp_path / f"cpu0/cache/index{index}").mkdir(parents=True)
+        (tmp_path / f"cpu0/cache/index{index}/size").write_text(f"{size}\n")
+    assert (last_cache(tmp_path), footprint(tmp_path)) == (32 << 20, 128 << 20)
+    assert last_cache(tmp_path / "nothing") == 64 << 20

@@ -1,0 +1,231 @@
+"""The same job on one GPU, as sbatch options."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from slurmwrap.errors import UsageError
+from slurmwrap.model.node import Node
+from slurmwrap.prerun.trial import trial_spec
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, Option
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, Own, ResourceShape, Script, Setting
+
+SHAPE = ResourceShape(
+    nodes=2,
+    tasks_per_node=1,
+    gpus=16,
+    gpus_per_node=8,
+    gpu_unit=GpuUnit.GRES,
+    cpus=64,
+    cpu_unit=CpuUnit.PER_TASK,
+    mem_mib=512_000,
+    mem_unit=MemUnit.PER_NODE,
+)
+NODE = Node(name="n0", state="IDLE", cpus=128, mem_mib=1_000_000, gpus=8)
+
+
+def request(shape: ResourceShape = SHAPE, **settings: str | None) -> JobRequest:
+    given = tuple(
+        Setting(option=name.replace("_", "-"), value=value, origin=Origin.COMMAND_LINE, where="command line")
+        for name, value in settings.items()
+    )
+    script = Script(path="train.sbatch", name="train.sbatch", content=b"#!/bin/sh\n")
+    return JobRequest(script=script, settings=given, shape=shape, chdir="/w")
+
+
+def options(asked: JobRequest, partition: str | None = None) -> tuple[str, ...]:
+    return trial_spec.trial_options(
+        asked, partition=partition, time_limit_s=901, cpus=8, mem_mib=64_000, output="/t/slurm.out"
+    )
+
+
+BASE = (
+    "--job-name=train.sbatch.prerun",
+    "--chdir=/w",
+    "--nodes=1",
+    "--ntasks=1",
+    "--ntasks-per-node=1",
+    "--gres=gpu:1",
+    "--cpus-per-task=8",
+    "--mem=64000M",
+    "--time=0:16:00",
+    "--output=/t/slurm.out",
+    "--no-requeue",
+)
+
+
+def test_sizes_and_what_belongs_to_the_real_job_are_left_out() -> None:
+    asked = request(
+        array="0-9",
+        dependency="afterok:3",
+        begin="now+1hour",
+        switches="1@10:00",
+        signal="B:USR1@60",
+        mail_type="ALL",
+        requeue=None,
+        output="x-%j.out",
+        nodelist="n1,n2",
+        exclusive=None,
+        hold=None,
+        nodes="2",
+        mem_per_gpu="1G",
+    )
+    assert options(asked) == BASE
+
+
+def test_account_place_and_container_are_kept() -> None:
+    asked = request(
+        job_name="bert",
+        account="a",
+        qos="q",
+        constraint="a100&ib",
+        reservation="r",
+        partition="gpu",
+        exclude="n7",
+        container_image="docker://x",
+        container_mounts="/a:/b",
+    )
+    assert options(asked) == (
+        "--job-name=bert.prerun",
+        *BASE[1:],
+        "--partition=gpu",
+        *("--account=a", "--qos=q", "--constraint=a100&ib", "--reservation=r", "--exclude=n7"),
+        *("--container-image=docker://x", "--container-mounts=/a:/b"),
+    )
+
+
+def test_every_option_of_a_site_plugin_is_kept_in_its_order() -> None:
+    asked = parse_request(
+        ["--bind=/a", "--trace", "--bind", "/b c", "--gres=gpu:1", "a.sh"], environ={}, cwd="/home/a",
+        read_script=lambda _: b"#!/bin/sh\n#SBATCH --bind=/first --exclusive\n", read_stdin=lambda: b"",
+        extra=[Option("bind", "", REQUIRED), Option("trace", "", OPTIONAL)],
+    )  # fmt: skip
+    assert options(asked)[-4:] == ("--bind=/first", "--bind=/a", "--trace", "--bind=/b c")
+
+
+def test_the_sites_partition_replaces_the_jobs_own() -> None:
+    assert "--partition=prerun" in options(request(partition="gpu"), "prerun")
+    assert "--partition=gpu" in options(request(partition="gpu"), "")
+
+
+@pytest.mark.parametrize("constraint", ["[rack1|rack2]", "a100*2&ib*1"])
+def test_constraints_that_count_nodes_are_left_out(constraint: str) -> None:
+    assert options(request(constraint=constraint)) == BASE
+
+
+@pytest.mark.parametrize(
+    ("gres", "kind", "expected"),
+    [
+        ("gpu:8", None, "--gres=gpu:1"),
+        ("gpu:a100:8,lscratch:100,shard:2", "a100", "--gres=gpu:a100:1,lscratch:100,shard:2"),
+        ("none", None, "--gres=gpu:1"),
+    ],
+)
+def test_one_gpu_of_the_same_type_is_asked_for(gres: str, kind: str | None, expected: str) -> None:
+    assert expected in options(request(replace(SHAPE, gpu_type=kind), gres=gres))
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("ALL,A=b", ["--export=ALL,A=b"]),
+        ("NIL", ["--export=" + ",".join(trial_spec._OURS)]),
+        ("NONE", ["--export=" + ",".join(trial_spec._OURS), "--get-user-env"]),
+        ("A,B=c", ["--export=A,B=c," + ",".join(trial_spec._OURS)]),
+    ],
+)
+def test_the_wrappers_parameters_survive_export(asked: str, expected: list[str]) -> None:
+    assert list(options(request(export=asked))[len(BASE) :]) == expected
+
+
+def test_with_an_exported_file_all_is_said_since_a_newer_sbatch_forgets_the_file_without() -> None:
+    said = [word for word in options(request(export_file="env0")) if word.startswith("--export")]
+    assert said == ["--export=ALL"]  # which file, that says who writes it
+
+
+def test_sbatchs_variables_do_not_bring_back_what_was_left_out() -> None:
+    environ = {"SBATCH_ARRAY_INX": "0-9", "SLURM_CONF": "/c", "HOME": "/h"}
+    assert trial_spec.trial_environ(environ) == {"SLURM_CONF": "/c", "HOME": "/h"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "node", "expected"),
+    [
+        (SHAPE, None, (8, 64_000)),
+        (replace(SHAPE, cpus=8, mem_mib=24_576), None, (4, 16_384)),
+        (replace(SHAPE, gpus=1, gpus_per_node=1, nodes=1, cpus=2, mem_mib=8000), None, (2, 8000)),
+        (replace(SHAPE, cpus=6, cpu_unit=CpuUnit.PER_GPU, mem_mib=30_000, mem_unit=MemUnit.PER_GPU), None, (6, 30_000)),
+        (replace(SHAPE, mem_mib=4000, mem_unit=MemUnit.PER_CPU), None, (8, 32_000)),
+        (replace(SHAPE, mem_mib=0), NODE, (8, 125_000)),
+        (replace(SHAPE, mem_mib=0), None, (8, None)),
+        (ResourceShape(gpus=4, nodes=1), NODE, (16, 125_000)),
+        (ResourceShape(gpus=4, nodes=1), None, (None, None)),
+        (replace(SHAPE, tasks_per_node=None, tasks=16, cpus=8), None, (8, 64_000)),
+    ],
+)
+def test_cpus_and_memory_are_the_share_of_one_gpu_with_a_floor(
+    shape: ResourceShape, node: Node | None, expected: tuple[int | None, int | None]
+) -> None:
+    assert trial_spec.trial_shape(request(shape), node) == expected
+
+
+def test_a_trial_with_less_memory_than_a_node_of_the_job_proves_no_lack_of_it() -> None:
+    assert trial_spec.mem_shrunk(request(), 64_000)
+    assert not trial_spec.mem_shrunk(request(replace(SHAPE, gpus=1, gpus_per_node=1, nodes=1)), 512_000)
+    assert trial_spec.mem_shrunk(request(replace(SHAPE, mem_mib=None, mem_unit=MemUnit.NONE)), 64_000)
+
+
+def test_variables_that_the_real_allocation_would_set_are_there() -> None:
+    asked = request(replace(SHAPE, gpu_unit=GpuUnit.PER_NODE), gpus_per_node="a100:8", job_name="bert", array="3-9%2")
+    found = trial_spec.trial_environment(asked)
+    assert found["SLURM_JOB_NAME"] == "bert"
+    assert found["SLURM_GPUS_PER_NODE"] == "a100:1"
+    assert (found["SLURM_ARRAY_TASK_ID"], found["SLURM_ARRAY_TASK_COUNT"]) == ("3", "7")
+
+
+def asks(gpus: int | None, shape: ResourceShape = SHAPE) -> JobRequest:
+    return replace(request(shape), own=Own(prerun_gpus=gpus))
+
+
+def test_a_trial_has_one_gpu_unless_asked_for_more_and_never_more_than_the_job() -> None:
+    assert trial_spec.trial_gpus(asks(None), NODE) == 1
+    assert trial_spec.trial_gpus(asks(4), NODE) == 4
+    assert trial_spec.trial_gpus(asks(64), None) == 16
+
+
+def test_more_gpus_than_a_node_has_is_said_with_the_way_out() -> None:
+    with pytest.raises(UsageError) as caught:
+        trial_spec.trial_gpus(asks(9), NODE)
+    assert "no node that can run this job has more than 8 GPUs" in str(caught.value)
+    assert caught.value.hint == "ask for at most --prerun-gpus=8"
+    with pytest.raises(UsageError):
+        trial_spec.trial_gpus(asks(0), NODE)
+
+
+@pytest.mark.parametrize(("per_node", "gpus", "expected"), [(1, 4, 1), (8, 4, 4), (8, 1, 1), (2, 4, 2)])
+def test_a_trial_has_the_tasks_of_one_node_at_most_one_per_gpu(per_node: int, gpus: int, expected: int) -> None:
+    assert trial_spec.trial_tasks(request(replace(SHAPE, tasks_per_node=per_node)), gpus) == expected
+
+
+def test_two_gpus_get_twice_the_share_and_two_tasks_share_the_cpus() -> None:
+    asked = request(replace(SHAPE, tasks_per_node=8, cpus=8, gpu_unit=GpuUnit.PER_TASK), gpus_per_task="1")
+    assert trial_spec.trial_shape(asked, None, 2) == (16, 128_000)
+    assert trial_spec.trial_shape(asked, None, 8) == (64, 512_000)
+    found = trial_spec.trial_options(
+        asked, partition=None, time_limit_s=60, cpus=16, mem_mib=None, output="/o", gpus=2, tasks=2
+    )
+    assert {"--ntasks=2", "--ntasks-per-node=2", "--gres=gpu:2", "--cpus-per-task=8"} <= set(found)
+    assert trial_spec.trial_environment(asked, 2)["SLURM_GPUS_PER_TASK"] == "1"
+
+
+def test_a_spec_comes_back_from_json_as_it_was() -> None:
+    spec = TrialSpec(trial_dir="/t", script="/t/s", args=("a", "b"), environment={"A": "b"}, inputs=("/x",), mem_mib=3)
+    plain = json.loads(json.dumps(trial_spec.spec_to_json(spec)))
+    assert trial_spec.spec_from_json(plain) == spec
+    assert trial_spec.spec_from_json({**plain, "from_a_newer_gsub": 1}) == spec
+    assert (spec.step_dir, spec.output) == ("/t/steps", "/t/output")

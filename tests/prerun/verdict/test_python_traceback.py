@@ -1,0 +1,91 @@
+"""The user's line in a traceback."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from slurmwrap.prerun.verdict.python_traceback import Frame, blame
+
+RANKS = """step 1
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/w/train.py", line 65, in <module>
+[rank0]:     main()
+[rank0]:     ^^^^^^
+[rank0]:   File "/w/loss.py", line 28, in loss
+[rank0]:     return nn.functional.cross_entropy(logits, tags)
+[rank0]:            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+[rank0]:   File "/v/lib/python3.11/site-packages/torch/nn/functional.py", line 3555, in cross_entropy
+[rank0]:     return torch._C._nn.cross_entropy_loss(
+[rank0]: RuntimeError: Expected target size [32, 12], got [32, 24]
+E1121 torch/distributed/elastic failed (exitcode: 1)
+Traceback (most recent call last):
+  File "/v/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+
+def test_the_ranks_own_traceback_is_taken_and_the_users_innermost_line() -> None:
+    found = blame(RANKS)
+    assert found is not None
+    assert found.error == "RuntimeError: Expected target size [32, 12], got [32, 24]"
+    assert found.own == Frame(file="/w/loss.py", line=28, code="return nn.functional.cross_entropy(logits, tags)")
+    assert len(found.frames) == 3
+
+
+def test_a_syntax_error_has_no_header() -> None:
+    found = blame("  File \"/w/a.py\", line 3\n    print(\n         ^\nSyntaxError: '(' was never closed\n")
+    assert found is not None
+    assert (found.own.line, found.error) == (3, "SyntaxError: '(' was never closed")
+
+
+def test_of_a_chain_the_first_error_is_blamed() -> None:
+    def chained() -> None:
+        try:
+            raise KeyError("a")
+        except KeyError as error:
+            raise RuntimeError("b") from error
+
+    found = blame(printed(chained))
+    assert found is not None
+    assert found.error == "KeyError: 'a'"
+
+
+def test_an_error_without_message_and_one_of_several_lines() -> None:
+    def failing() -> None:
+        raise AssertionError
+
+    def wordy() -> None:
+        raise ValueError("first\nsecond")
+
+    assert [b.error for f in (failing, wordy) if (b := blame(printed(f)))] == ["AssertionError", "ValueError: first"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Traceback (most recent call last):\n", "all well\n", "Traceback (most\nError: x"]
+)
+def test_text_without_a_traceback_blames_nothing(text: str) -> None:
+    assert blame(text) is None
+
+
+def printed(function: Callable[[], None]) -> str:
+    try:
+        function()
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def test_what_a_worker_met_is_blamed_and_not_the_line_that_hands_it_on() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/w/train.py", line 5, in <module>\n    for x in loader:\n'
+        "KeyError: Caught KeyError in DataLoader worker process 0.\n"
+        'Original Traceback (most recent call last):\n  File "/w/data.py", line 9, in __getitem__\n'
+        "    return row['y']\nKeyError: 'y'\n"
+    )
+    found = blame(text)
+    assert found is not None
+    assert (found.error, found.own.file, found.own.line) == ("KeyError: 'y'", "/w/data.py", 9)

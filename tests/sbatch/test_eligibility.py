@@ -1,0 +1,57 @@
+"""What keeps a job from starting at once, and what its pre-run waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.sbatch.eligibility import can_share_dependency, corresponding_jobs, find_delay, prerun_dependency
+from slurmwrap.sbatch.parse import parse_request
+
+NOW = 1_800_000_000.0
+RESERVATIONS = {"soon": int(NOW) + 60, "open": int(NOW) - 60}
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ([], ""),
+        (["--dependency=afterok:5"], "--dependency"),
+        (["--hold"], "--hold"),
+        (["--priority=0"], "--hold"),
+        (["--begin=now+60"], "--begin"),
+        (["--begin=now"], ""),
+        (["--begin=2001-01-01"], ""),
+        (["--begin=who knows"], "--begin"),
+        (["--reservation=soon"], "--reservation"),
+        (["--reservation=open"], ""),
+        (["--reservation=open,soon"], ""),
+        (["--reservation=unheard"], "--reservation"),
+    ],
+)
+def test_why_a_job_cannot_start_yet(words: list[str], option: str) -> None:
+    request = parse_request(
+        [*words, "job"], environ={}, cwd="/w", read_script=lambda path: b"#!/bin/sh\n", read_stdin=lambda: b""
+    )
+    found = find_delay(request, NOW, RESERVATIONS)
+    assert (f"({option})" in found) if option else found == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "task", "wanted"),
+    [
+        ("afterok:7:8,afterany:9", None, "afterok:7:8,afterany:9"),
+        ("afterok:7?afterany:9", 3, "afterok:7?afterany:9"),
+        ("aftercorr:7", None, "aftercorr:7"),  # a job without an array: each task of 7, as Slurm has it
+        ("aftercorr:7", 3, "aftercorr:7_3"),
+        ("aftercorr:7:8,afterok:7", 3, "aftercorr:7_3:8,afterok:7"),  # 8 is no array
+        ("afterok:9?aftercorr:7_5", 3, "afterok:9?aftercorr:7_5"),
+    ],
+)
+def test_the_pre_run_waits_for_what_its_job_waits_for(value: str, task: int | None, wanted: str) -> None:
+    assert prerun_dependency(value, task, {"7"}) == wanted
+
+
+def test_what_a_pre_run_cannot_wait_for() -> None:
+    values = ("singleton", "afterok:1,singleton", "expand:3", "", "afterok:1?afterany:2", "after:1+5")
+    assert [can_share_dependency(value) for value in values] == [False, False, False, True, True, True]
+    assert corresponding_jobs("aftercorr:7:8,afterok:9?aftercorr:12_3") == ("7", "8")

@@ -1,0 +1,192 @@
+"""The first look at a call: whatever it waves through, the long way would have handed to sbatch as it came."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmwrap.errors import ScriptError, UsageError
+from slurmwrap.sbatch.command_line import split_command_line
+from slurmwrap.sbatch.fast_passthrough import (
+    FLAG_LETTERS,
+    LETTERS_WITH_VALUE,
+    LONG_FLAGS,
+    LONG_WITH_VALUE,
+    asks_for_nothing,
+    regular_file,
+)
+from slurmwrap.sbatch.options import BY_LETTER, BY_NAME, NONE, OWN_BY_NAME
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.passthrough import passthrough_reason
+from slurmwrap.sbatch.request import Own
+
+PLAIN = b"#!/bin/bash\n#SBATCH --mem=4G -c 2\nsrun python train.py --gpus 8\n"
+ASKS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task")
+
+
+def glance(*words: str, script: bytes | None = PLAIN, environ: dict[str, str] | None = None) -> bool:
+    return asks_for_nothing(words, environ or {}, {"a.sh": script}.get)
+
+
+# --- its tables are those of sbatch/options.py
+
+
+def test_letters_that_take_a_value_are_those_of_the_table_without_the_two_that_matter() -> None:
+    takers = {letter for letter, option in BY_LETTER.items() if option.argument is not NONE}
+    assert set(LETTERS_WITH_VALUE) == takers - {"G", "D", "k"}  # -k takes its value attached only
+    assert {BY_LETTER[letter].argument for letter in FLAG_LETTERS} == {NONE}
+
+
+def test_long_names_are_options_of_every_release_with_or_without_a_value() -> None:
+    assert {name for name in LONG_WITH_VALUE if BY_NAME[name].argument is NONE} == set()
+    assert {name for name in LONG_FLAGS if BY_NAME[name].argument is not NONE} == set()
+
+
+def test_no_option_that_asks_for_a_gpu_or_is_ours_or_moves_the_script_is_among_them() -> None:
+    known = LONG_WITH_VALUE | LONG_FLAGS
+    assert known & {*ASKS, *OWN_BY_NAME, "chdir", "ignore-pbs"} == frozenset()
+    assert {option.name for name, option in BY_LETTER.items() if name in LETTERS_WITH_VALUE + FLAG_LETTERS} & {
+        *ASKS,
+        "chdir",
+    } == set()
+
+
+# --- what it waves through, and what not
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("a.sh",),
+        ("-N2", "-n", "8", "--mem=4G", "-H", "a.sh", "--gpus=8", "x"),
+        ("-p", "gpu", "--parsable", "a.sh"),
+        ("--wrap=nvidia-smi --gpus",),
+        ("-J", "x", "--wrap=hostname"),
+    ],
+)
+def test_a_plain_call_is_waved_through(words) -> None:
+    assert glance(*words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--gres=gpu:1", "a.sh"),
+        ("-G2", "a.sh"),
+        ("-HG2", "a.sh"),
+        ("--gpus", "2", "a.sh"),
+        ("--dry-run", "a.sh"),
+        ("--exp", "a.sh"),  # ambiguous: --export, --explain ...
+        ("--prerun=off", "a.sh"),
+        ("--chdir=/tmp", "a.sh"),
+        ("-D", "/tmp", "a.sh"),
+        ("--nodes", "2", "a.sh"),
+        ("--mem=1", "--", "a.sh"),
+        ("-N1", "a.sh", ":", "-N2"),
+        ("-N1",),  # from stdin
+        ("-", "a.sh"),
+        ("other.sh",),  # by PATH, or not there
+        ("--wrap=x", "a.sh"),
+        (),
+    ],
+)
+def test_what_it_does_not_understand_goes_the_long_way(words) -> None:
+    assert not glance(*words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"#SBATCH --gres=gpu:1",
+        b"#SBATCH --gr",
+        b"#SBATCH -HG 2",
+        b"#SBATCH -N1 -G2",
+        b"#SLURM --gpus=2",
+        b"#SBATCH--gpus=2",
+        b"#GSUB --explain",
+        b"#SBATCH --g\\res=g\\pu:1",
+        b'#SBATCH --comment="a b"',
+        b"#SBATCH --tres-per-task=gres/gpu=1",
+    ],
+)
+def test_a_directive_that_may_ask_for_something_goes_the_long_way(line) -> None:
+    assert not glance("a.sh", script=b"#!/bin/sh\n" + line + b"\nhostname\n")
+
+
+@pytest.mark.parametrize("name", ["GSUB_PRERUN", "GSUB_PASS", "SBATCH_GRES", "SBATCH_GPUS", "SBATCH_TRES_PER_TASK"])
+def test_so_does_an_environment_that_may(name) -> None:
+    assert (glance("a.sh"), glance("a.sh", environ={name: "1"})) == (True, False)
+
+
+def test_every_variable_of_an_option_that_asks_for_a_gpu_is_seen() -> None:
+    assert not any(glance("a.sh", environ={v: "1"}) for name in ASKS for v in BY_NAME[name].variables)
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "a.sh").write_bytes(PLAIN)
+    os.mkfifo(tmp_path / "pipe")
+    found = [regular_file(str(tmp_path / name)) for name in ("a.sh", "pipe", "none", ".")]
+    assert found == [PLAIN, None, None, None]
+
+
+# --- never otherwise than the long way
+
+_OPTIONS = st.sampled_from(sorted({*BY_NAME, *OWN_BY_NAME}))
+_VALUES = st.sampled_from(["1", "gpu:2", "gres/gpu=2", "a", "4G", "off", "a.sh", "", ":", "gpu"])
+
+
+@st.composite
+def _words(draw: st.DrawFn) -> list[str]:
+    words = []
+    for _ in range(draw(st.integers(0, 4))):
+        name, value = draw(_OPTIONS), draw(_VALUES)
+        cut = name[: draw(st.integers(1, len(name)))] if draw(st.booleans()) else name
+        letters = "".join(draw(st.lists(st.sampled_from(sorted(BY_LETTER)), min_size=1, max_size=3)))
+        words += draw(
+            st.sampled_from([[f"--{cut}={value}"], [f"--{cut}", value], [f"--{cut}"], [f"-{letters}{value}"]])
+        )
+        words += draw(st.sampled_from([[], [f"-{letters}", value]]))
+    return words
+
+
+@st.composite
+def _calls(draw: st.DrawFn) -> tuple[list[str], dict[str, str], bytes]:
+    magic = st.sampled_from([b"#SBATCH ", b"#SBATCH", b"#SLURM ", b"#GSUB ", b"# ", b""])
+    lines = [draw(magic) + " ".join(draw(_words())).encode() for _ in range(draw(st.integers(0, 2)))]
+    given = draw(st.lists(_OPTIONS, max_size=1))
+    environ = {v: draw(_VALUES) for name in given if name in BY_NAME for v in BY_NAME[name].variables}
+    environ |= {OWN_BY_NAME[name].variable: draw(_VALUES) for name in given if name in OWN_BY_NAME}
+    rest = draw(st.sampled_from([["a.sh"], ["a.sh", "--gpus=2"], [], ["other.sh"]]))
+    return [*draw(_words()), *rest], environ, b"\n".join([b"#!/bin/sh", *lines, b"srun x", b""])
+
+
+@given(_calls())
+def test_what_is_waved_through_the_long_way_hands_over_as_it_came(call) -> None:
+    words, environ, script = call
+    files = {"/home/a/a.sh": script}
+    if not asks_for_nothing(words, environ, lambda name: files.get(f"/home/a/{name}")):
+        return
+
+    def read(path: str) -> bytes:
+        if path not in files:
+            raise FileNotFoundError(2, "No such file or directory")
+        return files[path]
+
+    def never() -> bytes:
+        raise AssertionError("standard input must not be touched")
+
+    with suppress(UsageError):
+        assert split_command_line(words).without_own == tuple(words)
+    try:
+        request = parse_request(words, environ=environ, cwd="/home/a", read_script=read, read_stdin=never)
+    except (UsageError, ScriptError) as error:
+        assert not (isinstance(error, UsageError) and error.hint)  # sbatch says it
+        return
+    assert request.own == Own()
+    assert passthrough_reason(request) is not None

@@ -1,0 +1,163 @@
+"""The words with which sbatch is called: the user's own, and what is changed behind them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurmwrap.errors import UsageError
+from slurmwrap.sbatch.command_line import own_options, split_command_line, without_quiet, words_for_sbatch
+from slurmwrap.sbatch.getopt import names_for, names_with, scan
+from slurmwrap.sbatch.options import NONE, OWN, REQUIRED, SBATCH
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.request import JobRequest, Wish
+from slurmwrap.sbatch.rewrite import render, submitted_options
+
+SCRIPT = b"#!/bin/sh\n#SBATCH --mem=500G --requ\n"
+
+
+def ask(*argv: str, **environ: str) -> JobRequest:
+    return parse_request(argv, environ=environ, cwd="/", read_script=lambda _: SCRIPT, read_stdin=lambda: SCRIPT)
+
+
+def wish(option: str, value: str) -> Wish:
+    return Wish(option=option, value=value, reason="Because.")
+
+
+def options(request: JobRequest, *wishes: Wish) -> tuple[str, ...]:
+    return submitted_options(request, render(request, wishes))
+
+
+# --- the user's words ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["-N2", "a.sh"], ("-N2",)),
+        (["-HN", "2", "--exclus", "--prerun", "off", "-J", "--", "a.sh", "-c4"], ("-HN", "2", "--exclus", "-J", "--")),
+        (["-J", "x", "--", "-odd.sh"], ("-J", "x")),
+        (["--no-tune", "--", "a.sh"], ()),
+        (["--wrap", "hostname"], ("--wrap", "hostname")),
+        ([], ()),
+        (["a.sh", "-N2", ":", "--no-tune"], ()),
+    ],
+)
+def test_options_go_as_they_were_typed_without_ours_and_without_the_end_mark(argv, words) -> None:
+    assert split_command_line(argv).option_words == words
+    assert options(ask(*argv)) == words
+
+
+def test_what_is_changed_stands_behind_and_script_and_variables_stay() -> None:
+    request = ask("-c", "2", "a.sh", SBATCH_TIMELIMIT="5")
+    wishes = (
+        wish("mem", "216G"),
+        wish("time", "7"),
+        wish("cpus-per-task", "4"),
+        wish("exclude", "n1"),
+        wish("hold", ""),
+    )
+    assert options(request, *wishes) == (
+        *("-c", "2", "--mem=216G", "--time=7", "--cpus-per-task=4", "--exclude=n1", "--hold"),
+    )
+
+
+def test_a_wish_that_only_gives_a_reason_adds_no_word() -> None:
+    assert options(ask("-c2", "a.sh"), Wish(option="mem", value=None, reason="Unknown."), wish("requeue", "")) == (
+        "-c2",
+    )
+
+
+def test_the_other_components_stay_behind_what_is_added_to_the_first() -> None:
+    request = ask("-N1", "--prerun=wait", ":", "-n3", ":", "-c2", "a.sh", "x")
+    assert options(request, wish("begin", "now+600")) == ("-N1", "--begin=now+600", ":", "-n3", ":", "-c2")
+
+
+def test_a_request_that_nobody_typed_is_spelled_out() -> None:
+    from dataclasses import replace
+
+    assert options(replace(ask("-c2", "a.sh"), words=None), wish("exclude", "n1")) == (
+        "--cpus-per-task=2",
+        "--exclude=n1",
+    )
+
+
+@pytest.mark.parametrize("name", ["a.sh", "./a.sh", "sub/../a.sh", "/a.sh"])
+def test_the_script_keeps_the_name_it_was_called_by(name: str) -> None:
+    assert ask("-c2", name).script.word == name
+
+
+# --- without --quiet -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (("-Q",), ()),
+        (("--quiet", "--qui"), ()),
+        (("-QN2", "-HQQk"), ("-N2", "-Hk")),
+        (("-QJQ",), ("-JQ",)),
+        (("-J", "-Q", "-Q"), ("-J", "-Q")),
+        (("--comment", "--quiet"), ("--comment", "--quiet")),
+        (("-N1", ":", "-Q", "-n2"), ("-N1", ":", "-n2")),
+    ],
+)
+def test_quiet_is_taken_out_wherever_it_stands_and_nothing_else(words: tuple[str, ...], left: tuple[str, ...]) -> None:
+    assert without_quiet(words) == left
+
+
+_FLAGS = [option.short for option in SBATCH if option.short and option.argument is NONE and option.short not in "hV"]
+
+
+@settings(max_examples=settings.default.max_examples // 3)
+@given(
+    st.lists(st.lists(st.sampled_from(_FLAGS), min_size=1, max_size=4).map(lambda few: "-" + "".join(few)), max_size=5)
+)
+def test_without_quiet_the_same_options_are_left_in_the_same_order(words: list[str]) -> None:
+    before, after = (scan(list(some), names_for()) for some in (words, without_quiet(words)))
+    assert [one.option for one in after.given] == [one.option for one in before.given if one.option != "quiet"]
+
+
+# --- what sbatch gets of a call that is passed on ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--prerun=off", "--bogus", "a.sh"], ("--bogus", "a.sh")),
+        (["--no-tune", "-y", "--explain", "a.sh"], ("-y", "a.sh")),
+        (["--plugin=1", "--prerun", "off", "-N2", "--json", "a.sh", "--json"], ("--plugin=1", "-N2", "a.sh", "--json")),
+        (["--plugin", "5", "--json"], ("--plugin", "5", "--json")),
+        (["--mem", "--force"], ("--mem", "--force")),
+        (["--force", "--mem"], ("--mem",)),
+        (["-N1", ":", "--no-place", "--bogus", ":", "--force", "a.sh"], ("-N1", ":", "--bogus", ":", "a.sh")),
+    ],
+)
+def test_our_own_options_are_taken_out_of_a_call_that_sbatch_refuses(argv: list[str], words: tuple[str, ...]) -> None:
+    assert words_for_sbatch(argv) == words
+
+
+def test_with_a_plugins_options_known_ours_are_found_behind_them() -> None:
+    argv = ["--plugin", "5", "--json", "a.sh", "--json"]
+    assert words_for_sbatch(argv, names_with({"plugin": REQUIRED})) == ("--plugin", "5", "a.sh", "--json")
+
+
+def test_where_our_options_stand_in_a_call_that_cannot_be_read() -> None:
+    found = own_options(["-N2", ":", "--bogus", "--prerun", "only", "a.sh", "--json"])
+    assert [(one.option, one.value, one.word, one.value_word) for one in found] == [("prerun", "only", 3, 4)]
+
+
+_OURS = st.sampled_from([f"--{own.name}" + ("=1" if own.argument is not NONE else "") for own in OWN])
+_THEIRS = st.sampled_from(
+    ["-N2", "-HN", "2", "--mem=1G", "--part", "-koff", "--", ":", "-Q", "--wrap", "a.sh", "--bogus"]
+)
+
+
+@given(st.lists(st.one_of(_OURS, _THEIRS), max_size=8))
+def test_for_a_call_that_sbatch_takes_it_is_the_call_without_our_options(argv: list[str]) -> None:
+    try:
+        expected = split_command_line(argv).without_own
+    except UsageError:
+        return
+    assert words_for_sbatch(argv) == expected

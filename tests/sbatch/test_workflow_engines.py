@@ -1,0 +1,62 @@
+"""Scripts that are not pre-run, since somebody waits for what their job itself does."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.passthrough import open_file, passthrough_reason
+from slurmwrap.sbatch.workflow_engines import waited_for
+
+SUBMITIT = b"#!/bin/bash\n#SBATCH --gpus-per-node=2\nsrun python -u -m submitit.core._submit /home/a/logs\n"
+DASK = (
+    b"#!/usr/bin/env bash\n#SBATCH --gres=gpu:2\npython -m distributed.cli.dask_worker tcp://10.0.0.1:34607 --nanny\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"srun python -u -m submitit.core._submit /home/a/logs", "submitit"),
+        (b"/opt/bin/python -m distributed.cli.dask_worker tcp://10.0.0.1:34607 --nthreads 1", "dask"),
+        (b"dask worker tcp://10.0.0.1:8786", "dask"),
+        (b"exec dask-cuda-worker --scheduler-file s.json", "dask"),
+        (b"python -m dask_cuda.cli worker", "dask"),
+        (b"nxf_launch() {\n/bin/bash -ue /w/.command.sh\n}\nnxf_main", "Nextflow"),
+        (b"jupyter lab --no-browser --port 8888", "server"),
+        (b"srun jupyter-notebook --ip=0.0.0.0", "server"),
+        (b"code-server --auth none", "server"),
+        (b"# python -m distributed.cli.dask_worker", None),
+        (b"python train.py --logger dask_worker_logs", None),
+        (b"jupyter nbconvert --execute train.ipynb", None),
+        (b"python -m snakemake --target-jobs 'train:' --mode remote", None),
+        (b"pip install submitit jupyterlab && python train.py", None),
+    ],
+)
+def test_who_waits(line: bytes, said: str | None) -> None:
+    found = waited_for(b"#!/bin/bash\n#SBATCH --gres=gpu:2\n" + line + b"\n")
+    assert found is None if said is None else found is not None and said in found
+
+
+@pytest.mark.parametrize("script", [SUBMITIT, DASK])
+def test_a_pre_run_that_is_asked_for_by_name_is_made(script: bytes) -> None:
+    def passes(*argv: str, **environ: str) -> bool:
+        request = parse_request(
+            (*argv, "a.sh"), environ=environ, cwd="/", read_script=lambda _: script, read_stdin=lambda: b""
+        )
+        return passthrough_reason(request) is not None
+
+    assert passes("-G2")
+    assert not passes("-G2", "--prerun=wait")
+    assert not passes("-G2", GSUB_PRERUN="auto")
+
+
+@pytest.mark.parametrize(
+    ("path", "descriptor"),
+    [
+        ("/dev/stdin", 0), ("/dev/fd/63", 63), ("/proc/self/fd/3", 3), ("/dev/fd/", None), ("/dev/fd/x", None),
+        ("dev/stdin", None), ("/dev/stdin2", None), ("/home/dev/fd/3", None), ("", None),
+    ],
+)  # fmt: skip
+def test_scripts_that_are_open_files(path: str, descriptor: int | None) -> None:
+    assert open_file(path) == descriptor
