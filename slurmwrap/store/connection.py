@@ -84,10 +84,12 @@ def reachable(path: Path) -> Iterator[None]:
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
     """The StoreError for one of SQLite's errors. Its primary code is the low byte: https://sqlite.org/rescode.html."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    what, hint = _FAULTS.get(code, (f"cannot be used: {error}", ""))
+    missing = str(error).startswith(("no such table", "no such column"))  # a file that is only read is not migrated
+    what, hint = _OLDER if missing else _FAULTS.get(code, (f"cannot be used: {error}", ""))
     return StoreError(f"database {path} {what}", hint=hint.format(path=path))
 
 
+_OLDER = ("is of an older version", "the next 'slurmwrap reconcile' migrates it")
 _LOCKED = ("is locked by another process", "try again in a moment; 'fuser {path}' names who holds it")
 _BROKEN = (
     "is damaged",

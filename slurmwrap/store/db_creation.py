@@ -81,7 +81,7 @@ def migrate(connection: sqlite3.Connection, path: Path, clock: Clock | None) -> 
     try:
         done = connection.execute("PRAGMA user_version").fetchone()[0]
         for step in MIGRATIONS[done:]:
-            for statement in step:
+            for statement in step():
                 connection.execute(statement)
         at = clock.now() if clock else time.time()
         for version in range(done + 1, VERSION + 1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmwrap.errors import StoreError
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.evidence import Attempt
 from slurmwrap.model.retry_decision import Strike
@@ -66,8 +65,6 @@ class Blame(Session):
 
     def node_history(self, since: float) -> NodeHistory:
         """All that speaks about nodes since then, cleared strikes too; sums are made by the database."""
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'pruned'"):  # opened to read: not migrated
-            raise StoreError(f"{self.path} is of an older version", hint="the next 'slurmwrap reconcile' migrates it")
         return NodeHistory(
             strikes=self._select(schema.STRIKES, {"at >= ?": since}, order="at, strike_id"),
             gpu_faults=tuple(GpuFault(**row) for row in self._rows(history_sql.GPU_FAULTS, [since])),

@@ -20,7 +20,7 @@ def in_memory(*records: tuple[schema.Table, Iterable[Any]]) -> Database:
     connection = prepare(sqlite3.connect(_PLACE, isolation_level=None, check_same_thread=False))
     connection.execute("PRAGMA foreign_keys = OFF")
     for step in MIGRATIONS:
-        for statement in step:
+        for statement in step():
             connection.execute(statement)
     database = Database(_PLACE, connection)
     with database.transaction():

@@ -12,7 +12,6 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.run import AttemptRecord, PrerunRecord
 from slurmwrap.model.submission import Submission
@@ -77,7 +76,6 @@ def each_run(
     database: Session, wanted: Wanted, *, limit: int | None, as_listed: bool = False
 ) -> Iterator[AttemptRecord]:
     """The same, read as they are taken: all of a month's are more than one wants to hold."""
-    _refuse_older(database)
     columns, made = (COLUMNS, listed) if as_listed else ("a.*", partial(schema.from_row, schema.ATTEMPTS))
     where, values = _open(wanted)
     sql = f"SELECT {columns} FROM attempts a WHERE {where} ORDER BY {_BEGUN} DESC LIMIT ?"
@@ -90,7 +88,6 @@ def each_run(
 
 def sums(database: Session, wanted: Wanted) -> Sums:
     """Of all of them, in two rows."""
-    _refuse_older(database)
     where, values = _open(wanted)
     row = database._rows(f"SELECT count(*) AS n, sum({_FAILED}) AS failed FROM attempts a WHERE {where}", values)[0]
     wide = _wide(wanted)
@@ -106,7 +103,6 @@ def sums(database: Session, wanted: Wanted) -> Sums:
 
 def jobs(database: Session, wanted: Wanted, *, limit: int | None) -> tuple[tuple[str, int], ...]:
     """(cluster, raw job id) of the newest jobs with such a run."""
-    _refuse_older(database)
     where, values = _open(wanted)
     sql = f"""SELECT a.cluster AS cluster, a.job_id AS job_id, max({_BEGUN}) AS at FROM attempts a WHERE {where}
         GROUP BY 1, 2 ORDER BY 3 DESC LIMIT ?"""
@@ -178,7 +174,6 @@ def waiting(
 ) -> tuple[Submission, ...]:
     """Submissions of which no run is known, newest first: they wait, were cancelled before they began, or were never
     looked at."""
-    _refuse_older(database)
     until = _EVER if until is None else until
     where, values = _all([("at >= ? AND at < ?", [since, until]), _among("user", users)])
     sql = _WAITING.format(where)
@@ -240,11 +235,6 @@ def _after(database: Session, table: str, name: str) -> str | None:
     rows = database._rows(f"SELECT min(cluster) AS name FROM {table} WHERE cluster > ?", [name])
     found: str | None = rows[0]["name"]
     return found
-
-
-def _refuse_older(database: Session) -> None:
-    if not database._rows("SELECT 1 FROM sqlite_master WHERE name = 'runs'"):  # opened to read: not migrated
-        raise StoreError(f"{database.path} is of an older version", hint="the next 'slurmwrap reconcile' migrates it")
 
 
 def _open(wanted: Wanted) -> Clause:

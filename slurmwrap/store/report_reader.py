@@ -71,12 +71,14 @@ class Reader:
         self._first = connection or self._connect()
         self._idle: list[sqlite3.Connection] = [self._first]
         self._pool = ThreadPoolExecutor(_WORKERS) if self._own else None
-        if not self._one("SELECT 1 FROM sqlite_master WHERE name = 'runs'"):  # opened to read: not migrated
+        try:
+            found = self._one("SELECT id, name FROM names")
+            self.names: dict[int, str] = {number: text(name) for number, name in found}
+            self._ids = {name: number for number, name in self.names.items()}
+            self._given = self._parameters()
+        except BaseException:
             self.close()
-            raise StoreError(f"{path} is of an older version", hint="the next 'slurmwrap reconcile' migrates it")
-        self.names: dict[int, str] = {number: text(name) for number, name in self._one("SELECT id, name FROM names")}
-        self._ids = {name: number for number, name in self.names.items()}
-        self._given = self._parameters()
+            raise
 
     def __enter__(self) -> Reader:
         return self

@@ -1,6 +1,6 @@
 """The queries of the night report. `{mine}` limits them to one user or account; :since and :until are Unix seconds.
 
-What is counted over a whole year reads `runs` (store/runs_table.py) and nothing wider. A query that needs more looks at
+What is counted over a whole year reads `runs` (store/baseline.sql) and nothing wider. A query that needs more looks at
 the newest days alone: :recent and :detail are where these begin.
 """
 

@@ -157,12 +157,12 @@ def test_what_is_wrong_is_said(path: Path) -> None:
         store.intend(Attempt(cluster="ada", job_id=7, submit_time=10), ruled, "act", 5.0)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM attempts WHERE job_id = 7")
-        connection.execute("PRAGMA user_version = 5")
+        connection.execute("PRAGMA user_version = 0")
         connection.commit()
     path.chmod(0o644)
     assert db_maintenance.check(path).faults == (
         "1 rows of actions point to a run that is not there",
-        f"its schema is 5, this slurmwrap's {VERSION}: run 'slurmwrap db migrate'",
+        f"its schema is 0, this slurmwrap's {VERSION}: run 'slurmwrap db migrate'",
         f"others may open it (mode 0644), and it holds users' log lines: chmod 600 {path}",
     )
 

@@ -29,8 +29,8 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.protocols import Store
 from slurmwrap.store.database import Database
-from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
-from slurmwrap.store.schema import ATTEMPTS, TABLES, to_row
+from slurmwrap.store.migrations import APPLICATION_ID, VERSION
+from slurmwrap.store.schema import TABLES
 
 UGLY = "quote ' \" ; newline \n escape \x1b[31m null \x00 not UTF-8 \udcff"
 
@@ -543,69 +543,6 @@ def test_tables_have_exactly_the_columns_that_records_are_turned_into(store: Dat
         extra = {"strikes": {"strike_id", "cluster", "submit_time"}}.get(table.name, set())
         extra = extra | ({"slim"} if table.name in ("attempts", "submissions", "preruns") else set())
         assert set(columns[table.name]) == {*table.columns, "more", *extra}, table.name
-
-
-def made_at_version_1(path: Path) -> None:
-    path.parent.mkdir()
-    kept = sqlite3.connect(path)
-    for statement in MIGRATIONS[0]:
-        kept.execute(statement)
-    kept.execute("INSERT INTO profiles (key, gpu_type, gpus_per_node, runs, preruns, confidence, source, measured_at)"
-                 " VALUES ('train', 'a100', 8, 1, 0, 0.5, 'epilog', 3.0)")  # fmt: skip
-    kept.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    kept.execute("PRAGMA user_version = 1")
-    kept.commit()
-    kept.close()
-
-
-def test_a_database_of_version_1_is_brought_forward_with_its_rows(path: Path) -> None:
-    made_at_version_1(path)
-    old = ResourceProfile(
-        key="train", gpu_type="a100", gpus_per_node=8, runs=1, confidence=0.5, source="epilog", measured_at=3.0
-    )
-    with Database.open(path) as database:
-        assert database.profiles() == (old,)
-        database.save_attempt(ATTEMPT)
-    kept = sqlite3.connect(path)
-    assert kept.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    assert kept.execute("SELECT address, category, gpu_hours FROM failures").fetchall() == [
-        ("77_2", "gpu_hardware", 16.0)
-    ]
-    assert [row[0] for row in kept.execute("SELECT version FROM migrations")] == list(range(2, VERSION + 1))
-    kept.close()
-
-
-def test_an_incident_that_older_rows_kept_aside_moves_into_its_column(path: Path) -> None:
-    made_at_version_1(path)
-    row = to_row(ATTEMPTS, ATTEMPT)
-    kept = sqlite3.connect(path)
-    columns = {column[1] for column in kept.execute("PRAGMA table_info(attempts)")}
-    later = {name: row.pop(name) for name in set(row) - columns}  # what had no column in version 1
-    assert {"incident", "diagnosis_step", "mem_mib_per_node"} <= set(later)
-    row["more"] = json.dumps({**json.loads(str(row["more"])), **later})
-    kept.execute(f"INSERT INTO attempts ({', '.join(row)}) VALUES ({', '.join(':' + name for name in row)})", row)
-    kept.commit()
-    kept.close()
-    with Database.open(path) as database:
-        assert database.attempts() == (ATTEMPT,)
-    kept = sqlite3.connect(path)
-    assert kept.execute("SELECT incident, json_extract(more, '$.incident') FROM attempts").fetchall() == [("i1", None)]
-    kept.close()
-
-
-def test_a_migration_that_fails_leaves_the_old_version_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_at_version_1(path)
-    kept = sqlite3.connect(path)
-    kept.execute("CREATE TABLE migrations (in_the_way)")
-    kept.commit()
-    before = kept.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
-    kept.close()
-    with pytest.raises(StoreError, match="already exists"):
-        Database.open(path)
-    kept = sqlite3.connect(path)
-    assert kept.execute("PRAGMA user_version").fetchone() == (1,)
-    assert kept.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall() == before
-    kept.close()
 
 
 def test_a_newer_database_is_refused_and_untouched(store: Database) -> None:

@@ -1,4 +1,4 @@
-"""A file of every older version is brought to the newest one, whole, and looks like one that was made anew."""
+"""A file of an older version is brought to the newest one, whole, and looks like one that was made anew."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 
 from slurmwrap.errors import StoreError
 from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run import AttemptRecord
-from slurmwrap.policy.node_history import Exposure
-from slurmwrap.store import schema
+from slurmwrap.store import connection, database, db_creation, db_maintenance
 from slurmwrap.store.database import Database
 from slurmwrap.store.db_maintenance import check
-from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
+from slurmwrap.store.migrations import MIGRATIONS, VERSION, split_statements
 
 RECORD = AttemptRecord(
     attempt=Attempt(cluster="lab", job_id=81, submit_time=100),
@@ -44,75 +45,75 @@ RECORD = AttemptRecord(
     retry_at=800.0,
     reconciled=True,
 )
-OBSERVATION = {
-    "nonce": "a" * 32,
-    "cluster": "lab",
-    "job_id": 81,
-    "context": "epilog",
-    "at": 711.0,
-    "node": "n1",
-    "uid": 0,
-}
+OBSERVATION = Observation(
+    nonce="a" * 32, cluster="lab", job_id=81, context=Context.EPILOG, at=711.0, node="n1", uid=0, facts={"uid": 1001}
+)
+LATER = (
+    "ALTER TABLE profiles ADD COLUMN watts REAL",
+    "CREATE INDEX strikes_by_node ON strikes (node)",
+)
 
 
-XID = "NVRM: Xid (PCI:0000:4b:00): 79, pid=1, GPU has fallen off the bus."
-FACTS = {"uid": 1001, "kernel": [{"text": XID, "at": 700.0}, "odd", 7]}
+def release(monkeypatch: pytest.MonkeyPatch, *steps: tuple[str, ...]) -> None:
+    """Make this slurmwrap a later one, whose schema has further steps."""
+    for module in (connection, database, db_creation, db_maintenance):
+        monkeypatch.setattr(module, "VERSION", VERSION + len(steps))
+    added = tuple(lambda step=step: step for step in steps)
+    monkeypatch.setattr(db_creation, "MIGRATIONS", (*MIGRATIONS, *added))
 
 
-def made_at(version: int, path: Path) -> None:
-    """With one run and one observation, in the columns of that time; what had none is in `more`."""
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in (statement for step in MIGRATIONS[:version] for statement in step):
-            connection.execute(statement)
-        row = schema.to_row(schema.ATTEMPTS, RECORD)
-        known = {column[1] for column in connection.execute("PRAGMA table_info(attempts)")}
-        aside = {name: value for name, value in row.items() if name not in known and value not in (None, "")}
-        row = {name: value for name, value in row.items() if name in known} | {"more": schema.dump(aside)}
-        _insert(connection, "attempts", row)
-        _insert(connection, "observations", {**OBSERVATION, "facts": schema.dump(FACTS)})
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {version}")
-        connection.commit()
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A file of today's version with one run and one observation."""
+    path = tmp_path / "old.db"
+    with Database.open(path) as store:
+        store.save_attempt(RECORD)
+        store.ingest(OBSERVATION)
+    return path
 
 
-def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
-    names = ", ".join(row)
-    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({', '.join(':' + name for name in row)})", row)
-
-
-def layout(path: Path) -> tuple[set[tuple[str, str]], dict[str, list[tuple[Any, ...]]]]:
+def read_layout(path: Path) -> tuple[set[tuple[str, str]], dict[str, list[tuple[Any, ...]]]]:
     """Tables, indexes, views and triggers; and the columns."""
-    with closing(sqlite3.connect(path)) as connection:
-        things = set(connection.execute("SELECT type, name FROM sqlite_master"))
+    with closing(sqlite3.connect(path)) as found:
+        things = set(found.execute("SELECT type, name FROM sqlite_master"))
         tables = {name for kind, name in things if kind == "table"}
-        return things, {name: connection.execute(f"PRAGMA table_info({name})").fetchall() for name in tables}
+        return things, {name: found.execute(f"PRAGMA table_info({name})").fetchall() for name in tables}
 
 
-@pytest.mark.parametrize("version", range(1, VERSION))
-def test_every_older_version_becomes_the_newest_with_its_rows(version: int, tmp_path: Path) -> None:
-    old, new = tmp_path / "old.db", tmp_path / "new.db"
-    made_at(version, old)
-    Database.open(new).close()
+def test_an_older_file_becomes_the_newest_with_its_rows(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release(monkeypatch, LATER, ("CREATE TABLE racks (name TEXT)",))
+    Database.open(tmp_path / "new.db").close()
     with Database.open(old) as store:
         assert store.attempts() == (RECORD,)
-        assert [(o.nonce, dict(o.facts)) for o in store.observations("lab", 81)] == [("a" * 32, FACTS)]
-        history = store.node_history(0.0)
-    assert history.exposure == (Exposure(node="n1", runs=1, hours=600 / 3600),)
-    # Kernel lines have had a table of their own since step 4, which takes them out of what was there.
-    assert [(fault.node, fault.job_id, fault.text) for fault in history.gpu_faults] == [("n1", 81, XID)] * (version < 4)
-    assert layout(old) == layout(new)
+        assert store.observations("lab", 81) == (OBSERVATION,)
+        store.save_profile(ResourceProfile(key="train", gpu_type="a100", gpus_per_node=8))
+    assert read_layout(old) == read_layout(tmp_path / "new.db")
     found = check(old)
-    assert (found.version, [fault for fault in found.faults if "mode" not in fault]) == (VERSION, [])
-    with closing(sqlite3.connect(old)) as connection:
-        totals = connection.execute("SELECT metric, a, b, value FROM totals ORDER BY 1").fetchall()
-        runs = connection.execute("SELECT end_time, job_id, run_s, gpus, outcome FROM runs").fetchall()
-    assert ("attempts", "gpu_oom", "stop", 1.0) in totals and ("gpu_seconds", "gpu_oom", "", 4800.0) in totals
-    assert runs == [(710, 81, 600, 8, 2)]
+    assert (found.version, [fault for fault in found.faults if "mode" not in fault]) == (VERSION + 2, [])
+    with closing(sqlite3.connect(old)) as opened:
+        assert opened.execute("SELECT version FROM migrations").fetchall() == [(1,), (2,), (3,)]
 
 
-def test_a_file_that_is_only_read_is_not_migrated_and_says_so(tmp_path: Path) -> None:
-    old = tmp_path / "old.db"
-    made_at(4, old)
+def test_a_file_that_is_only_read_is_not_migrated_and_says_so(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release(monkeypatch, LATER)
+    with closing(sqlite3.connect(old)) as opened:  # as if a later step had added it
+        opened.execute("ALTER TABLE gpu_faults DROP COLUMN text")
     with Database.open(old, readonly=True) as store, pytest.raises(StoreError, match="of an older version"):
         store.node_history(0.0)
-    assert check(old, thorough=False).version == 4
+    assert check(old, thorough=False).version == VERSION
+
+
+def test_a_migration_that_fails_leaves_the_old_version_whole(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read_layout(old)
+    release(monkeypatch, LATER, ("CREATE TABLE profiles (in_the_way)",))
+    with pytest.raises(StoreError, match="already exists"):
+        Database.open(old)
+    assert read_layout(old) == before
+    assert check(old, thorough=False).version == VERSION
+
+
+def test_a_script_is_split_at_the_ends_of_its_statements() -> None:
+    script = "-- one; two\nCREATE TABLE a ( -- x;\n  b\n);\nCREATE TRIGGER c AFTER INSERT ON a BEGIN\nSELECT 1;\nEND;\n"
+    assert [statement.splitlines()[-1] for statement in split_statements(script)] == [");", "END;"]

@@ -1,8 +1,8 @@
 """The figures for monitoring: read from the database and the spools, as families of samples. No label is unbounded:
 no user, no job, and a node only while it is suspect.
 
-Counters are the database's running totals (store/running_totals.py), which pruning does not lower; gauges are what is
-now.
+Counters are the database's running totals (`totals` in store/baseline.sql), which pruning does not lower; gauges are
+what is now.
 """
 
 from __future__ import annotations

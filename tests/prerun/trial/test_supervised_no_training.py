@@ -74,7 +74,7 @@ def test_a_training_that_no_reader_of_the_script_sees_is_waited_for(trial: Trial
 
 def test_printed_steps_of_a_program_that_no_one_can_count_are_a_pass(trial: Trial) -> None:
     script = '#!/bin/bash\nfor ((i = 1; ; i++)); do echo "step $i loss=0.5"; sleep 0.02; done\n'
-    result = trial(script, no_training_s=allow(20.0))
+    result = trial(script, no_training_s=allow(5.0))
     assert (result.layer, result.step_source) == ("step", "text")
 
 
