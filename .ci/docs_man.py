@@ -1,6 +1,7 @@
-"""Writes docs/man/*.1 anew: gsub(1), slurmwrap(1) and one page for each of its commands, as git-commit(1) is.
+"""Write docs/man anew: gsub(1), slurmwrap(1), slurmwrap-config.toml(5), and a page for each command, as git-commit(1).
 
-`.venv/bin/python .ci/docs_man.py`; tests/docs/test_man.py tells when it is due. In the wheel they are share/man/man1.
+Commands that users need are in section 1, those of administrators in section 8. `.venv/bin/python .ci/docs_man.py`;
+tests/docs/test_reference.py fails when it is due. In the wheel they are share/man.
 """
 
 from __future__ import annotations
@@ -14,23 +15,38 @@ from docs_reference import OTHER_CODES, error_tree
 from docs_tables import FILES, FOR_PEOPLE, OF_OTHERS
 
 from slurmwrap import __version__
+from slurmwrap.config.config_keys import about, keys, toml
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "man"
 DATE = "2026-11-21"  # of the release; not of the day, or no two builds would be the same
 
 
+CONFIGURATION = "slurmwrap-config.toml"
+# Commands that change the cluster, the nodes or the site's records.
+ADMINISTRATION = frozenset(["db", "hooks", "incidents", "inputs", "metrics", "nodes", "reconcile", "report", "spool"])
+
+
 def pages() -> dict[str, str]:
-    """Every man page by its file name."""
+    """Every man page by its path below docs/man."""
     root = slurmwrap()
-    return {
-        "gsub.1": _page("gsub", "submit a GPU job as sbatch does, and look after it", _gsub(gsub())),
-        "slurmwrap.1": _page("slurmwrap", root.about, _slurmwrap(root)),
-        **{f"{_name(one)}.1": _page(_name(one), one.about, _command(one)) for one in root.below},
+    made = {
+        "gsub": _page("gsub", "submit a GPU job as sbatch does, and look after it", _gsub(gsub())),
+        "slurmwrap": _page("slurmwrap", root.about, _slurmwrap(root)),
+        CONFIGURATION: _page(CONFIGURATION, "configuration of gsub and slurmwrap", _configuration()),
+        **{_name(one): _page(_name(one), one.about, _command(one)) for one in root.below},
     }
+    return {f"man{_section(name)}/{name}.{_section(name)}": text for name, text in made.items()}
+
+
+def _section(name: str) -> int:
+    """The section of the manual; 1 for programs of others, too."""
+    if name == CONFIGURATION:
+        return 5
+    return 8 if name.removeprefix("slurmwrap-") in ADMINISTRATION else 1
 
 
 def _page(name: str, about: str, body: Iterable[str]) -> str:
-    head = f'.TH {_word(name.upper())} 1 {DATE} "slurmwrap {__version__}" "slurmwrap manual"'
+    head = f'.TH {_word(name.upper())} {_section(name)} {DATE} "slurmwrap {__version__}" "slurmwrap manual"'
     title = f"{_plain(name)} \\- {_plain(about[0].lower() + about[1:])}"
     return "\n".join([head, ".SH NAME", title, *body]) + "\n"
 
@@ -64,8 +80,8 @@ def _slurmwrap(root: Command) -> Iterator[str]:
     yield from (".SH SYNOPSIS", _line(_bold_first(root.synopsis)), ".SH DESCRIPTION", *_blocks(root.blocks))
     yield from (".SH OPTIONS", *_tagged(root.options), ".SH COMMANDS")
     for one in root.below:
-        yield from (".TP", f"\\fB{_plain(_name(one))}\\fR(1)", _line(_plain(one.about)))
-    yield from (*_exit_status(), *_files(), *_see("gsub", *(_name(one) for one in root.below)))
+        yield from (".TP", f"\\fB{_plain(_name(one))}\\fR({_section(_name(one))})", _line(_plain(one.about)))
+    yield from (*_exit_status(), *_files(), *_see("gsub", CONFIGURATION, *(_name(one) for one in root.below)))
 
 
 def _command(command: Command) -> Iterator[str]:
@@ -82,11 +98,28 @@ def _command(command: Command) -> Iterator[str]:
             yield from (*_blocks(one.blocks), *_tagged((*one.arguments, *_own(one))))
     elif rows := (*command.arguments, *_own(command)):
         yield from (".SH OPTIONS", *_tagged(rows))
-    yield from _see("slurmwrap", "gsub")
+    yield from _see("slurmwrap", "gsub", CONFIGURATION)
 
 
 def _own(command: Command) -> tuple[Row, ...]:
     return tuple(row for row in command.options if "--help" not in row.words)
+
+
+# --- configuration ------------------------------------------------------------------------------------------------
+
+
+def _configuration() -> Iterator[str]:
+    yield ".SH DESCRIPTION"
+    yield "Configuration in TOML. All keys are optional; slurmwrap\\-config(1) prints what holds and where it was set."
+    for section in dict.fromkeys(key.section for key in keys()):
+        yield f".SH {_plain(f'[{section}]' if section else 'above all sections').upper()}"
+        yield _line(_plain(_no_links(" ".join(about(section).split()))))
+        for key in keys():
+            if key.section == section:
+                allowed = f"{key.unit}, {key.allowed}" if key.unit else key.allowed
+                text = " ".join(_no_links(key.text).split())
+                yield from _tagged([Row(typed=f"{key.word} = {toml(key.default)}", about=f"{text}\n{allowed}")])
+    yield from (*_files(), *_see("slurmwrap-config", "gsub", "slurmwrap"))
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
@@ -110,7 +143,7 @@ def _files() -> Iterator[str]:
 
 def _see(*names: str) -> Iterator[str]:
     yield ".SH SEE ALSO"
-    *before, last = (f".BR {_word(name)} (1)" for name in names)
+    *before, last = (f".BR {_word(name)} ({_section(name)})" for name in names)
     yield from (*(f"{one} ," for one in before), last)
 
 
@@ -167,12 +200,12 @@ def _line(text: str) -> str:
 
 def write() -> None:
     """All pages into docs/man; what is no command any more goes."""
-    PAGES.mkdir(exist_ok=True)
     found = pages()
-    for path in PAGES.glob("*.1"):
-        if path.name not in found:
+    for path in PAGES.glob("man*/*"):
+        if str(path.relative_to(PAGES)) not in found:
             path.unlink()
     for name, text in found.items():
+        (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
         (PAGES / name).write_text(text, encoding="utf-8")
 
 

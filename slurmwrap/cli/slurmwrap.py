@@ -36,7 +36,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show it.")
+    ] = False,
 ) -> None:
     """Why jobs failed, what was done about it, and the parts that an administrator runs. Jobs go in by gsub.
 

@@ -28,6 +28,18 @@ def test_every_block_says_what_it_is() -> None:
     assert [f"{block.where}: {block.language}" for block in BLOCKS if block.language not in (*RUN, *OTHERS)] == []
 
 
+def test_files_that_a_page_for_developers_names_exist() -> None:
+    pages = [
+        *(ROOT / "docs" / "decisions").glob("*.md"),
+        ROOT / "docs" / "CONTRIBUTING.md",
+        ROOT / "docs" / "glossary.md",
+    ]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    named = set(re.findall(r"`((?:slurmwrap|tests|templates|prolog|hooks)/[\w./-]*|[a-z_]+/[a-z_/]+\.py)`", text))
+    assert len(named) > 40
+    assert [name for name in named if not (ROOT / name).exists() and not (ROOT / "slurmwrap" / name).exists()] == []
+
+
 def test_no_command_hides_in_a_block_of_text() -> None:
     shown = [
         f"{block.where}: {line}"

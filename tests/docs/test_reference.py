@@ -32,7 +32,9 @@ def test_the_pages_of_the_reference_are_as_the_code_gives_them() -> None:
 
 
 def test_the_man_pages_are_as_the_code_gives_them() -> None:
-    assert {path.name: path.read_text(encoding="utf-8") for path in docs_man.PAGES.iterdir()} == docs_man.pages(), DUE
+    pages = (path for path in docs_man.PAGES.rglob("*") if path.is_file())
+    found = {str(path.relative_to(docs_man.PAGES)): path.read_text(encoding="utf-8") for path in pages}
+    assert found == docs_man.pages(), DUE
 
 
 def test_the_pictures_are_as_the_script_draws_them() -> None:
@@ -50,7 +52,7 @@ def test_a_picture_is_an_xml_document_with_a_title_that_loads_nothing() -> None:
 def test_mandoc_finds_nothing_wrong_in_the_man_pages() -> None:
     if shutil.which("mandoc") is None:
         pytest.skip("mandoc is not installed (Debian: apt-get install mandoc)")
-    argv = ["mandoc", "-T", "lint", "-W", "warning", *sorted(docs_man.PAGES.glob("*.1"))]
+    argv = ["mandoc", "-T", "lint", "-W", "warning", *sorted(docs_man.PAGES.glob("man*/*"))]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -58,7 +60,7 @@ def test_mandoc_finds_nothing_wrong_in_the_man_pages() -> None:
 def test_a_man_page_reads_as_the_help_does() -> None:
     if shutil.which("mandoc") is None:
         pytest.skip("mandoc is not installed (Debian: apt-get install mandoc)")
-    argv = ["mandoc", "-T", "ascii", docs_man.PAGES / "slurmwrap-lab.1"]
+    argv = ["mandoc", "-T", "ascii", docs_man.PAGES / "man1" / "slurmwrap-lab.1"]
     shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     words = " ".join(re.sub(r".\x08", "", shown).split())
     (command,) = (one for one in each(slurmwrap()) if one.name == "slurmwrap lab kernel")
@@ -108,5 +110,6 @@ def test_the_wheel_puts_the_man_pages_where_man_looks(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)]
     subprocess.run(argv, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    found = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if "/data/share/man/man1/" in name}
+    names = zipfile.ZipFile(wheel).namelist()
+    found = {name.partition("/data/share/man/")[2] for name in names if "/data/share/man/" in name}
     assert found == set(docs_man.pages())

@@ -1,0 +1,8 @@
+"""`python -m slurmwrap` is the program `slurmwrap`."""
+
+from __future__ import annotations
+
+from slurmwrap.cli.slurmwrap import main
+
+if __name__ == "__main__":
+    main()
