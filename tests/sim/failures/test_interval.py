@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmwrap.sim.failures.student_t import foreseen, interval, paired, ratio, resampled
+from slurmwrap.sim.failures.student_t import foreseen, interval, paired, quantile_t, ratio, resampled
 from slurmwrap.sim.failures.study_result import Interval
 
 
@@ -66,3 +66,10 @@ def test_what_nobody_knows_of_the_causes_is_in_the_interval() -> None:
 def test_a_few_days_are_not_resampled() -> None:
     days = np.array([[1.0, 5.0], [2.0, 4.0]])
     assert resampled(days, days)[0] == Interval(mean=6.0, low=6.0, high=6.0)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"), [(1, 12.7062), (30, 2.0423), (31, 2.0395), (60, 2.0003), (120, 1.9799)]
+)
+def test_the_quantile_is_the_tables_of_textbooks(degrees: int, quantile: float) -> None:
+    assert quantile_t(degrees) == pytest.approx(quantile, abs=4e-4)
