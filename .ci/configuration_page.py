@@ -1,6 +1,6 @@
 """Writes docs/configuration.md's tables anew out of slurmwrap/config: `.venv/bin/python .ci/configuration_page.py`.
 
-tests/config/test_keys.py tells when it is due.
+tests/config/test_config_keys.py tells when it is due.
 """
 
 from __future__ import annotations

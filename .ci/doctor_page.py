@@ -1,6 +1,6 @@
 """Writes docs/doctor.md's list of checks anew out of slurmwrap/cli/doctor: `.venv/bin/python .ci/doctor_page.py`.
 
-tests/cli/test_doctor.py tells when it is due.
+tests/cli/doctor/test_doctor_command.py tells when it is due.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ who see the standard library's names, and to `dataclasses`' own functions. Only 
 (frozen or not, slots, keywords only or not, defaults and their factories); anything else is left to the standard
 library.
 
-tests/test_records.py holds every record of the package to what `dataclasses` makes of it.
+tests/test_fast_dataclasses.py holds every record of the package to what `dataclasses` makes of it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from placement_cases import cluster, node
-from test_need import asked
+from test_resource_units import asked
 
 from slurmwrap.config import Config, Placement
 from slurmwrap.model.node import Node, Partition, Snapshot

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from test_asking import EVEN, SKEWED, blocks
-from test_need import asked
+from test_resource_units import asked
 
 from slurmwrap.config import Config
 from slurmwrap.model.node import Node, Snapshot

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from placement_cases import cluster, node
-from test_need import asked
+from test_resource_units import asked
 
 from slurmwrap.config import Config
 from slurmwrap.model.node import Node, NodeLoad, Partition, Reservation, Snapshot

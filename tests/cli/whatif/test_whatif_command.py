@@ -25,7 +25,7 @@ from slurmwrap.sim.whatif.whatif_study import Study
 from slurmwrap.store.deserialize import from_plain
 
 Run = Callable[..., Result]
-DATA = Path(__file__).parent.parent / "data" / "sacct"
+DATA = Path(__file__).parents[2] / "data" / "sacct"
 LAB, NODES = DATA / "22.05-lab.psv", DATA / "22.05-lab.nodes.txt"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fakes import START, job
-from test_reconcile import BUG, World, category_of, hooks, submission, submitted
+from test_reconcile_pass import BUG, World, category_of, hooks, submission, submitted
 
 from slurmwrap.errors import SlurmUnreachable
 from slurmwrap.model.job_record import JobRecord

@@ -215,7 +215,7 @@ def test_who_finds_no_place_on_empty_servers_is_named_and_not_waited_for_without
 @pytest.mark.parametrize("placement", ["any", "consolidate"])
 @pytest.mark.parametrize("round_s", [0.0, 300.0])
 def test_all_of_philly_ends_having_held_its_gpus_for_its_work(placement: str, round_s: float) -> None:
-    jobs = tuple(open_load(Path(__file__).parents[1] / "data" / "traces" / "philly.csv.gz").jobs)
+    jobs = tuple(open_load(Path(__file__).parents[2] / "data" / "traces" / "philly.csv.gz").jobs)
     servers = servers_of(64, gpus=8, cpus=32, mem_gb=512)
     outcome = play(
         jobs, servers, policy_of("srsf", jobs), proportional, profiles={}, round_s=round_s, placement=placement

@@ -46,7 +46,7 @@ def test_a_link_in_the_spool_is_no_file_that_waits(tmp_path: Path) -> None:
     assert _heap(tmp_path) == (1, (tmp_path / "1.obs").stat().st_mtime)
 
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

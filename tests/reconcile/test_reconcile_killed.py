@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from fakes import FakeClock, Fuse, Killed, job, node
-from test_reconcile import BUG, MISSING, NCCL, XID_79, World, hooks, outcome, submission, submitted
+from test_reconcile_pass import BUG, MISSING, NCCL, XID_79, World, hooks, outcome, submission, submitted
 
 from slurmwrap.config import RULES, Config, Placement, Retry
 from slurmwrap.errors import SlurmError, StoreError

@@ -24,7 +24,7 @@ from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.sbatch.request import Wish
 from slurmwrap.slurm.squeue_parser import Watched
 
-REASONS = Path(__file__).parent.parent / "data" / "slurm" / "reasons.txt"
+REASONS = Path(__file__).parents[2] / "data" / "slurm" / "reasons.txt"
 NOW = 1_795_280_000.0  # 2026-11-21 16:53:20 UTC
 UTC_LOOK = Look(zone=UTC)
 JOB = JobRecord(

@@ -26,7 +26,7 @@ from slurmwrap.sim.trace.sacct_dump import COMMAND
 from slurmwrap.sim.trace.synergy_loads import generate
 
 Run = Callable[..., Result]
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 STATIC = str(DATA / "traces" / "synergy_static100.csv")
 PROFILES = str(DATA / "profiles" / "synergy_profiles.csv")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import START, Fuse, Killed, job, node
 from night_figures import night_of
-from test_reconcile import ACT, NCCL, World, hooks, outcome, submission, submitted
+from test_reconcile_pass import ACT, NCCL, World, hooks, outcome, submission, submitted
 
 from slurmwrap.config import Incidents
 from slurmwrap.model.job_record import JobRecord

@@ -18,7 +18,7 @@ from slurmwrap.store.deserialize import from_plain
 
 Run = Callable[..., Result]
 Fill = Callable[[Path, dict[str, Any], float], None]
-GOLDEN = Path(__file__).parent.parent / "data" / "report" / "night.txt"
+GOLDEN = Path(__file__).parents[2] / "data" / "report" / "night.txt"
 
 
 def test_root_reads_the_sites_night(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:

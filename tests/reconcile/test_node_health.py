@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes import job
-from test_reconcile import XID_79, World, hooks
+from test_reconcile_pass import XID_79, World, hooks
 
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.retry_decision import Ruled

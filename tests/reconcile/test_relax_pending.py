@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fakes import START, Fuse, Killed, job, node
-from test_reconcile import ACT, World, submission, submitted
+from test_reconcile_pass import ACT, World, submission, submitted
 
 from slurmwrap.config import Config, Placement, Tuning
 from slurmwrap.errors import SlurmError, SlurmUnreachable

@@ -27,7 +27,7 @@ from slurmwrap.store.published import FilePublisher
 from slurmwrap.store.user_state_files import UserState
 
 Run = Callable[..., Result]
-SYNERGY = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"
+SYNERGY = Path(__file__).parents[2] / "data" / "profiles" / "synergy_profiles.csv"
 NOW = time.time()
 MEASURED = ResourceProfile(
     key="train-a100x8-3f2a91c04be7", cpus_per_gpu=3.0, mem_mib_per_gpu=9001, steps_per_s=8.42, gpu_type="a100",

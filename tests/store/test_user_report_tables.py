@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes import job
-from test_reconcile import submission
+from test_reconcile_pass import submission
 
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.store.database import Database
