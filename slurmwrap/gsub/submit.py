@@ -1,7 +1,7 @@
 """Wires gsub: opens the edges, calls submit's steps in order, and says what happened.
 
 Every submission pays for what is imported here at the top: what only some calls need is imported where they need it
-(tests/cli/test_fast_path.py holds the list).
+(tests/gsub/test_fast_path.py holds the list).
 """
 
 from __future__ import annotations
