@@ -199,7 +199,7 @@ def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement
 
 
 def with_steps(found: Measurement | None, job: JobRecord, counted: Mapping[str, Any]) -> Measurement | None:
-    """`found` with what the step counter left (`node_hooks/stepfiles.py`); all of it is the user's word."""
+    """`found` with what the step counter left (`node_hooks/step_counts.py`); all of it is the user's word."""
     steps, per_s = _int(counted, "count"), _number(counted, "per_s")
     if steps <= 0:
         return found

@@ -27,7 +27,7 @@ from slurmwrap.host.run_command import run
 from slurmwrap.resources import shipped
 from slurmwrap.store.atomic_write import replace
 
-MAIN = "import sys\n\nfrom node_hooks.entry import main\n\nsys.exit(main(sys.argv))\n"
+MAIN = "import sys\n\nfrom node_hooks.hook_main import main\n\nsys.exit(main(sys.argv))\n"
 STAMP = (1980, 1, 1, 0, 0, 0)  # the same input gives the same zipapp, byte for byte
 COMPILE = (  # by the interpreter of the nodes; unchecked, since a zip keeps no exact times (PEP 552, Python 3.7)
     "import pathlib, py_compile, sys\n"

@@ -1,7 +1,7 @@
 """Edge: inputs that may have broken a job, read as the job's owner: nobody learns of a file he cannot read.
 
 Always in a forked child with a deadline, for a file system may hang. Root's child becomes that user first
-(node_hooks/userfile); anybody else reads his own files only.
+(node_hooks/user_files.py); anybody else reads his own files only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slurmwrap.model.retry_decision import InputRead
-from slurmwrap.node_hooks import child, userfile
+from slurmwrap.node_hooks import deadline_child, user_files
 from slurmwrap.prerun.static import file_formats, job_inputs
 
 _LOADED = file_formats  # the child may not be able to read our own files once it is the user
@@ -25,7 +25,7 @@ _DEADLINE_S = 5.0
 def read_inputs_as(uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
     """Digest and fault of each path with the rights of `uid`; () when we may not read, or not in time."""
     ours = os.geteuid()
-    if not paths or (uid != ours and not userfile.may_become(uid)):  # type: ignore[no-untyped-call]
+    if not paths or (uid != ours and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
         return ()
     try:
         owner = pwd.getpwuid(uid)
@@ -34,10 +34,10 @@ def read_inputs_as(uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
 
     def read(send: Any) -> None:
         if uid != ours:
-            userfile.become(owner.pw_name, uid, owner.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
+            user_files.become(owner.pw_name, uid, owner.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
         send(json.dumps([_read(path, uid) for path in paths]).encode("ascii"))
 
-    answer = child.call(read, time.monotonic() + _DEADLINE_S, _ANSWER_BYTES)  # type: ignore[no-untyped-call]
+    answer = deadline_child.call(read, time.monotonic() + _DEADLINE_S, _ANSWER_BYTES)  # type: ignore[no-untyped-call]
     if not answer.complete:
         return ()
     found = zip(paths, json.loads(answer.data), strict=True)

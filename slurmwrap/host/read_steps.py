@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from slurmwrap.model.run import AttemptRecord
-from slurmwrap.node_hooks import child, stepfiles, userfile
+from slurmwrap.node_hooks import deadline_child, step_counts, user_files
 
 DEADLINE_S = 3.0
 LATE_S = 600.0  # a user whose directory did not answer is not asked again for so long: one hung mount, many of his jobs
@@ -30,7 +30,7 @@ class StepFiles:
         `directory`: as the user's submission names it. Any caller that is neither root nor the user reads nothing.
         """
         uid, ours = record.uid, os.geteuid()
-        if not directory.startswith("/") or (uid != ours and not userfile.may_become(uid)):  # type: ignore[no-untyped-call]
+        if not directory.startswith("/") or (uid != ours and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
             return {}
         if self._clock() < self._not_before.get(uid, 0.0):
             return {}
@@ -39,7 +39,7 @@ class StepFiles:
         except KeyError:
             return {}
         work, deadline = _reader(record, directory, user), self._clock() + DEADLINE_S
-        answer = child.call(work, deadline, _LIMIT)  # type: ignore[no-untyped-call]
+        answer = deadline_child.call(work, deadline, _LIMIT)  # type: ignore[no-untyped-call]
         if answer.late:
             self._not_before[uid] = self._clock() + LATE_S
         if not answer.complete:
@@ -55,8 +55,8 @@ def _reader(record: AttemptRecord, directory: str, user: pwd.struct_passwd) -> C
 
     def look(send: Any) -> None:
         if record.uid != os.geteuid():
-            userfile.become(user.pw_name, record.uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
-        found = stepfiles.counted(place, job_id, record.uid, since, record.restarts)  # type: ignore[no-untyped-call]
+            user_files.become(user.pw_name, record.uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
+        found = step_counts.counted(place, job_id, record.uid, since, record.restarts)  # type: ignore[no-untyped-call]
         send(json.dumps(found).encode("ascii"))
 
     return look

@@ -1,6 +1,6 @@
 """Edge: the output of a job whose paths Slurm has resolved, read as the job's user (design: "The user's files").
 
-The reader is node_hooks/userfile.py in a forked child; here it gets its deadline. Any caller that is neither root nor
+The reader is node_hooks/user_files.py in a forked child; here it gets its deadline. Any caller that is neither root nor
 the user reads nothing.
 """
 
@@ -12,8 +12,8 @@ import time
 
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.run import AttemptRecord
-from slurmwrap.node_hooks import logs
-from slurmwrap.node_hooks.userfile import may_become
+from slurmwrap.node_hooks import log_tails
+from slurmwrap.node_hooks.user_files import may_become
 
 DEADLINE_S = 3.0
 
@@ -35,5 +35,5 @@ class UserLogs:
         paths = tuple(dict.fromkeys(os.fsencode(path) for path in (record.std_out, record.std_err) if path))
         begins = {name: list(begin) for name, begin in record.output_begins.items()}
         deadline = time.monotonic() + self._deadline_s
-        answer = logs.read(paths, user.pw_name, record.uid, user.pw_gid, deadline, begins)
+        answer = log_tails.read(paths, user.pw_name, record.uid, user.pw_gid, deadline, begins)
         return tuple(LogTail(**log) for log in answer["logs"])

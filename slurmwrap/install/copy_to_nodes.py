@@ -19,7 +19,7 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.node import Node
-from slurmwrap.node_hooks import unpack
+from slurmwrap.node_hooks import unpack_hooks
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 
 JOB_NAME = "slurmwrap-hooks"
@@ -28,18 +28,19 @@ _LIMIT = 4 << 20  # SchedulerParameters=max_script_size, by default
 _OVER = frozenset(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
                    "OUT_OF_MEMORY"))  # fmt: skip
 _WORDS: Mapping[int, str] = {
-    unpack.NOT_ROOT: "its job did not run as root (is there a job_submit plugin, or DisableRootJobs?)",
-    unpack.OPEN_TO_OTHERS: "a directory on the way can be written by others than root",
-    unpack.NOT_OURS: "a file of the same name is there and is not slurmwrap's",
-    unpack.NOT_WRITTEN: "its files could not be written (disk full, read-only?)",
-    unpack.DIFFERS: "its files differ after the copy",
-    unpack.NOT_NAMED: "its slurmd reads a slurm.conf of its own, which has not the new lines",
-    unpack.STALE: "its slurmd is configless and has not fetched the new lines yet (restart slurmd there)",
-    unpack.NO_CONF: "the slurm.conf that its slurmd reads was not found",
-    unpack.STILL_NAMED: "its slurmd reads a slurm.conf of its own, which still names the hooks",
+    unpack_hooks.NOT_ROOT: "its job did not run as root (is there a job_submit plugin, or DisableRootJobs?)",
+    unpack_hooks.OPEN_TO_OTHERS: "a directory on the way can be written by others than root",
+    unpack_hooks.NOT_OURS: "a file of the same name is there and is not slurmwrap's",
+    unpack_hooks.NOT_WRITTEN: "its files could not be written (disk full, read-only?)",
+    unpack_hooks.DIFFERS: "its files differ after the copy",
+    unpack_hooks.NOT_NAMED: "its slurmd reads a slurm.conf of its own, which has not the new lines",
+    unpack_hooks.STALE: "its slurmd is configless and has not fetched the new lines yet (restart slurmd there)",
+    unpack_hooks.NO_CONF: "the slurm.conf that its slurmd reads was not found",
+    unpack_hooks.STILL_NAMED: "its slurmd reads a slurm.conf of its own, which still names the hooks",
 }
-STILL_NAMED = _WORDS[unpack.STILL_NAMED]
-NOT_SEEN = frozenset(_WORDS[code] for code in (unpack.NOT_NAMED, unpack.STALE))  # no hook of ours runs there
+STILL_NAMED = _WORDS[unpack_hooks.STILL_NAMED]
+# No hook of slurmwrap's runs there.
+NOT_SEEN = frozenset(_WORDS[code] for code in (unpack_hooks.NOT_NAMED, unpack_hooks.STALE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +86,8 @@ def bundle(shipment: Shipment) -> bytes:
 
 
 def script(shipment: Shipment, action: str) -> bytes:
-    """The batch script of one node: `action` of node_hooks/unpack.py. ValueError: larger than Slurm would take."""
-    source = Path(unpack.__file__).read_text(encoding="utf-8")
+    """The batch script of one node: `action` of unpack_hooks.py. ValueError: larger than Slurm would take."""
+    source = Path(unpack_hooks.__file__).read_text(encoding="utf-8")
     contents = shipment if action == "lay" else _names_only(shipment)
     packed = base64.b64encode(bundle(contents)).decode("ascii")
     text = f"#!{shipment.python} -IS\n{source}\nsys.exit(run({action!r}, {packed!r}, {shipment.named!r}))\n".encode()

@@ -320,7 +320,7 @@ def _about_filter(wanted: Wanted, manifest: Manifest | None, main: Path) -> list
 
 def _adoptable(item: Item, there: bytes) -> bool:
     """Whether a file in the hooks' directory is an older one of ours, of which no manifest knows."""
-    signs = {"node_hooks.pyz": b"node_hooks/entry.py", "hooks.json": b'"node_state_dir"'}
+    signs = {"node_hooks.pyz": b"node_hooks/hook_main.py", "hooks.json": b'"node_state_dir"'}
     return item.kind == "hook" and signs.get(item.path.name, b"\n# slurmwrap: ") in there
 
 

@@ -1,7 +1,7 @@
 """Epilog: what root on this node can say about a job that ended here."""
 import time
 
-from . import checksum, gpus, job, kernel, kernel_filter, logs, nvml, seal, state
+from . import checksum, gpu_addresses, hook_environment, kernel_log, kernel_filter, log_tails, nvml, munge_spool, node_state
 
 LOGS_S = 3.0
 NVML_S = 3.0
@@ -12,23 +12,23 @@ SEND_S = 2.0  # kept back for MUNGE and the spool
 
 def run(environ, settings, deadline):
     """Collects the facts of the job and sends one observation. A part that fails is left out, the others are sent."""
-    job_id = job.job_id(environ)
-    facts = job.common(environ)
-    facts.update(job.ending(environ))
+    job_id = hook_environment.job_id(environ)
+    facts = hook_environment.common(environ)
+    facts.update(hook_environment.ending(environ))
     facts.update(_collected(environ, settings, job_id, facts, deadline - SEND_S))
-    seal.send(seal.observation(settings, job_id, "epilog", facts), settings, deadline)
+    munge_spool.send(munge_spool.observation(settings, job_id, "epilog", facts), settings, deadline)
 
 
 def _collected(environ, settings, job_id, facts, deadline):
-    mark = _part(facts, "mark", lambda: state.take_mark(settings, job_id)) or {}
+    mark = _part(facts, "mark", lambda: node_state.take_mark(settings, job_id)) or {}
     facts["started_at"], since = _started(mark, environ, facts)
     own = _part(facts, "gpus", lambda: _gpus(environ, settings, mark, deadline)) or []
     found = _part(facts, "kernel", lambda: _kernel(environ, settings, mark, own, deadline)) or {}
     found["hooks"] = _part(facts, "hooks", lambda: _hooks(settings)) or {}
-    found.update(_part(facts, "usage", lambda: state.take_usage(settings, job_id)) or {})
-    if job.first_node(facts["nodes"]) == settings.node:
+    found.update(_part(facts, "usage", lambda: node_state.take_usage(settings, job_id)) or {})
+    if hook_environment.first_node(facts["nodes"]) == settings.node:
         late = min(deadline, time.monotonic() + LOGS_S)
-        found.update(_part(facts, "logs", lambda: logs.tails(environ, since, late)) or {})
+        found.update(_part(facts, "logs", lambda: log_tails.tails(environ, since, late)) or {})
     if own:
         late = min(deadline, time.monotonic() + NVML_S)
         lost = found.pop("fallen", "")
@@ -46,10 +46,10 @@ def _started(mark, environ, facts):
 
     The two differ where the clock was set while the job ran; fact `clock_jump_s` then.
     """
-    at = mark.get("at") or job.number(environ, "SLURM_JOB_START_TIME")
+    at = mark.get("at") or hook_environment.number(environ, "SLURM_JOB_START_TIME")
     if not isinstance(at, (int, float)) or not 0 < at < LATEST:
         return None, None
-    if not isinstance(mark.get("ticks"), float) or mark.get("boot") != kernel.boot():
+    if not isinstance(mark.get("ticks"), float) or mark.get("boot") != kernel_log.boot():
         return at, at
     by_ticks = time.time() - (time.clock_gettime(time.CLOCK_MONOTONIC) - mark["ticks"])
     if abs(by_ticks - at) < JUMP_S:
@@ -68,16 +68,16 @@ def _part(facts, name, collect):
 
 def _gpus(environ, settings, mark, deadline):
     """[(index, PCI address or None)]; as the Prolog saw them, since a lost GPU has no entry any more."""
-    indices = job.gpu_indices(environ)
-    known = mark.get("gpus") or (gpus.addresses(settings, deadline) if indices else {})
+    indices = hook_environment.gpu_indices(environ)
+    known = mark.get("gpus") or (gpu_addresses.addresses(settings, deadline) if indices else {})
     return [(index, known.get(str(index))) for index in indices]
 
 
 def _kernel(environ, settings, mark, own, deadline):
-    log = kernel.since(settings.kernel_log, mark.get("kernel"), mark.get("at"), deadline)
+    log = kernel_log.since(settings.kernel_log, mark.get("kernel"), mark.get("at"), deadline)
     addresses = [address for _, address in own if address]
-    job_id, uid = job.job_id(environ), job.number(environ, "SLURM_JOB_UID")
-    kept, foreign = kernel_filter.relevant(log.lines, job_id, uid, addresses, bool(own), job.sluid(environ))
+    job_id, uid = hook_environment.job_id(environ), hook_environment.number(environ, "SLURM_JOB_UID")
+    kept, foreign = kernel_filter.relevant(log.lines, job_id, uid, addresses, bool(own), hook_environment.sluid(environ))
     found = {"kernel": kept, "kernel_source": settings.kernel_log.split(":", 1)[0]}
     errors = [log.lost] if log.lost else []
     if foreign and len(addresses) < len(own):

@@ -2,7 +2,7 @@
 
 The shim writes the raw values and starts no Python (a budget of 10 ms on the controller), so they are taken apart here.
 """
-from . import job
+from . import hook_environment
 
 HEADER = b"slurmwrap-environment-1"
 END = b"end"
@@ -18,12 +18,12 @@ def parse(data: bytes) -> dict:
 
 def facts(environ: dict) -> dict:
     """The facts of context `epilog_slurmctld` (docs/records.md)."""
-    found = job.common(environ)
+    found = hook_environment.common(environ)
     del found["gpus"]
-    found.update(job.ending(environ))
+    found.update(hook_environment.ending(environ))
     for name in ("user", "name", "account", "partition", "work_dir"):
-        value = job.text(environ, "SLURM_JOB_" + name.upper())
+        value = hook_environment.text(environ, "SLURM_JOB_" + name.upper())
         found[name] = "" if value == "(null)" else value
     for name in ("array_job_id", "array_task_id"):
-        found[name] = job.number(environ, "SLURM_" + name.upper())
+        found[name] = hook_environment.number(environ, "SLURM_" + name.upper())
     return found

@@ -5,7 +5,7 @@ all patterns are anchored, so that nobody can name his program "NVRM: Xid".
 """
 import re
 
-from . import cgroup
+from . import job_cgroup
 
 LINES = 200
 CHARACTERS = 1000
@@ -67,7 +67,7 @@ class _Judge:
     """Reads lines in order: what follows a line without an address of its own goes with that line."""
 
     def __init__(self, job_id, uid, own, has_gpus, sluid):
-        self.names, self.uid, self.own, self.has_gpus = cgroup.names(job_id, sluid), uid, own, has_gpus
+        self.names, self.uid, self.own, self.has_gpus = job_cgroup.names(job_id, sluid), uid, own, has_gpus
         self.by_user, self.address, self.node_wide = _compile()
         self.foreign = 0
         self.last_gpu_kept = has_gpus
@@ -94,7 +94,7 @@ class _Judge:
         return self.last_gpu_kept
 
     def _oom(self, text):
-        named = cgroup.jobs_named(text)
+        named = job_cgroup.jobs_named(text)
         if named or text.startswith(("oom-kill:", "Tasks in /")):
             self.last_oom_kept = any(name in self.names for name in named)
             return self.last_oom_kept

@@ -1,4 +1,4 @@
-"""Edge: the state of the job's GPUs through NVML (nvml_ask.py asks, driver.py guards). Off without the driver.
+"""Edge: the state of the job's GPUs through NVML (nvml_ask.py asks, driver_guard.py guards). Off without the driver.
 
 A GPU that fell off the bus makes the whole driver hang sooner or later: once the kernel said so, NVML is not asked on
 this node until the next boot.
@@ -6,7 +6,7 @@ this node until the next boot.
 import json
 import os
 
-from . import driver, kernel, kernel_filter, nvml_ask, state
+from . import driver_guard, kernel_log, kernel_filter, nvml_ask, node_state
 
 LIMIT = 1 << 20
 FALLEN = "gpu.fallen"
@@ -26,7 +26,7 @@ def states(settings, gpus, deadline, started_at=None, lost=""):
     known = [(index, address) for index, address in gpus if address]
     if not known:
         return _unknown(settings) if gpus else {}
-    answer = driver.ask(settings, lambda send: nvml_ask.run(known, started_at, send), deadline, LIMIT, _doing)
+    answer = driver_guard.ask(settings, lambda send: nvml_ask.run(known, started_at, send), deadline, LIMIT, _doing)
     lines = list(_lines(answer.data))
     facts = {"gpu": _by_gpu(known, lines)}
     errors = ["NVML: %s" % line["failed"] for line in lines if "failed" in line] + [answer.error]
@@ -42,9 +42,9 @@ def states(settings, gpus, deadline, started_at=None, lost=""):
 
 def _unknown(settings):
     """Perhaps because the driver hung when it was asked for the addresses."""
-    stuck = driver.hung(state.ensure(settings.node_state_dir))
+    stuck = driver_guard.hung(node_state.ensure(settings.node_state_dir))
     if stuck:
-        return {"gpu_error": driver.said(stuck), "driver_hung": _told(stuck)}
+        return {"gpu_error": driver_guard.said(stuck), "driver_hung": _told(stuck)}
     return {"gpu_error": "which GPUs the job had is unknown"}
 
 
@@ -58,14 +58,14 @@ def fallen(settings, lines):
     `lines`: (text, at) of the kernel, about any GPU. What is found is remembered on the node.
     """
     path = os.path.join(settings.node_state_dir, FALLEN)
-    boot = kernel.boot()
+    boot = kernel_log.boot()
     said = [text for text, _ in lines if kernel_filter.fell_off(text)]
     if not said:
-        remembered = state.read_json(path)
+        remembered = node_state.read_json(path)
         return str(remembered.get("text")) if remembered.get("boot") == boot else ""
     try:
-        state.ensure(settings.node_state_dir)
-        state.write(path, json.dumps({"boot": boot, "text": said[0][:500]}).encode("utf-8"))
+        node_state.ensure(settings.node_state_dir)
+        node_state.write(path, json.dumps({"boot": boot, "text": said[0][:500]}).encode("utf-8"))
     except OSError:
         pass  # known now, and the next hook will not know
     return said[0]
@@ -100,7 +100,7 @@ def _by_gpu(known, lines):
 def _count(settings, gpus):
     """Error counters only grow: what is new since a hook last looked is told beside them."""
     path = os.path.join(settings.node_state_dir, COUNTERS)
-    kept = state.read_json(path)
+    kept = node_state.read_json(path)
     before = dict(kept)
     for gpu in gpus:
         now = _counters(gpu)
@@ -109,7 +109,7 @@ def _count(settings, gpus):
             kept[gpu["bus_id"]] = now
     try:
         if kept != before:
-            state.write(path, json.dumps(kept).encode("utf-8"))
+            node_state.write(path, json.dumps(kept).encode("utf-8"))
     except OSError:
         pass  # the next look compares with an older one
 

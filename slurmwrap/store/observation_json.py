@@ -9,7 +9,7 @@ from typing import Any
 
 from slurmwrap.escape import visible
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.node_hooks import epilog_slurmctld, job
+from slurmwrap.node_hooks import epilog_slurmctld, hook_environment
 from slurmwrap.store.spool_writer import VERSION
 
 _LEVELS, _TOO_DEEP = 64, "it nests too deeply"
@@ -72,12 +72,12 @@ def _no_constant(name: str) -> None:
 def from_environment(environ: dict[bytes, bytes], name: str, data: bytes, written: float) -> Observation:
     """What file `name`, written at Unix time `written`, records; its nonce is in the name. Raises Unbelieved."""
     unique = _UUID.search(name)
-    job_id = job.number(environ, "SLURM_JOB_ID")
+    job_id = hook_environment.number(environ, "SLURM_JOB_ID")
     if job_id is None:
         raise Unbelieved("the record names no job")
     return Observation(
         nonce=unique[1].replace("-", "") if unique else sha256(name.encode() + data).hexdigest()[:32],
-        cluster=job.text(environ, "SLURM_CLUSTER_NAME"),
+        cluster=hook_environment.text(environ, "SLURM_CLUSTER_NAME"),
         job_id=job_id,
         context=Context.EPILOG_SLURMCTLD,
         at=written,

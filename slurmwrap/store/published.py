@@ -35,7 +35,7 @@ else:
 
 FILE = "published.json"
 WHY = "why"
-PERMIT, FAULTS = "gate-permit.json", "faults.json"  # node_hooks/gate.py reads them
+PERMIT, FAULTS = "gate-permit.json", "faults.json"  # node_hooks/prolog_gate.py reads them
 
 KEEP_S = 180 * 86400.0
 _PER_FOLDER = 1000  # job ids

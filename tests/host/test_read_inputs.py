@@ -78,10 +78,10 @@ def test_nobody_is_read_for_an_unknown_user() -> None:
 AS_SLURM_USER = """
 import json, os, sys, time
 from slurmwrap.host.read_inputs import read_inputs_as
-from slurmwrap.node_hooks import child, userfile
+from slurmwrap.node_hooks import deadline_child, user_files
 
 def after(send):
-    userfile.become("nobody", int(sys.argv[1]), int(sys.argv[2]), send.descriptor)
+    user_files.become("nobody", int(sys.argv[1]), int(sys.argv[2]), send.descriptor)
     caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith(("CapEff", "CapPrm", "CapAmb"))]
     try:
         os.setuid(0)
@@ -90,7 +90,8 @@ def after(send):
     send(json.dumps([os.getresuid(), caps]).encode())
 
 found = [one.digest for one in read_inputs_as(int(sys.argv[1]), tuple(sys.argv[3:]))]
-print(json.dumps([os.geteuid(), found, json.loads(child.call(after, time.monotonic() + 1000, 4096).data or b"null")]))
+seen = deadline_child.call(after, time.monotonic() + 1000, 4096).data
+print(json.dumps([os.geteuid(), found, json.loads(seen or b"null")]))
 """
 
 

@@ -13,7 +13,7 @@ from fakes import FakeClock, FakeSlurm
 
 from slurmwrap.install.copy_to_nodes import Sent, Shipment, bundle, script, send, summed
 from slurmwrap.model.node import Node
-from slurmwrap.node_hooks import unpack
+from slurmwrap.node_hooks import unpack_hooks
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a node's job is root's")
 PYTHON = "/usr/bin/python3"
@@ -54,9 +54,9 @@ def test_the_files_lie_there_with_their_modes_and_go_again(node: Path, tmp_path:
     [
         ("etc", "Prolog=/h/prolog\nEpilog=/h/epilog\n", 0),
         ("etc", ' prolog = "/h/prolog" # ours\nInclude more.conf\n', 0),
-        ("etc", "#Prolog=/h/prolog\nEpilog=/h/epilog\n", unpack.NOT_NAMED),
-        ("etc", "Prolog=/h/prolog2\nEpilog=/h/epilog\nPrologSlurmctld=/h/prolog\n", unpack.NOT_NAMED),
-        ("conf-cache", "", unpack.STALE),
+        ("etc", "#Prolog=/h/prolog\nEpilog=/h/epilog\n", unpack_hooks.NOT_NAMED),
+        ("etc", "Prolog=/h/prolog2\nEpilog=/h/epilog\nPrologSlurmctld=/h/prolog\n", unpack_hooks.NOT_NAMED),
+        ("conf-cache", "", unpack_hooks.STALE),
     ],
 )
 def test_a_node_tells_whether_its_slurmd_reads_the_lines(folder: str, text: str, code: int, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_nothing_is_taken_that_the_nodes_own_slurm_conf_still_names(node: Path, 
     run(shipment(node), "lay", tmp_path)
     conf = tmp_path / "slurm.conf"
     conf.write_text(f"Prolog={node}/prolog\n")
-    told = (unpack.STILL_NAMED, f"{conf} names {node}/prolog\n")
+    told = (unpack_hooks.STILL_NAMED, f"{conf} names {node}/prolog\n")
     assert [run(shipment(node), action, tmp_path, str(conf)) for action in ("free", "take")] == [told, told]
     assert sorted(path.name for path in node.iterdir()) == ["hooks.json", "prolog"]
     conf.write_text(f"#Prolog={node}/prolog\n")
@@ -90,8 +90,8 @@ def test_a_node_that_is_powered_down_is_not_woken(node: Path) -> None:
 def test_a_file_that_is_not_ours_stays(node: Path, tmp_path: Path) -> None:
     node.mkdir(parents=True)
     (node / "prolog").write_text("the site's")
-    assert run(shipment(node), "lay", tmp_path) == (unpack.NOT_OURS, f"{node}/prolog is not ours\n")
-    assert run(shipment(node), "take", tmp_path)[0] == unpack.NOT_OURS
+    assert run(shipment(node), "lay", tmp_path) == (unpack_hooks.NOT_OURS, f"{node}/prolog is not ours\n")
+    assert run(shipment(node), "take", tmp_path)[0] == unpack_hooks.NOT_OURS
     assert (node / "prolog").read_text() == "the site's"
 
 
@@ -99,7 +99,7 @@ def test_nothing_is_written_where_others_may_write(node: Path, tmp_path: Path) -
     node.mkdir(parents=True)
     node.chmod(0o777)
     assert run(shipment(node), "lay", tmp_path) == (
-        unpack.OPEN_TO_OTHERS, f"others can write hooks of {node}/prolog\n",
+        unpack_hooks.OPEN_TO_OTHERS, f"others can write hooks of {node}/prolog\n",
     )  # fmt: skip
     assert list(node.iterdir()) == []
 
@@ -107,7 +107,7 @@ def test_nothing_is_written_where_others_may_write(node: Path, tmp_path: Path) -
 def test_a_link_is_not_followed(node: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "lib").symlink_to(tmp_path / "elsewhere")
-    assert run(shipment(node), "lay", tmp_path)[0] == unpack.NOT_WRITTEN
+    assert run(shipment(node), "lay", tmp_path)[0] == unpack_hooks.NOT_WRITTEN
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.node_hooks import kernel
+from slurmwrap.node_hooks import kernel_log
 
 
 def lines(source: str, mark: dict[str, object] | None, at: float | None = None) -> list[str]:
-    return [text for text, _ in kernel.since(source, mark, at, time.monotonic() + allow(5)).lines]
+    return [text for text, _ in kernel_log.since(source, mark, at, time.monotonic() + allow(5)).lines]
 
 
 @pytest.fixture
@@ -24,13 +24,13 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_only_lines_after_the_mark_are_read(log: Path) -> None:
-    mark = kernel.mark(f"file:{log}")
+    mark = kernel_log.mark(f"file:{log}")
     log.write_text("before\nafter 1\n\nafter \x1b[31m2\n")
     assert lines(f"file:{log}", mark) == ["after 1", "after \x1b[31m2"]
 
 
 def test_a_replaced_or_cut_file_is_read_from_its_start(log: Path) -> None:
-    mark = kernel.mark(f"file:{log}")
+    mark = kernel_log.mark(f"file:{log}")
     log.write_text("cut\n")
     assert lines(f"file:{log}", mark) == ["cut"]
     replaced = log.with_name("new")
@@ -41,23 +41,23 @@ def test_a_replaced_or_cut_file_is_read_from_its_start(log: Path) -> None:
 
 def test_a_file_that_appears_later_is_read_whole_and_a_missing_one_is_empty(tmp_path: Path) -> None:
     source = f"file:{tmp_path / 'kmsg'}"
-    mark = kernel.mark(source)
+    mark = kernel_log.mark(source)
     assert lines(source, mark) == []
     (tmp_path / "kmsg").write_text("first\n")
     assert lines(source, mark) == ["first"]
 
 
 def test_a_flood_costs_its_beginning(log: Path) -> None:
-    mark = kernel.mark(f"file:{log}")
+    mark = kernel_log.mark(f"file:{log}")
     log.write_text("x" * 99 + "\n" + ("y" * 99 + "\n") * 30_000 + "last\n")
-    found = kernel.since(f"file:{log}", mark, None, time.monotonic() + allow(5))
+    found = kernel_log.since(f"file:{log}", mark, None, time.monotonic() + allow(5))
     assert sum(len(line) + 1 for line, _ in found.lines) == 1 << 20 and found.lines[-1][0] == "last"
     assert found.lost == "more than 1048576 bytes: lines lost"
 
 
 def test_without_a_mark_nothing_is_attributed_to_the_job(log: Path) -> None:
     assert lines(f"file:{log}", None, at=time.time()) == []
-    assert lines(kernel.KMSG, None) == []
+    assert lines(kernel_log.KMSG, None) == []
 
 
 def test_a_mark_of_another_source_is_no_mark(log: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_link_or_a_fifo_is_not_a_kernel_log(tmp_path: Path, log: Path) -> None
     (tmp_path / "link").symlink_to(log)
     os.mkfifo(tmp_path / "fifo")
     for name in ("link", "fifo"):
-        assert kernel.mark(f"file:{tmp_path / name}") is None
+        assert kernel_log.mark(f"file:{tmp_path / name}") is None
         with pytest.raises(OSError, match=r"symbolic|regular"):
             lines(f"file:{tmp_path / name}", {"source": f"file:{tmp_path / name}", "inode": 0, "offset": 0})
 
@@ -87,7 +87,7 @@ def test_a_link_or_a_fifo_is_not_a_kernel_log(tmp_path: Path, log: Path) -> None
     ],
 )
 def test_what_dmesg_and_syslog_put_before_a_line_is_removed(line: str, text: str) -> None:
-    assert kernel.strip_prefix(line) == text
+    assert kernel_log.strip_prefix(line) == text
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_dmesg_and_syslog_put_before_a_line_is_removed(line: str, text: str
     ],
 )
 def test_records_of_dev_kmsg(record: bytes, parsed: tuple[int, float, str] | None) -> None:
-    assert kernel.parse_record(record) == parsed
+    assert kernel_log.parse_record(record) == parsed
 
 
 def record(sequence: int, text: str) -> bytes:
@@ -123,7 +123,7 @@ class Ring:
 
 
 def ring(after: int, *answers: bytes | type[OSError]) -> tuple[list[str], str]:
-    found = kernel._kmsg(kernel.records(Ring(*answers).read), {"boot": kernel.boot(), "seq": after}, None)
+    found = kernel_log._kmsg(kernel_log.records(Ring(*answers).read), {"boot": kernel_log.boot(), "seq": after}, None)
     return [text for text, _ in found.lines], found.lost
 
 
@@ -146,7 +146,7 @@ def test_a_ring_with_nothing_new_has_lost_nothing() -> None:
 
 
 def test_all_that_the_ring_holds_came_after_a_mark_of_an_earlier_boot() -> None:
-    found = kernel._kmsg(kernel.records(Ring(record(900, "a")).read), {"boot": "another", "seq": 99_999}, None)
+    found = kernel_log._kmsg(kernel_log.records(Ring(record(900, "a")).read), {"boot": "another", "seq": 99_999}, None)
     assert ([text for text, _ in found.lines], found.lost) == (["a"], "")
 
 
@@ -172,7 +172,7 @@ def journalctl(tmp_path: Path) -> Path:
 
 
 def journal(program: Path, marked: dict[str, object], at: float | None) -> list[str]:
-    found = kernel._journal(marked, at, time.monotonic() + 5, (str(program),))
+    found = kernel_log._journal(marked, at, time.monotonic() + 5, (str(program),))
     return [text for text, _ in found.lines]
 
 
@@ -185,7 +185,7 @@ def asked_since(program: Path) -> float:
 def test_the_journal_is_read_from_the_mark_whatever_was_done_to_the_clock(journalctl: Path, jump: float) -> None:
     """The mark's wall time is of before the jump; the monotonic clock does not jump."""
     elapsed = time.clock_gettime(time.CLOCK_MONOTONIC) - 150.0
-    mark = {"source": "journal", "boot": kernel.boot(), "monotonic": 150.0}
+    mark = {"source": "journal", "boot": kernel_log.boot(), "monotonic": 150.0}
     found = journal(journalctl, mark, time.time() - elapsed - jump)
     assert found == ["NVRM: Xid (PCI:0000:05:00): 79, x", "after"]
     assert asked_since(journalctl) <= time.time() - elapsed + 1
@@ -199,18 +199,18 @@ def test_after_a_reboot_the_whole_journal_of_this_boot_is_read(journalctl: Path)
 def test_a_journal_that_hangs_is_an_error_in_time(journalctl: Path) -> None:
     journalctl.write_text("#!/bin/sh\nkill -STOP $$\n")
     with pytest.raises(OSError, match="journalctl was late"):
-        kernel._journal({}, time.time(), time.monotonic() + 0.3, (str(journalctl),))
+        kernel_log._journal({}, time.time(), time.monotonic() + 0.3, (str(journalctl),))
 
 
-@pytest.mark.skipif(not os.access(kernel.KMSG, os.R_OK) or os.geteuid() != 0, reason="needs root and /dev/kmsg")
+@pytest.mark.skipif(not os.access(kernel_log.KMSG, os.R_OK) or os.geteuid() != 0, reason="needs root and /dev/kmsg")
 def test_a_line_that_a_program_writes_to_the_real_log_moves_the_mark_and_is_not_the_kernels_word() -> None:
-    before = kernel.mark(kernel.KMSG)
+    before = kernel_log.mark(kernel_log.KMSG)
     if before is None:
         pytest.skip("/dev/kmsg cannot be read here")
-    with open(kernel.KMSG, "wb", buffering=0) as stream:  # noqa: PTH123 - one write, one record
+    with open(kernel_log.KMSG, "wb", buffering=0) as stream:  # noqa: PTH123 - one write, one record
         stream.write(b"slurmwrap test: NVRM: Xid (PCI:0000:05:00): 79\n")
-    after = kernel.mark(kernel.KMSG)
+    after = kernel_log.mark(kernel_log.KMSG)
     assert after is not None and after["boot"] == before["boot"] and after["seq"] > before["seq"]
-    raw = [record for record in kernel._ring() if b"slurmwrap test: NVRM" in record]
+    raw = [record for record in kernel_log._ring() if b"slurmwrap test: NVRM" in record]
     assert raw and int(raw[-1].split(b",")[0]) >> 3 != 0
-    assert not any("slurmwrap test" in line for line in lines(kernel.KMSG, before))
+    assert not any("slurmwrap test" in line for line in lines(kernel_log.KMSG, before))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from waiting import allow
 
-from slurmwrap.node_hooks import cgroup, gpus, job
-from slurmwrap.node_hooks.settings import node_name
+from slurmwrap.node_hooks import gpu_addresses, hook_environment, job_cgroup
+from slurmwrap.node_hooks.hook_settings import node_name
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from slurmwrap.node_hooks.settings import node_name
     ],
 )
 def test_the_first_node_of_a_host_list(node_list: str, first: str) -> None:
-    assert job.first_node(node_list) == first
+    assert hook_environment.first_node(node_list) == first
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_the_first_node_of_a_host_list(node_list: str, first: str) -> None:
     ],
 )
 def test_gpu_indices(value: str, indices: list[int]) -> None:
-    assert job.gpu_indices({b"SLURM_JOB_GPUS": value.encode()}) == indices
+    assert hook_environment.gpu_indices({b"SLURM_JOB_GPUS": value.encode()}) == indices
 
 
 @pytest.mark.parametrize("value", [b"", b"0", b"-1", b"4294967296", b"41x"])
 def test_what_is_no_job_id_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="not a job id"):
-        job.job_id({b"SLURM_JOB_ID": value})
+        hook_environment.job_id({b"SLURM_JOB_ID": value})
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def addresses(proc: Path) -> Any:
     private = proc.parent / "private"
     private.mkdir(mode=0o700, exist_ok=True)
     settings = SimpleNamespace(nvidia_proc=str(proc), node_state_dir=str(private))
-    return gpus.addresses(settings, time.monotonic() + allow(5))
+    return gpu_addresses.addresses(settings, time.monotonic() + allow(5))
 
 
 def test_gpu_addresses_by_device_minor(tmp_path: Path) -> None:
@@ -102,19 +102,19 @@ def test_a_job_in_a_version_2_cgroup(tmp_path: Path, scope: str, name: str, slui
         cpu__stat="usage_usec 2500000\nuser_usec 1\n",
     )
     found = {"mem_peak_mib": 300, "mem_high_mib": 900, "oom_kills": 1, "oom_events": 2, "cpu_s": 2.5}
-    assert cgroup.sample("n0", 41, 1001, str(tmp_path), sluid) == found
+    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path), sluid) == found
 
 
 def test_another_jobs_sluid_is_not_this_jobs(tmp_path: Path) -> None:
     write(tmp_path / "system.slice" / "slurmstepd.scope" / SLUID, memory__stat=STAT)
-    assert cgroup.sample("n0", 41, 1001, str(tmp_path), "s5K1KKYAYG5D01") == {}
+    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path), "s5K1KKYAYG5D01") == {}
 
 
 @pytest.mark.parametrize(
     ("value", "sluid"), [(SLUID, SLUID), ("", ""), ("../../../x/y/z.", ""), ("s5K1KKYAYG5D00\n", ""), ("s", "")]
 )
 def test_a_sluid_that_cannot_be_one_is_no_part_of_a_path(value: str, sluid: str) -> None:
-    assert job.sluid({b"SLURM_JOB_SLUID": value.encode()}) == sluid
+    assert hook_environment.sluid({b"SLURM_JOB_SLUID": value.encode()}) == sluid
 
 
 @pytest.mark.parametrize("top", ["slurm", "slurm_n0"])
@@ -128,7 +128,7 @@ def test_a_job_in_version_1_cgroups(tmp_path: Path, top: str) -> None:
         memory__max_usage_in_bytes=f"{900 << 20}\n",
     )
     write(tmp_path / "cpuacct" / below, cpuacct__usage="1234567890\n")
-    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {
+    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path)) == {
         "mem_peak_mib": 300,
         "mem_high_mib": 900,
         "oom_kills": 4,
@@ -141,9 +141,9 @@ def test_without_a_cpuacct_cgroup_the_processes_of_the_steps_are_asked(tmp_path:
     write(job, memory__stat=STAT)
     write(job / "step_0", cgroup__procs=f"{os.getpid()}\n")
     spent = sum(os.times()[:4])
-    found = cgroup.sample("n0", 41, 1001, str(tmp_path))["cpu_s"]
+    found = job_cgroup.sample("n0", 41, 1001, str(tmp_path))["cpu_s"]
     assert spent - 0.5 <= found <= sum(os.times()[:4]) + 0.5
 
 
 def test_a_cgroup_that_is_gone_says_nothing(tmp_path: Path) -> None:
-    assert cgroup.sample("n0", 41, 1001, str(tmp_path)) == {}
+    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path)) == {}

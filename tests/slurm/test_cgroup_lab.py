@@ -12,7 +12,7 @@ import pytest
 from realslurm import USERS, Lab
 from test_hooks import observed
 
-from slurmwrap.node_hooks import cgroup
+from slurmwrap.node_hooks import job_cgroup
 
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]
@@ -48,11 +48,11 @@ def test_the_jobs_cgroup_is_where_we_look_and_its_kills_are_counted(constrained:
 
     environ = dict(line.split("=", 1) for line in Path(f"{told}.env").read_text().splitlines() if "=" in line)
     sluid = environ.get("SLURM_JOB_SLUID", "")  # 25.11 and later
-    second, first = cgroup.places(environ["SLURMD_NODENAME"], job, account.pw_uid, sluid)
+    second, first = job_cgroup.places(environ["SLURMD_NODENAME"], job, account.pw_uid, sluid)
     for step in ("batch", "0"):
         lines = Path(f"{told}.{step}").read_text().splitlines()
         (path,) = [line.split(":", 2)[2] for line in lines if ":memory:" in line or line.startswith("0::/system")]
-        found = cgroup.job_directory(path, job, sluid)
+        found = job_cgroup.job_directory(path, job, sluid)
         assert found is not None and found.strip("/") in (*second, *first), (path, second, first)
     (epilog,) = observed(lab, job, nodes=1).epilog
     assert epilog.facts["oom_kills"] >= 1

@@ -17,7 +17,7 @@ from waiting import wait_for
 from slurmwrap.lab.lab_directories import Layout
 from slurmwrap.lab.lab_spec import gpu_bus_id
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.node_hooks.state import usage_path
+from slurmwrap.node_hooks.node_state import usage_path
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 
 pytestmark = pytest.mark.lab

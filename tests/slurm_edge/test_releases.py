@@ -15,7 +15,7 @@ from slurmwrap.model.limits import Association, Limits, Qos
 from slurmwrap.model.node import Node, Partition
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.node_hooks import epilog_slurmctld
-from slurmwrap.node_hooks import job as hook_job
+from slurmwrap.node_hooks import hook_environment as hook_job
 from slurmwrap.sbatch.options import SBATCH, Release
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.slurm.assoc_mgr_parser import parse_limits

@@ -32,7 +32,7 @@ _CAP = 1 << 16  # bytes that are kept of an unfinished line, and of stderr
 _KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH")
 _OWN = ("HOME", "USER", "LOGNAME", "TMPDIR")
 _PYTHONS = ("/usr/bin/python3", "/usr/libexec/platform-python", "python3")
-_PROGRAM = Path(slurmwrap.node_hooks.__file__).with_name("gpu_use.py")
+_PROGRAM = Path(slurmwrap.node_hooks.__file__).with_name("watch_gpus.py")
 _REFUSED = "Invalid generic resource"  # ESLURM_INVALID_GRES
 _NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
 

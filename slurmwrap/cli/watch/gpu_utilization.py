@@ -1,4 +1,4 @@
-"""How busy a job's GPUs are, as its nodes tell it line by line (slurmwrap/node_hooks/gpu_use.py). Pure."""
+"""How busy a job's GPUs are, as its nodes tell it line by line (slurmwrap/node_hooks/watch_gpus.py). Pure."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Verdict
-from slurmwrap.node_hooks import stepfiles
+from slurmwrap.node_hooks import step_counts
 from slurmwrap.placement.relaxation import checked
 from slurmwrap.report.job_report.next_step import last_of, next_step
 from slurmwrap.report.job_report.timeline import Story, failed, stopped_by_prerun, story_of
@@ -214,7 +214,7 @@ class Looker:
         folder = self._submission.step_dir if self._submission else ""
         if not folder or record.start_time is None:
             return None
-        plain: dict[str, Any] = stepfiles.counted(  # type: ignore[no-untyped-call]
+        plain: dict[str, Any] = step_counts.counted(  # type: ignore[no-untyped-call]
             os.fsencode(folder), record.job_id, record.uid, float(record.start_time), record.restarts
         )
         if not plain:

@@ -16,7 +16,7 @@ import psutil
 
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.trial_result import StepReading
-from slurmwrap.node_hooks import cgroup
+from slurmwrap.node_hooks import job_cgroup as cgroup
 from slurmwrap.prerun.trial.cpu_profiler import Profiled
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample, use_between
 

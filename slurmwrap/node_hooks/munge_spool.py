@@ -4,7 +4,7 @@ import json
 import os
 import time
 
-from . import child, state
+from . import deadline_child, node_state
 
 VERSION = 1
 PAYLOAD = 380 * 1024  # as base64 with MUNGE's header: under 512 KiB
@@ -35,18 +35,18 @@ def send(found, settings, deadline, keep=True):
         _deliver(payload, name, settings, deadline)
     except Exception as error:
         if keep:
-            kept = "kept" if state.keep_unsent(settings, name, payload) else "lost, too many are kept"
-            state.note(settings, "job %s: %s: %s" % (found["job_id"], error, kept))
+            kept = "kept" if node_state.keep_unsent(settings, name, payload) else "lost, too many are kept"
+            node_state.note(settings, "job %s: %s: %s" % (found["job_id"], error, kept))
         return False
     try:
         _resend(settings, deadline)
     except Exception as error:  # this hook's own is there
-        state.note(settings, "sent later: %s" % error)
+        node_state.note(settings, "sent later: %s" % error)
     return True
 
 
 def _resend(settings, deadline):
-    for path in state.unsent(settings, RESENT):
+    for path in node_state.unsent(settings, RESENT):
         with open(path, "rb") as stream:
             _deliver(stream.read(), os.path.basename(path), settings, deadline)
         os.unlink(path)
@@ -54,7 +54,7 @@ def _resend(settings, deadline):
 
 def _deliver(payload, name, settings, deadline):
     argv = [settings.munge] + (["--socket=" + settings.munge_socket] if settings.munge_socket else [])
-    sealed = child.run(argv, payload, min(deadline, time.monotonic() + MUNGE_S), CREDENTIAL)
+    sealed = deadline_child.run(argv, payload, min(deadline, time.monotonic() + MUNGE_S), CREDENTIAL)
     if not sealed.complete:
         raise OSError("munge was late" if sealed.late else "munge failed")
     spool(settings.spool, name, sealed.data)

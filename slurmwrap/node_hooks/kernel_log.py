@@ -7,7 +7,7 @@ import re
 import stat
 import time
 
-from . import child
+from . import deadline_child
 
 KMSG = "/dev/kmsg"
 RECORD = 8192  # a longer buffer is never needed (CONSOLE_EXT_LOG_MAX), a shorter one fails with EINVAL
@@ -177,7 +177,7 @@ def _journal(marked, at, deadline, programs=JOURNALCTL):
         at = now - ticks  # all of this boot
     argv = [program[0], "--dmesg", "--since=@%d" % at, "--output=short-monotonic", "--no-pager", "--quiet"]
     argv.append("--lines=%d" % JOURNAL_LINES)
-    found = child.run(argv, b"", min(deadline, time.monotonic() + JOURNAL_S), 4 * FILE_BYTES)
+    found = deadline_child.run(argv, b"", min(deadline, time.monotonic() + JOURNAL_S), 4 * FILE_BYTES)
     if not found.complete and not found.data:
         raise OSError("journalctl was late" if found.late else "journalctl failed")
     rows = found.data.decode("utf-8", "replace").split("\n")

@@ -8,16 +8,16 @@ import json
 import os
 import time
 
-from . import cgroup, state
+from . import job_cgroup, node_state
 
 PATIENCE_S = 900  # a job whose cgroup does not show up by then, or is gone for that long, is not waited for
 SHORT_S, LONG_S, EARLY_S = 0.25, 1.0, 20.0
 WRITE_S = 30.0  # the file is renewed at least so often while anything changes
 
 
-def start(settings, job_id, uid, root=cgroup.ROOT, sluid=""):
+def start(settings, job_id, uid, root=job_cgroup.ROOT, sluid=""):
     """Leaves the sampler behind. OSError when the process cannot be made; the mark must be there already."""
-    mark = state.mark_path(settings.node_state_dir, job_id)
+    mark = node_state.mark_path(settings.node_state_dir, job_id)
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -26,23 +26,23 @@ def start(settings, job_id, uid, root=cgroup.ROOT, sluid=""):
         os.setsid()
         if os.fork() == 0:
             _alone()
-            kept = state.usage_path(settings.node_state_dir, job_id)
+            kept = node_state.usage_path(settings.node_state_dir, job_id)
             watch(mark, kept, settings.node, job_id, uid, root, sluid=sluid)
     finally:
         os._exit(0)
 
 
-def watch(mark, kept, node, job_id, uid, root=cgroup.ROOT, sleep=time.sleep, clock=time.monotonic, sluid=""):
+def watch(mark, kept, node, job_id, uid, root=job_cgroup.ROOT, sleep=time.sleep, clock=time.monotonic, sluid=""):
     """Samples until the mark is gone or another one (the job runs again). Writes `kept`."""
     began = last_seen = written_at = clock()
     first, highest, written = _identity(mark), {}, None
     while first is not None and _identity(mark) == first and clock() - last_seen < PATIENCE_S:
-        sample = cgroup.sample(node, job_id, uid, root, sluid)
+        sample = job_cgroup.sample(node, job_id, uid, root, sluid)
         if sample:
             last_seen = clock()
             highest = dict((key, max(value, highest.get(key, 0))) for key, value in sample.items())
         if highest and (_grew(highest, written) or (highest != written and clock() - written_at > WRITE_S)):
-            state.write(kept, json.dumps(highest).encode("utf-8"))
+            node_state.write(kept, json.dumps(highest).encode("utf-8"))
             written, written_at = highest, clock()
         sleep(SHORT_S if clock() - began < EARLY_S else LONG_S)
 

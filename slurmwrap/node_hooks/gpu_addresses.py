@@ -3,7 +3,7 @@ import json
 import os
 import time
 
-from . import driver
+from . import driver_guard
 
 SECONDS = 1.0
 
@@ -18,7 +18,7 @@ def addresses(settings, deadline):
     def look(send):
         send(json.dumps(_read(directory)).encode("utf-8"))
 
-    found = driver.ask(settings, look, late, 1 << 20, lambda _: directory)
+    found = driver_guard.ask(settings, look, late, 1 << 20, lambda _: directory)
     return json.loads(found.data.decode("utf-8")) if found.data and not found.error else {}
 
 

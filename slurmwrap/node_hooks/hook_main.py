@@ -15,7 +15,7 @@ def main(argv):
     settings = None
     try:
         _start_clean()
-        from . import settings as settings_module
+        from . import hook_settings as settings_module
 
         settings = settings_module.load(argv[2], os.environb, "".join(argv[3:4]))
         hook(argv[1])(os.environb, settings, deadline)
@@ -47,8 +47,8 @@ def _start_clean():
 def _record(settings, argv, error):
     """Keeps the last failure on the node, where an administrator looks for it."""
     try:
-        from . import state
+        from . import node_state
 
-        state.note(settings, "%s: %s: %s" % (" ".join(argv[1:2]), type(error).__name__, error))
+        node_state.note(settings, "%s: %s: %s" % (" ".join(argv[1:2]), type(error).__name__, error))
     except BaseException:
         pass

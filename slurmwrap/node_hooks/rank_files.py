@@ -8,7 +8,7 @@ import os
 import re
 import stat
 
-from . import userfile
+from . import user_files
 
 TAIL = 16 * 1024
 KEPT = 8  # files sent
@@ -34,7 +34,7 @@ def beside(directory, job_id, uid, since, known, of_array=False):
     if since is None:
         return [], []
     written = []
-    names = named_like(userfile.listed(directory), job_id, of_array)
+    names = named_like(user_files.listed(directory), job_id, of_array)
     for name in names[:NAMED]:
         other = os.path.join(directory, name)
         at = _written(other, uid, since) if other not in known else None
@@ -103,9 +103,9 @@ def _read(paths, uid):
     found, skipped = [], []
     for path in paths:
         try:
-            data, more = userfile.tail(path, uid, TAIL)
+            data, more = user_files.tail(path, uid, TAIL)
             found.append((path, data, more))
-        except (userfile.Unreadable, OSError) as reason:
+        except (user_files.Unreadable, OSError) as reason:
             why = getattr(reason, "strerror", None) or str(reason)
             skipped.append("%s: %s" % (os.path.basename(path).decode("utf-8", "replace"), why))
     return found, skipped

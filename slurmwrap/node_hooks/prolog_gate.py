@@ -9,7 +9,7 @@ import os
 import stat
 import time
 
-from . import child, kernel, kernel_filter, nvml, state
+from . import deadline_child, kernel_log, kernel_filter, nvml, node_state
 
 READ_S, NVML_S = 1.0, 3.0
 FILE = 1 << 20
@@ -27,7 +27,7 @@ def look(settings, own, deadline):
     """
     addresses = [address for _, address in own if address]
     shared = _shared(settings, min(deadline, time.monotonic() + READ_S))
-    local = state.read_json(os.path.join(state.ensure(settings.node_state_dir), FAULTS))
+    local = node_state.read_json(os.path.join(node_state.ensure(settings.node_state_dir), FAULTS))
     faults = _faults(local, settings.node, "node") + _faults(shared.get("faults"), settings.node, "published")
     now, booted = time.time(), time.time() - time.clock_gettime(BOOTTIME)
     faults = [fault for fault in faults if _concerns(fault, addresses) and fault["since"] <= now + 60]
@@ -50,7 +50,7 @@ def _shared(settings, deadline):
         found["faults"] = believed(settings.published, FAULTS, trusted)
         send(json.dumps(found).encode("utf-8"))
 
-    answer = child.call(read, deadline, 4 * FILE)
+    answer = deadline_child.call(read, deadline, 4 * FILE)
     return json.loads(answer.data.decode("utf-8")) if answer.complete else {}
 
 
@@ -142,14 +142,14 @@ def _conclusive(gpu):
 def _kernel(settings, deadline):
     """(lines since the last look, or since boot, [suspect]); suspects are remembered until the next boot."""
     path = os.path.join(settings.node_state_dir, KEPT)
-    kept = state.read_json(path)
-    boot = kernel.boot()
+    kept = node_state.read_json(path)
+    boot = kernel_log.boot()
     suspects = kept.get("suspects", []) if kept.get("boot") == boot else []
     mark = kept.get("mark") or {"source": settings.kernel_log, "boot": ""}
-    now = kernel.mark(settings.kernel_log)
-    lines = kernel.since(settings.kernel_log, mark, None, deadline).lines if _readable(settings, kept) else []
+    now = kernel_log.mark(settings.kernel_log)
+    lines = kernel_log.since(settings.kernel_log, mark, None, deadline).lines if _readable(settings, kept) else []
     suspects = (suspects + [one for one in map(_suspect, lines) if one])[-64:]
-    state.write(path, json.dumps({"boot": boot, "mark": now, "suspects": suspects}).encode("utf-8"))
+    node_state.write(path, json.dumps({"boot": boot, "mark": now, "suspects": suspects}).encode("utf-8"))
     return lines, suspects
 
 
@@ -175,11 +175,11 @@ def _gpu_of(text):
 def _forget(settings, suspects, asked):
     """NVML answered for these GPUs: its word is newer than those lines."""
     path = os.path.join(settings.node_state_dir, KEPT)
-    kept = dict(state.read_json(path), suspects=[one for one in suspects if one not in asked])
-    state.write(path, json.dumps(kept).encode("utf-8"))
+    kept = dict(node_state.read_json(path), suspects=[one for one in suspects if one not in asked])
+    node_state.write(path, json.dumps(kept).encode("utf-8"))
 
 
 def refuse(settings):
     """Tells the shim, which alone can exit 1: by the word that it gave this run of the hook."""
-    path = os.path.join(state.ensure(settings.node_state_dir), "%s.refused" % settings.token)
-    state.write(path, b"")
+    path = os.path.join(node_state.ensure(settings.node_state_dir), "%s.refused" % settings.token)
+    node_state.write(path, b"")

@@ -8,7 +8,7 @@ import json
 import os
 import time
 
-from . import child, state
+from . import deadline_child, node_state
 
 MARKER = "driver.stuck"
 TURN_S = 1.0  # for another hook of this node that is asking right now
@@ -29,7 +29,7 @@ def ask(settings, work, deadline, limit, doing):
     `doing(data)` says in words what the child was at, from what it had sent. OSError when the node's private directory
     cannot be used: then nobody could say that a child is stuck, and none is started.
     """
-    directory = state.ensure(settings.node_state_dir)
+    directory = node_state.ensure(settings.node_state_dir)
     stuck = hung(directory)
     if stuck is not None:
         return Answer(b"", said(stuck), stuck)
@@ -37,7 +37,7 @@ def ask(settings, work, deadline, limit, doing):
     try:
         if not _turn(lock, min(deadline, time.monotonic() + TURN_S)):
             return Answer(b"", "another hook was asking the driver all the time")
-        found = child.call(work, deadline, limit)
+        found = deadline_child.call(work, deadline, limit)
         if found.left is not None:
             stuck = _mark(directory, found.left, doing(found.data))
             return Answer(found.data, said(stuck), stuck)
@@ -83,7 +83,7 @@ def started(pid):
 def _mark(directory, pid, call):
     stuck = {"pid": pid, "start": started(pid), "since": int(time.time()), "call": call}
     try:
-        state.write(os.path.join(directory, MARKER), json.dumps(stuck).encode("utf-8"))
+        node_state.write(os.path.join(directory, MARKER), json.dumps(stuck).encode("utf-8"))
     except OSError:
         pass  # it holds the lock as well
     return stuck

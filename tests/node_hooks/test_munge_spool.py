@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.node_hooks import seal, state
+from slurmwrap.node_hooks import munge_spool, node_state
 
 
 def fitted(facts: dict[str, Any], limit: int = 10_000) -> dict[str, Any]:
-    payload = seal.fit({"version": 1, "facts": facts}, limit)
+    payload = munge_spool.fit({"version": 1, "facts": facts}, limit)
     assert len(payload) <= limit
     found: dict[str, Any] = json.loads(payload)["facts"]
     return found
@@ -42,7 +42,7 @@ def test_a_monstrous_fact_costs_all_but_the_numbers() -> None:
 
 def test_only_so_many_unsent_observations_are_kept(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(state, "UNSENT_FILES", 2)
+    monkeypatch.setattr(node_state, "UNSENT_FILES", 2)
     settings = SimpleNamespace(node_state_dir=str(tmp_path))
-    assert [state.keep_unsent(settings, f"{name}.obs", b"x") for name in "cab"] == [True, True, False]
-    assert [path.rpartition("/")[2] for path in state.unsent(settings, 9)] == ["a.obs", "c.obs"]
+    assert [node_state.keep_unsent(settings, f"{name}.obs", b"x") for name in "cab"] == [True, True, False]
+    assert [path.rpartition("/")[2] for path in node_state.unsent(settings, 9)] == ["a.obs", "c.obs"]

@@ -3,7 +3,7 @@ import json
 import os
 import re
 
-from . import child, job, logpattern, rankfiles, stepfiles, userfile
+from . import deadline_child, hook_environment, output_pattern, rank_files, step_counts, user_files
 
 TAIL = 64 * 1024
 ANSWER = 4 << 20  # both tails as JSON, every byte escaped
@@ -11,19 +11,19 @@ ANSWER = 4 << 20  # both tails as JSON, every byte escaped
 
 def tails(environ, started_at, deadline):
     """Facts `logs` and, where a file was not read, `log_error`; `logs_skipped` names ranks' files that were left out;
-    `steps` where the job counts its steps (stepfiles.py).
+    `steps` where the job counts its steps (step_counts.py).
 
     Returns by `deadline` whatever the file system does, with what was read by then.
     """
-    uid, gid = job.number(environ, "SLURM_JOB_UID"), job.number(environ, "SLURM_JOB_GID")
+    uid, gid = hook_environment.number(environ, "SLURM_JOB_UID"), hook_environment.number(environ, "SLURM_JOB_GID")
     wanted = patterns(environ)
     if not uid or gid is None:
         return {"logs": [], "log_error": "a job of root" if uid == 0 else "the job's user is unknown"}
-    user = job.text(environ, "SLURM_JOB_USER")
-    values = logpattern.known(environ, os.uname().nodename.split(".")[0].encode("utf-8", "surrogateescape"))
+    user = hook_environment.text(environ, "SLURM_JOB_USER")
+    values = output_pattern.known(environ, os.uname().nodename.split(".")[0].encode("utf-8", "surrogateescape"))
     work_dir = environ.get(b"SLURM_JOB_WORK_DIR", b"")
-    files = [(name, logpattern.readings(name, values, work_dir)) for name in wanted]
-    ranks_of = job.job_id(environ), work_dir, _by_task(wanted)
+    files = [(name, output_pattern.readings(name, values, work_dir)) for name in wanted]
+    ranks_of = hook_environment.job_id(environ), work_dir, _by_task(wanted)
     return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=ranks_of)
 
 
@@ -39,8 +39,8 @@ def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: d
 
 def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=None):
     def look(send):
-        steps_place = stepfiles.home_of(uid) if ranks_of is not None else None
-        userfile.become(user, uid, gid, send.descriptor)
+        steps_place = step_counts.home_of(uid) if ranks_of is not None else None
+        user_files.become(user, uid, gid, send.descriptor)
         read = []
         for name, readings in files:
             path, log = _one(name, readings, uid, started_at, begins)
@@ -50,9 +50,9 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
             job_id, work_dir, of_array = ranks_of
             place = os.path.dirname(read[0]) if read else work_dir
             _ranks(place, job_id, uid, started_at, set(read), of_array, send)
-            send(json.dumps({"steps": stepfiles.below(steps_place, job_id, uid, started_at)}).encode("utf-8") + b"\n")
+            send(json.dumps({"steps": step_counts.below(steps_place, job_id, uid, started_at)}).encode("utf-8") + b"\n")
 
-    answer = child.call(look, deadline, ANSWER)
+    answer = deadline_child.call(look, deadline, ANSWER)
     lines = [json.loads(line.decode("utf-8")) for line in answer.data.split(b"\n")[:-1]]
     facts = _facts([line for line in lines if isinstance(line, list)])
     for line in lines:
@@ -71,8 +71,8 @@ def _ranks(directory, job_id, uid, started_at, known, of_array, send):
     if not directory.startswith(b"/"):
         return
     try:
-        found, skipped = rankfiles.beside(directory, job_id, uid, started_at, known, of_array)
-    except (userfile.Unreadable, OSError) as reason:
+        found, skipped = rank_files.beside(directory, job_id, uid, started_at, known, of_array)
+    except (user_files.Unreadable, OSError) as reason:
         found, skipped = [], ["ranks' files: %s" % (getattr(reason, "strerror", None) or reason)]
     for path, data, more in found:
         text = _whole_lines(data, more).decode("utf-8", "replace")
@@ -101,8 +101,8 @@ def _one(pattern, readings, uid, started_at, begins):
     for components in readings:
         path = pattern
         try:
-            path = userfile.find(components, uid, started_at)
-            found = userfile.span(path, uid, TAIL, (begins or {}).get(_text(path)))
+            path = user_files.find(components, uid, started_at)
+            found = user_files.span(path, uid, TAIL, (begins or {}).get(_text(path)))
             cut = found["start"] > found["first"]
             data = _whole_lines(found["data"], cut)
             line = found["line"] + found["data"].count(b"\n", 0, len(found["data"]) - len(data))
@@ -111,7 +111,7 @@ def _one(pattern, readings, uid, started_at, begins):
             return path, [_text(path), data.decode("utf-8", "replace"), cut, "", known]
         except FileNotFoundError:
             continue
-        except userfile.Unreadable as reason:
+        except user_files.Unreadable as reason:
             error = str(reason)
         except OSError as reason:
             error = reason.strerror or "cannot be read"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hook_site import Site, append, give, only
 
-from slurmwrap.node_hooks import rankfiles, userfile
+from slurmwrap.node_hooks import rank_files, user_files
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from slurmwrap.node_hooks import rankfiles, userfile
     ],
 )
 def test_which_names_are_a_jobs(names: list[bytes], others: list[bytes]) -> None:
-    assert rankfiles.named_like(others + names, 41) == names
+    assert rank_files.named_like(others + names, 41) == names
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_which_names_are_a_jobs(names: list[bytes], others: list[bytes]) -> None
 def test_what_another_task_of_an_array_wrote_is_not_this_jobs(
     job_id: int, of_array: bool, names: list[bytes], others: list[bytes]
 ) -> None:
-    assert rankfiles.named_like(others + names, job_id, of_array) == names
+    assert rank_files.named_like(others + names, job_id, of_array) == names
 
 
 def test_who_failed_first_comes_first_and_then_the_newest() -> None:
     read = [(b"%d" % number, b"step 1\n", False) for number in range(20)]
     read[3] = (b"3", b"Traceback (most recent call last)\n", False)
     read[11] = (b"11", b"RuntimeError: NCCL\n", True)
-    assert [one[0] for one in rankfiles.preferred(read)] == [b"3", b"11", b"19", b"18", b"17", b"16", b"15", b"14"]
+    assert [one[0] for one in rank_files.preferred(read)] == [b"3", b"11", b"19", b"18", b"17", b"16", b"15", b"14"]
 
 
 def test_not_all_places_go_to_those_that_failed() -> None:
     read = [(b"%d" % number, b"Error\n", False) for number in range(20)]
-    assert [one[0] for one in rankfiles.preferred(read)] == [b"0", b"1", b"2", b"3", b"4", b"5", b"19", b"18"]
+    assert [one[0] for one in rank_files.preferred(read)] == [b"0", b"1", b"2", b"3", b"4", b"5", b"19", b"18"]
 
 
 def started(site: Site) -> Site:
@@ -139,9 +139,9 @@ def test_without_the_jobs_start_no_file_is_taken_for_a_ranks(site: Site) -> None
 def test_a_directory_of_too_many_files_is_not_searched(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"{number}").touch()
-    assert sorted(userfile.listed(os.fsencode(tmp_path), 4)) == [b"0", b"1", b"2", b"3"]
-    with pytest.raises(userfile.Unreadable, match="too many files beside it"):
-        userfile.listed(os.fsencode(tmp_path), 3)
+    assert sorted(user_files.listed(os.fsencode(tmp_path), 4)) == [b"0", b"1", b"2", b"3"]
+    with pytest.raises(user_files.Unreadable, match="too many files beside it"):
+        user_files.listed(os.fsencode(tmp_path), 3)
 
 
 def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
     path = tmp_path / "41_0.err"
     path.write_bytes(b"x\n" * (1 << 20))
     before = bytes_read()
-    data, more = userfile.tail(os.fsencode(path), os.geteuid(), 1000)
+    data, more = user_files.tail(os.fsencode(path), os.geteuid(), 1000)
     assert (len(data), more) == (1000, True)
     assert bytes_read() - before < 100_000
 

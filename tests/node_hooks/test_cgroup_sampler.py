@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 from waiting import wait_until
 
-from slurmwrap.node_hooks import sampler, state
+from slurmwrap.node_hooks import cgroup_sampler, node_state
 
 
 def job_cgroup(root: Path) -> Path:
@@ -43,7 +43,7 @@ def watched(tmp_path: Path, *acts) -> tuple[dict[str, object], Script]:
     mark, kept, script = tmp_path / "41.mark", tmp_path / "41.usage", Script(*acts)
     if not mark.exists():
         mark.write_text("{}")
-    sampler.watch(str(mark), str(kept), "n0", 41, 1001, str(tmp_path / "fs"), script.sleep, script.clock)
+    cgroup_sampler.watch(str(mark), str(kept), "n0", 41, 1001, str(tmp_path / "fs"), script.sleep, script.clock)
     return json.loads(kept.read_text()) if kept.exists() else {}, script
 
 
@@ -71,7 +71,7 @@ def test_a_job_that_runs_again_has_a_mark_of_its_own(tmp_path: Path) -> None:
 def test_a_job_without_any_cgroup_is_not_watched_for_ever(tmp_path: Path) -> None:
     found, script = watched(tmp_path)
     assert found == {}
-    assert sampler.PATIENCE_S <= script.now < sampler.PATIENCE_S + 2
+    assert cgroup_sampler.PATIENCE_S <= script.now < cgroup_sampler.PATIENCE_S + 2
 
 
 def orphans() -> set[int]:
@@ -91,15 +91,15 @@ def test_it_stays_behind_alone_and_ends_with_the_mark(tmp_path: Path) -> None:
     uses(job, 100, 1)
     directory = tmp_path / "state"
     settings = SimpleNamespace(node_state_dir=str(directory), node="n0")
-    state.save_mark(settings, 41, {})
+    node_state.save_mark(settings, 41, {})
     before = orphans()
-    sampler.start(settings, 41, os.getuid(), str(tmp_path / "fs"))  # which lasts until the mark is gone
+    cgroup_sampler.start(settings, 41, os.getuid(), str(tmp_path / "fs"))  # which lasts until the mark is gone
     wait_until((directory / "41.usage").exists, "a sample")
-    assert state.take_usage(settings, 41) == {"mem_peak_mib": 100, "cpu_s": 1.0, "mem_source": "cgroup"}
-    assert state.take_usage(settings, 41) == {}
+    assert node_state.take_usage(settings, 41) == {"mem_peak_mib": 100, "cpu_s": 1.0, "mem_source": "cgroup"}
+    assert node_state.take_usage(settings, 41) == {}
     started = orphans() - before
     assert started
-    state.take_mark(settings, 41)
+    node_state.take_mark(settings, 41)
     uses(job, 900, 2)
     wait_until(lambda: not started & orphans(), "the end of the sampler")
     assert not (directory / "41.usage").exists()

@@ -8,7 +8,7 @@ import pwd
 import re
 import stat
 
-from . import userfile
+from . import user_files
 
 BELOW_HOME = b".local/state/slurmwrap/steps"
 DIRECTORIES = 512  # submissions looked through, the newest
@@ -38,7 +38,7 @@ def below(place, job_id, uid, since):
         return {}
     try:
         found = _changed(place, since)
-    except (userfile.Unreadable, OSError):
+    except (user_files.Unreadable, OSError):
         return {}
     seen = 0
     for directory in found:
@@ -61,8 +61,8 @@ def counted(directory, job_id, uid, since, restart=None):
 
 def _listed(directory):
     try:
-        return userfile.listed(directory, NAMED)
-    except (userfile.Unreadable, OSError):
+        return user_files.listed(directory, NAMED)
+    except (user_files.Unreadable, OSError):
         return []
 
 
@@ -82,7 +82,7 @@ def _of_names(directory, names, job_id, uid, since, restart):
 
 def _changed(place, since):
     found = []
-    for name in userfile.listed(place, NAMED):
+    for name in user_files.listed(place, NAMED):
         path = os.path.join(place, name)
         try:
             status = os.lstat(path)
@@ -98,7 +98,7 @@ def _best(directory, names, uid, since):
     for name in names[:OPENED]:
         try:
             record = _read(os.path.join(directory, name), uid, since)
-        except (userfile.Unreadable, OSError, ValueError, OverflowError):
+        except (user_files.Unreadable, OSError, ValueError, OverflowError):
             continue
         if record:
             records.append(record)
@@ -114,7 +114,7 @@ def _read(path, uid, since):
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
-            raise userfile.Unreadable("not the user's regular file")
+            raise user_files.Unreadable("not the user's regular file")
         if since is not None and status.st_mtime < since - SLACK_S:
             return None
         words = os.read(descriptor, LINE).decode("ascii").split("\n", 1)[0].split()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hook_site import USER, Site, only
 
-from slurmwrap.node_hooks import stepfiles
+from slurmwrap.node_hooks import step_counts
 
 LINE = "%10d %-10s %16.6f %16.6f %10d %1d\n"
 NOW = time.time()
@@ -26,7 +26,7 @@ def wrote(directory: Path, name: str, count: int, *, first: float = 10.0, last: 
 def counted(
     directory: Path, job_id: int = 41, since: float = NOW - 60, restart: int | None = None
 ) -> dict[str, object]:
-    return stepfiles.counted(os.fsencode(directory), 41, os.geteuid(), NOW - 60, restart)
+    return step_counts.counted(os.fsencode(directory), 41, os.geteuid(), NOW - 60, restart)
 
 
 def test_the_busiest_process_of_all_nodes_is_the_jobs_count(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_the_submission_is_found_by_what_changed_since_the_start(tmp_path: Path)
     wrote(tmp_path / "other", "42.0.n1.700", 50)
     wrote(tmp_path / "mine", "41.0.n1.700", 3)
     (tmp_path / "a-file").touch()
-    found = stepfiles.below(os.fsencode(tmp_path), 41, os.geteuid(), NOW - 60)
+    found = step_counts.below(os.fsencode(tmp_path), 41, os.geteuid(), NOW - 60)
     assert (found["count"], found["processes"]) == (3, 1)
 
 
 @pytest.mark.parametrize("since", [None, NOW], ids=["no_start", "a_start"])
 def test_without_a_place_or_a_start_nothing_is_counted(tmp_path: Path, since: float | None) -> None:
-    assert stepfiles.below(None, 41, os.geteuid(), since) == {}
-    assert stepfiles.below(os.fsencode(tmp_path / "none"), 41, os.geteuid(), since) == {}
+    assert step_counts.below(None, 41, os.geteuid(), since) == {}
+    assert step_counts.below(os.fsencode(tmp_path / "none"), 41, os.geteuid(), since) == {}
 
 
 def test_a_job_that_counts_no_steps_costs_the_epilog_no_fact(site: Site) -> None:
