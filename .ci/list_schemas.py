@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from slurmwrap.cli.list_options import SCHEMA
-from slurmwrap.cli.spool import Heap
+from slurmwrap.cli.spool import SpoolFiles
 from slurmwrap.fast_dataclasses import fields, is_dataclass
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import AttemptRecord, Incident, PrerunRecord
+from slurmwrap.model.run import Incident, JobRun, PrerunRecord
 from slurmwrap.policy.node_history import Repair
-from slurmwrap.policy.node_score import Term
-from slurmwrap.report.job_report.budget_table import Account
+from slurmwrap.policy.node_score import ScoreTerm
+from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.next_step import Next
-from slurmwrap.report.job_report.timeline import Story
+from slurmwrap.report.job_report.timeline import JobTimeline
 from slurmwrap.report.job_rows import JobRow
 from slurmwrap.store.deserialize import _type_of
 from slurmwrap.store.queries import Sums
@@ -95,8 +95,8 @@ def _list(kind: str, command: str, row: Mapping[str, Any], known: Known) -> dict
 
 
 def _why(known: Known) -> dict[str, Any]:
-    record(Story, known, without=("lines",))
-    story = dict(known.pop("Story")["properties"])
+    record(JobTimeline, known, without=("lines",))
+    story = dict(known.pop("JobTimeline")["properties"])
     line = _object({"file": _TEXT, "line": _WHOLE, "text": _TEXT})
     return {**story, "lines": {"type": "array", "items": line}, "next": record(Next, known)}
 
@@ -105,7 +105,7 @@ def _history(known: Known) -> dict[str, Any]:
     record(Sums, known)
     totals = {**known.pop("Sums")["properties"], "stopped": _WHOLE}
     return {
-        "runs": {"type": "array", "items": record(AttemptRecord, known)},
+        "runs": {"type": "array", "items": record(JobRun, known)},
         "stopped": {"type": "array", "items": record(PrerunRecord, known)},
         "totals": _object(totals),
         "more": _WHOLE,
@@ -189,11 +189,11 @@ def schemas() -> dict[str, dict[str, Any]]:
     known = {}
     pages["jobs"] = _list("jobs", "jobs list", record(JobRow, known), known)
     known = {}
-    ledger = maybe(record(Account, known))
+    ledger = maybe(record(RetryBudgetReport, known))
     pages["job"] = _page("job", "jobs show", {**_why(known), "kept": {"type": "object"}, "ledger": ledger}, known)
     pages["nodes"] = _list("nodes", "nodes list", _object(_NODE), {})
     known = {}
-    terms = {"type": "array", "items": record(Term, known)}
+    terms = {"type": "array", "items": record(ScoreTerm, known)}
     repairs = {"type": "array", "items": record(Repair, known)}
     pages["node"] = _list("node", "nodes show", _object({**_NODE, "terms": terms, "repairs": repairs}), known)
     pages["inputs"] = _list("inputs", "inputs list", _object(_INPUT), {})
@@ -211,10 +211,10 @@ def schemas() -> dict[str, dict[str, Any]]:
     known = {}
     pages["incidents"] = _list("incidents", "incidents list", {"anyOf": [_object(_incident(known)), _PUBLIC]}, known)
     known = {}
-    runs = {"type": "array", "items": record(AttemptRecord, known)}
+    runs = {"type": "array", "items": record(JobRun, known)}
     pages["incident"] = _page("incident", "incidents show", {**_incident(known), "runs": runs}, known)
     known = {}
-    pages["spool"] = _list("spool", "spool list", record(Heap, known), known)
+    pages["spool"] = _list("spool", "spool list", record(SpoolFiles, known), known)
     pages["submission"] = {**_page("submission", "", _SUBMISSION, {}), "title": "gsub --json"}
     return pages
 

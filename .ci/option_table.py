@@ -17,8 +17,8 @@ from slurmwrap.sbatch.options import (
     OPTIONAL,
     SBATCH,
     WAIT4SWITCH,
-    Option,
     Release,
+    SbatchOption,
 )
 
 PAGE = Path(__file__).parents[1] / "docs" / "dropin.md"
@@ -74,7 +74,7 @@ def _row(cells: list[str] | tuple[str, ...]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cells(option: Option) -> tuple[str, ...]:
+def _cells(option: SbatchOption) -> tuple[str, ...]:
     if option is WAIT4SWITCH:
         return "(a variable alone)", "", "yes", _variables(option), "", f"{READ}: the time of `--switches`"
     alias = ALIASES.get(option.name)
@@ -85,7 +85,7 @@ def _cells(option: Option) -> tuple[str, ...]:
     return f"`--{option.name}`", short, _value(option), _variables(option), _releases(option), treatment
 
 
-def _value(option: Option) -> str:
+def _value(option: SbatchOption) -> str:
     if option.changed is None:
         return _VALUES[option.argument]
     at, later = option.changed
@@ -97,16 +97,16 @@ _VALUES = {argument: argument.value for argument in (NONE, OPTIONAL)} | {
 }
 
 
-def _variables(option: Option) -> str:
+def _variables(option: SbatchOption) -> str:
     since = f" (from {_number(option.variables_since)})" if option.variables_since else ""
     return ", ".join(f"`{variable}`" for variable in option.variables) + since
 
 
-def _releases(option: Option) -> str:
+def _releases(option: SbatchOption) -> str:
     return ", ".join(_times(option))
 
 
-def _times(option: Option) -> Iterator[str]:
+def _times(option: SbatchOption) -> Iterator[str]:
     if option.since != BASE:
         yield f"from {_number(option.since)}"
     if option.until is not None:

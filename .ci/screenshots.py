@@ -17,7 +17,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cli.record_access import Place
+from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.cli.report.report_data import night
 from slurmwrap.cli.report.report_output import rendered
 from slurmwrap.config import Config
@@ -64,7 +64,7 @@ def _page(database: Path) -> str:
     and have enough stopped jobs for an estimate: one large job more or less makes half of a small site's night."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
         (last,) = connection.execute("SELECT max(end_time) FROM attempts").fetchone()
-    place = Place(database=database, site=True, uid=0)
+    place = RecordSource(database=database, site=True, uid=0)
     ends = [float(last + 1 - day * DAY) for day in range(21)]
     nights = [night(place, Config(), until - DAY, until) for until in ends]
     telling = [one for one in nights if one.to_do and one.preruns.saved.gpu_hours is not None] or nights

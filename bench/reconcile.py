@@ -28,7 +28,7 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.topology import Topology
-from slurmwrap.reconcile import Edges, Scope, reconcile_once
+from slurmwrap.reconcile import Scope, Services, reconcile_once
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import from_plain
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
@@ -129,7 +129,7 @@ def reconcile(place: Path, spool: Path, controller: Path, jobs: tuple[JobRecord,
     """Seconds of one pass over all of it."""
     addresses = {f"n{i}": "127.0.0.1" for i in range(NODES)}
     with Database.open(place / "site.db") as store:
-        edges = Edges(
+        edges = Services(
             slurm=QuietSlurm(jobs),  # type: ignore[arg-type] - nothing is submitted and nothing is changed
             store=store,
             spools=(SealedSpool(spool, socket, lambda: addresses, {os.geteuid()}, "bench"), PlainSpool(controller)),

@@ -35,7 +35,7 @@ from replay.measures import start_gaps
 from replay.records import Run
 from replay.tracefile import DATA
 
-from slurmwrap.sim.engines import World, play
+from slurmwrap.sim.engines import SchedulerParams, play
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -43,7 +43,7 @@ NODES, GPUS, CPUS, MEM_GB = 4, 8, 32, 200
 MOST_MAKESPAN, LEAST_RANK = 0.10, 0.9
 FASTER = 8.0  # so that they queue
 # SchedulerParameters of the lab (templates/lab/slurm.conf.j2); the rest is Slurm's default
-LAB = World(sched_interval_s=2.0, queue_depth=1000, backfill_s=1.0, servers_per_leaf=NODES)
+LAB = SchedulerParams(sched_interval_s=2.0, queue_depth=1000, backfill_s=1.0, servers_per_leaf=NODES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ def calibrated(running: Lab) -> tuple[float, float]:
 # ------------------------------------------------------------------------------------------- beside the model
 
 
-def likeness(load: str, jobs: Sequence[SimJob], real: Real, world: World, longer_s: float) -> Likeness:
+def likeness(load: str, jobs: Sequence[SimJob], real: Real, world: SchedulerParams, longer_s: float) -> Likeness:
     """`load`: what it is called; `longer_s`: what a run takes beyond its sleep."""
     servers = servers_of(NODES, gpus=GPUS, cpus=CPUS, mem_gb=MEM_GB)
     told = [replace(job, submit_s=real.submitted[n], work_s=job.work_s + longer_s) for n, job in enumerate(jobs)]

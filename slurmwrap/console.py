@@ -20,7 +20,7 @@ STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class Console:
     """Where the program speaks. `tty`: a progress line may be rewritten in place; `colour`: styles may be used."""
 
     program: str
@@ -29,15 +29,15 @@ class Voice:
     colour: bool = False
 
     @classmethod
-    def of_terminal(cls, program: str) -> Voice:
+    def of_terminal(cls, program: str) -> Console:
         """stderr as it is; NO_COLOR and TERM=dumb are respected."""
         tty = sys.stderr.isatty()
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         return cls(program, sys.stderr, tty, tty and not plain)
 
-    def hushed(self) -> Voice:
+    def hushed(self) -> Console:
         """One that nobody hears."""
-        return Voice(self.program, open(os.devnull, "w"))  # noqa: PTH123 - until we end
+        return Console(self.program, open(os.devnull, "w"))  # noqa: PTH123 - until we end
 
     def style(self, text: str, *names: str) -> str:
         """`text` in colour where that is wanted."""

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from slurmwrap.model.action import SlurmAction
-    from slurmwrap.model.evidence import Attempt, LogTail
+    from slurmwrap.model.evidence import LogTail, RunKey
     from slurmwrap.model.gate_permit import Gate
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.measurement import Measurement
     from slurmwrap.model.observation import Observation
     from slurmwrap.model.past_failure import PastFailure
-    from slurmwrap.model.retry_decision import RetryDecision, Ruled, Strike
+    from slurmwrap.model.retry_decision import PlannedAction, RetryDecision, Strike
     from slurmwrap.model.run import (
         ActionRecord,
-        AttemptRecord,
         Incident,
+        JobRun,
         LedgerReset,
         PrerunRecord,
         QueueDelay,
         StrikeRecord,
     )
-    from slurmwrap.model.spool_entry import Collected, SetAside
+    from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
 else:
@@ -114,17 +114,17 @@ class Clock(Protocol):
 class Spool(Protocol):
     """Where observations arrive."""
 
-    def collect(self, limit: int = 1000) -> Iterable[Collected]:
+    def collect(self, limit: int = 1000) -> Iterable[SpoolEntry]:
         """Files that are complete, oldest first; nothing is removed."""
 
-    def discard(self, collected: Sequence[Collected]) -> None:
-        """Removes files that are stored; SetAside ones move to the rejected folder."""
+    def discard(self, collected: Sequence[SpoolEntry]) -> None:
+        """Removes files that are stored; RejectedEntry ones move to the rejected folder."""
 
 
 class Logs(Protocol):
     """Reads the output of a job where we may read it (user mode, or root dropped to the user)."""
 
-    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
         """The ends of stdout and stderr; empty when they cannot be read."""
 
 
@@ -137,16 +137,16 @@ class Store(Protocol):
     def ingest(self, observation: Observation) -> bool:
         """Keeps it; False when its nonce is known (then nothing changed)."""
 
-    def set_aside(self, item: SetAside, at: float) -> None:
+    def set_aside(self, item: RejectedEntry, at: float) -> None:
         """Counts a refused spool file."""
 
     def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:
         """All of one raw job id, oldest first."""
 
-    def save_attempt(self, record: AttemptRecord) -> None:
+    def save_attempt(self, record: JobRun) -> None:
         """Inserts or replaces by key."""
 
-    def attempt(self, attempt: Attempt) -> AttemptRecord | None:
+    def attempt(self, attempt: RunKey) -> JobRun | None:
         """One attempt."""
 
     def attempts(
@@ -157,26 +157,26 @@ class Store(Protocol):
         user: str | None = None,
         since: float | None = None,
         unreconciled: bool = False,
-    ) -> tuple[AttemptRecord, ...]:
+    ) -> tuple[JobRun, ...]:
         """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
 
-    def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[AttemptRecord, ...]:
+    def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[JobRun, ...]:
         """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
 
-    def save_judged(self, record: AttemptRecord, decision: RetryDecision, at: float) -> None:
+    def save_judged(self, record: JobRun, decision: RetryDecision, at: float) -> None:
         """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction."""
 
-    def settle(self, record: AttemptRecord) -> None:
+    def settle(self, record: JobRun) -> None:
         """Takes a stored run off the to-do list; of the rest of it only fields without a column are written."""
 
-    def intend(self, attempt: Attempt | None, ruled: Ruled, mode: str, at: float, *, again: bool = False) -> int:
+    def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
         """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id; with
         `again` it is then to be done once more."""
 
     def done(self, action_id: int, at: float, error: str = "") -> None:
         """Ticks an action off."""
 
-    def actions(self, attempt: Attempt | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
+    def actions(self, attempt: RunKey | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
         """In the order they were intended."""
 
     def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
@@ -188,7 +188,7 @@ class Store(Protocol):
     def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
         """One more (save_judged does it for a decision's own)."""
 
-    def save_incident(self, incident: Incident, members: Sequence[Attempt] = ()) -> None:
+    def save_incident(self, incident: Incident, members: Sequence[RunKey] = ()) -> None:
         """Inserts or replaces by id; `members` and their inconclusive strikes are marked as its own."""
 
     def incidents(self, *, since: float | None = None, open_only: bool = False) -> tuple[Incident, ...]:
@@ -352,7 +352,7 @@ class Publisher(Protocol):
     def tell_gate(self, gate: Gate) -> None:
         """Replaces what the nodes' Prolog gate reads."""
 
-    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
         """Seals one judged attempt for its owner's uid (`munge -u`); only he can open it."""
 
     def end_pass(self) -> None:

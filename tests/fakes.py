@@ -14,8 +14,8 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.model.observation import Observation
-from slurmwrap.model.run import ActionRecord, AttemptRecord
-from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.run import ActionRecord, JobRun
+from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.model.topology import Topology
 from slurmwrap.protocols import Published, SbatchCall, SbatchResult
 
@@ -197,23 +197,23 @@ class FakeSlurm:
 class MemorySpool:
     """A spool that keeps its files in a dict."""
 
-    def __init__(self, *items: Observation | SetAside) -> None:
-        self.files: dict[str, Observation | SetAside] = {}
-        self.rejected: dict[str, Observation | SetAside] = {}
+    def __init__(self, *items: Observation | RejectedEntry) -> None:
+        self.files: dict[str, Observation | RejectedEntry] = {}
+        self.rejected: dict[str, Observation | RejectedEntry] = {}
         for item in items:
             self.put(item)
 
-    def put(self, item: Observation | SetAside) -> None:
+    def put(self, item: Observation | RejectedEntry) -> None:
         """One more file."""
         self.files[f"{len(self.files) + len(self.rejected):06d}.obs"] = item
 
-    def collect(self, limit: int = 1000) -> list[Collected]:
-        return [Collected(name=name, item=item) for name, item in sorted(self.files.items())[:limit]]
+    def collect(self, limit: int = 1000) -> list[SpoolEntry]:
+        return [SpoolEntry(name=name, item=item) for name, item in sorted(self.files.items())[:limit]]
 
-    def discard(self, collected: Sequence[Collected]) -> None:
+    def discard(self, collected: Sequence[SpoolEntry]) -> None:
         for one in collected:
             self.files.pop(one.name, None)
-            if isinstance(one.item, SetAside):
+            if isinstance(one.item, RejectedEntry):
                 self.rejected[one.name] = one.item
 
 
@@ -223,7 +223,7 @@ class FakeLogs:
     def __init__(self, texts: dict[int, str] | None = None) -> None:
         self.texts = texts or {}
 
-    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
         text = self.texts.get(record.attempt.job_id)
         return () if text is None else (LogTail(name=record.std_out, text=text),)
 
@@ -234,7 +234,7 @@ class FakePublisher:
     def __init__(self) -> None:
         self.published: Published | None = None
         self.gate: Gate | None = None
-        self.told: dict[int, tuple[AttemptRecord, tuple[ActionRecord, ...]]] = {}
+        self.told: dict[int, tuple[JobRun, tuple[ActionRecord, ...]]] = {}
 
     def publish(self, published: Published) -> None:
         self.published = published
@@ -245,7 +245,7 @@ class FakePublisher:
     def end_pass(self) -> None:
         """Nothing is collected."""
 
-    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
         self.told[record.attempt.job_id] = (record, tuple(actions))
 
 

@@ -35,7 +35,7 @@ from realslurm import (
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.teardown import down
 from slurmwrap.sbatch.options import Release
 
@@ -190,5 +190,5 @@ def _remove_leftovers() -> None:
 def _remove_scratch(scratch: Path) -> None:
     for directory in scratch.iterdir():
         with contextlib.suppress(LabError):
-            down(Layout(directory))
+            down(LabDirectories(directory))
     shutil.rmtree(scratch, ignore_errors=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurmwrap.cli.record_access import Known
+from slurmwrap.cli.record_access import JobRecords
 from slurmwrap.cli.report.report_data import of_records
 from slurmwrap.config import Config
 from slurmwrap.report.build_report import build
 from slurmwrap.report.night_report import NightReport
 from slurmwrap.store.report_figures import Figures, read
-from slurmwrap.store.report_reader import Period, Reader
+from slurmwrap.store.report_reader import Period, ReportReader
 
 
 def figures_of(
@@ -25,7 +25,10 @@ def figures_of(
 ) -> Figures:
     """`records`: as in cli.record_access.Known."""
     period = Period(since=since, until=until, user=user, account=account)
-    with of_records(Known(**records)) as database, Reader(database.path, period, database.connection) as reader:
+    with (
+        of_records(JobRecords(**records)) as database,
+        ReportReader(database.path, period, database.connection) as reader,
+    ):
         return read(database, reader, config or Config(), site=False, switch_of=lambda: switch_of or {})
 
 
@@ -38,5 +41,8 @@ def night_of(**given: Any) -> NightReport:
         account=given.pop("account", ""),
     )
     config, switch_of = given.pop("config", None) or Config(), given.pop("switch_of", {})
-    with of_records(Known(**given)) as database, Reader(database.path, period, database.connection) as reader:
+    with (
+        of_records(JobRecords(**given)) as database,
+        ReportReader(database.path, period, database.connection) as reader,
+    ):
         return build(read(database, reader, config, site=False, switch_of=lambda: switch_of), config.nodes)

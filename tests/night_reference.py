@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident, PrerunRecord
+from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.report.night_report import (
@@ -26,19 +26,19 @@ from slurmwrap.report.night_report import (
 Given = dict[str, Any]
 
 
-def category(run: AttemptRecord) -> str:
+def category(run: JobRun) -> str:
     return run.diagnosis.category if run.diagnosis else ""
 
 
-def failed(run: AttemptRecord) -> bool:
+def failed(run: JobRun) -> bool:
     return category(run) not in ("", "success", "cancelled")
 
 
-def job(run: AttemptRecord) -> tuple[str, int]:
+def job(run: JobRun) -> tuple[str, int]:
     return run.attempt.cluster, run.attempt.job_id
 
 
-def real(given: Given) -> list[AttemptRecord]:
+def real(given: Given) -> list[JobRun]:
     """Runs of real jobs that ended."""
     preruns: Sequence[PrerunRecord] = given["preruns"]
     submissions: Sequence[Submission] = given["submissions"]
@@ -52,17 +52,17 @@ def real(given: Given) -> list[AttemptRecord]:
     ]
 
 
-def ended(given: Given, since: float, until: float) -> list[AttemptRecord]:
+def ended(given: Given, since: float, until: float) -> list[JobRun]:
     return [run for run in real(given) if since <= run.end_time < until]  # type: ignore[operator]
 
 
-def alone(given: Given, since: float, until: float) -> list[AttemptRecord]:
+def alone(given: Given, since: float, until: float) -> list[JobRun]:
     incidents: Sequence[Incident] = given["incidents"]
     page = {one.incident_id for one in incidents if one.over_at is None or one.over_at >= since if one.began < until}
     return [run for run in ended(given, since, until) if failed(run) and run.incident not in page]
 
 
-def hours(runs: Iterable[AttemptRecord]) -> float:
+def hours(runs: Iterable[JobRun]) -> float:
     return sum(run.gpu_hours for run in runs)
 
 
@@ -83,7 +83,7 @@ def headline(given: Given, since: float, until: float, *, gsub: bool = True) -> 
     )
 
 
-def _by(runs: Iterable[AttemptRecord], key: Callable[[AttemptRecord], Any]) -> dict[Any, list[AttemptRecord]]:
+def _by(runs: Iterable[JobRun], key: Callable[[JobRun], Any]) -> dict[Any, list[JobRun]]:
     found = defaultdict(list)
     for run in runs:
         found[key(run)].append(run)

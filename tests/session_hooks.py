@@ -20,7 +20,7 @@ from _pytest.assertion import rewrite
 from realslurm import Lab
 from waiting import allow
 
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
@@ -105,7 +105,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         }.values():
             with contextlib.suppress(OSError):
                 kept = LOGS / re.sub(r"[^\w.-]+", "_", item.nodeid)[-150:] / lab.dir.name
-                shutil.copytree(Layout(lab.dir).logs, kept, dirs_exist_ok=True)
+                shutil.copytree(LabDirectories(lab.dir).logs, kept, dirs_exist_ok=True)
                 report.sections.append(("logs of the lab", str(kept)))
     return report
 

@@ -18,7 +18,7 @@ import pytest
 import slurmwrap
 from slurmwrap import fast_dataclasses
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.protocols import Published
 from slurmwrap.sbatch.request import JobRequest
@@ -75,7 +75,7 @@ def checks_itself(cls: type) -> bool:
 
 
 def test_the_types_of_what_is_read_back_from_json_are_there_when_the_program_runs() -> None:
-    for cls in (JobRequest, PlacementPlan, Published, Submission, PrerunRecord, AttemptRecord):
+    for cls in (JobRequest, PlacementPlan, Published, Submission, PrerunRecord, JobRun):
         assert get_type_hints(cls, localns={"Any": Any}).keys() == {f.name for f in dataclasses.fields(cls)}
 
 

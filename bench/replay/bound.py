@@ -29,7 +29,7 @@ from replay.tracefile import MATRICES, STATIC100, read_trace
 from slurmwrap.placement.demand import Server, SpeedPoint
 from slurmwrap.placement.throughput import speed_at
 from slurmwrap.sim import engines
-from slurmwrap.sim.engines import World
+from slurmwrap.sim.engines import SchedulerParams
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace import synergy_loads
 
@@ -61,7 +61,13 @@ def least_makespan(jobs: Sequence[SimJob], speeds: Speeds, servers: Sequence[Ser
 
 
 def best_found(
-    jobs: Sequence[SimJob], speeds: Speeds, servers: Sequence[Server], world: World, *, seed: int = 0, tries: int = 600
+    jobs: Sequence[SimJob],
+    speeds: Speeds,
+    servers: Sequence[Server],
+    world: SchedulerParams,
+    *,
+    seed: int = 0,
+    tries: int = 600,
 ) -> tuple[float, dict[int, Request]]:
     """The shortest makespan found and its requests, never slower than the proportional share."""
     draw = random.Random(seed)
@@ -109,7 +115,11 @@ def _changed(
 
 
 def _span(
-    jobs: Sequence[SimJob], speeds: Speeds, servers: Sequence[Server], world: World, requests: Mapping[int, Request]
+    jobs: Sequence[SimJob],
+    speeds: Speeds,
+    servers: Sequence[Server],
+    world: SchedulerParams,
+    requests: Mapping[int, Request],
 ) -> tuple[float, Sequence[float]]:
     asking = [_asking(place, job, speeds[job.model], *requests[place]) for place, job in enumerate(jobs)]
     outcome = engines.play(asking, servers, world=world, profiles={})

@@ -22,18 +22,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from replay.tracefile import MATRICES, STATIC100, read_trace
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Claim, Grant, Server, Settings, SpeedPoint
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server, SpeedPoint
 from slurmwrap.profiling.synergy_matrices import parse_profiles
 from slurmwrap.sim import engines
-from slurmwrap.sim.engines import World
+from slurmwrap.sim.engines import SchedulerParams
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_cluster import MIB_PER_GB, servers_of
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace import synergy_loads
 
 OPENS_S = 300.0  # all of a static trace's jobs were tuned by then
-STATIC = World(opens_s=OPENS_S)
+STATIC = SchedulerParams(opens_s=OPENS_S)
 Speeds = Mapping[str, tuple[SpeedPoint, ...]]
 Profiles = Mapping[str, ResourceProfile]
 
@@ -55,8 +55,12 @@ def points(path: Path) -> Speeds:
 
 
 def play(
-    jobs: Sequence[SimJob], known: Profiles, servers: Sequence[Server], world: World, mechanism: Mechanism | None
-) -> Outcome:
+    jobs: Sequence[SimJob],
+    known: Profiles,
+    servers: Sequence[Server],
+    world: SchedulerParams,
+    mechanism: Mechanism | None,
+) -> SimOutcome:
     """Runs `jobs` to their end. `mechanism` None: plain Slurm, every job with its proportional share."""
     return engines.play(as_sim(jobs), servers, world=world, mechanism=mechanism, profiles=known)
 
@@ -69,17 +73,19 @@ def as_sim(jobs: Sequence[SimJob]) -> list[SimJob]:
     ]
 
 
-def by_allocate(name: str = "graded", settings: Settings | None = None, runs_s: Sequence[float] = ()) -> Mechanism:
+def by_allocate(
+    name: str = "graded", settings: GradedSettings | None = None, runs_s: Sequence[float] = ()
+) -> Mechanism:
     """Production's. `runs_s`: run times at the share, by place, that it is told; (): none."""
-    divide: Mechanism = partial(allocate, policy=name, settings=settings or Settings())
+    divide: Mechanism = partial(allocate, policy=name, settings=settings or GradedSettings())
 
-    def knowing(claims: Sequence[Claim], servers: Sequence[Server]) -> Sequence[Grant]:
+    def knowing(claims: Sequence[JobDemand], servers: Sequence[Server]) -> Sequence[Allocation]:
         return divide([replace(claim, run_s=runs_s[int(claim.job)]) for claim in claims], servers)
 
     return knowing if runs_s else divide
 
 
-def makespan(outcome: Outcome, world: World) -> float:
+def makespan(outcome: SimOutcome, world: SchedulerParams) -> float:
     """Seconds from when jobs may start."""
     return max(ended or 0.0 for ended in outcome.ended_s) - world.opens_s
 
@@ -88,8 +94,8 @@ def main() -> None:
     """Prints a line for each queue, and what the generated ones have in common."""
     options = _options()
     known, servers = profiles(MATRICES), cluster()
-    world = World(opens_s=OPENS_S if options.per_hour is None else 0.0, limit_factor=options.limit_factor)
-    settings = Settings(drain=options.drain, reserve=options.reserve, memory_weight=options.memory_weight)
+    world = SchedulerParams(opens_s=OPENS_S if options.per_hour is None else 0.0, limit_factor=options.limit_factor)
+    settings = GradedSettings(drain=options.drain, reserve=options.reserve, memory_weight=options.memory_weight)
     generated: list[tuple[float, float]] = []
     for name, jobs in _queues(options):
         plain = play(jobs, known, servers, world, None)
@@ -121,7 +127,9 @@ def _queues(options: argparse.Namespace) -> Iterator[tuple[str, Sequence[SimJob]
         )
 
 
-def _told(name: str, jobs: Sequence[SimJob], plain: Outcome, tuned: Outcome, world: World) -> tuple[float, float]:
+def _told(
+    name: str, jobs: Sequence[SimJob], plain: SimOutcome, tuned: SimOutcome, world: SchedulerParams
+) -> tuple[float, float]:
     """Prints one queue; returns how many times shorter its makespan and its mean JCT are."""
     spans = makespan(plain, world), makespan(tuned, world)
     ratios = spans[0] / spans[1], _mean_jct(jobs, plain, world) / _mean_jct(jobs, tuned, world)
@@ -139,7 +147,7 @@ def _told(name: str, jobs: Sequence[SimJob], plain: Outcome, tuned: Outcome, wor
 _LATER_S = 300.0  # jobs that end so much later than under plain Slurm are told
 
 
-def _mean_jct(jobs: Sequence[SimJob], outcome: Outcome, world: World) -> float:
+def _mean_jct(jobs: Sequence[SimJob], outcome: SimOutcome, world: SchedulerParams) -> float:
     pairs = zip(outcome.ended_s, jobs, strict=True)
     return fmean((end or 0.0) - max(job.submit_s, world.opens_s) for end, job in pairs)
 
@@ -152,9 +160,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--multi", action="store_true", help="three in ten jobs have 2, 4 or 8 GPUs")
     parser.add_argument("--jitter", type=float, default=0.0, help="every tuned run takes up to so much longer")
     parser.add_argument("--limit-factor", type=float, help="time limits as parts of run times; else a day for all")
-    parser.add_argument("--drain", type=float, default=Settings().drain)
-    parser.add_argument("--reserve", type=float, default=Settings().reserve)
-    parser.add_argument("--memory-weight", type=float, default=Settings().memory_weight)
+    parser.add_argument("--drain", type=float, default=GradedSettings().drain)
+    parser.add_argument("--reserve", type=float, default=GradedSettings().reserve)
+    parser.add_argument("--memory-weight", type=float, default=GradedSettings().memory_weight)
     parser.add_argument("--known", action="store_true", help="the policy knows every run time")
     return parser.parse_args()
 

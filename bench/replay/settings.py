@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from slurmwrap.config import Config, Tuning
-from slurmwrap.placement.demand import Settings
+from slurmwrap.placement.demand import GradedSettings
 
 _POLICY = Path(__file__).resolve().parents[2] / "slurmwrap" / "placement"
 _SOURCES = ("allocate", "claim", "graded", "proportional", "room", "rungs", "speeds", "synergy_tune", "waiting")
@@ -24,7 +24,7 @@ def record(policy: str, scale: float) -> dict[str, object]:
     return {
         "policy": policy,
         "tuning": asdict(Config().tuning),
-        "graded": asdict(Settings()),
+        "graded": asdict(GradedSettings()),
         "relax_updates_per_s": Config().placement.relax_updates_per_s,
         "relax_jobs": Config().placement.relax_jobs,
         "changed here": {**changed(policy, scale), "reconcile --poll": 1.0},
@@ -34,5 +34,5 @@ def record(policy: str, scale: float) -> dict[str, object]:
 
 def line(policy: str, scale: float) -> str:
     """One line for people."""
-    graded = ", ".join(f"{name} {value:g}" for name, value in asdict(Settings()).items())
+    graded = ", ".join(f"{name} {value:g}" for name, value in asdict(GradedSettings()).items())
     return f"policy {policy} ({graded}; assumed run compressed to {Tuning().assumed_run_s / scale:.1f} s)"

@@ -21,7 +21,7 @@ from slurmwrap.config import Config
 from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.placement.planning_facts import PlanningFacts
 from slurmwrap.slurm.scontrol_parser import parse_nodes, parse_partitions, parse_reservations
 from slurmwrap.slurm.topology_parser import parse_topology
 from synthetic.requests import REQUESTS, request
@@ -67,7 +67,7 @@ def main() -> int:
         for at, node in enumerate(taken.nodes[::step][:suspects])
     )
     loads = {n.name: NodeLoad(node=n.name, cpus_busy=n.cpus_alloc * 0.7) for n in taken.nodes}
-    outlook = Outlook(loads=loads, relaxing=True, starts_now=True)
+    outlook = PlanningFacts(loads=loads, relaxing=True, starts_now=True)
     profile = ResourceProfile(key="k", cpus_per_gpu=12.0, mem_mib_per_gpu=40_000, runs=3, skew=0.6, model_mib=4000.0)
     plans = {}
     for kind, options in REQUESTS.items():

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from slurmwrap.model.run import AttemptRecord, Incident
+from slurmwrap.model.run import Incident, JobRun
 from slurmwrap.policy.node_history import LIFTED, REPAIRED, Removal, Repair
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.store import schema
@@ -60,7 +60,7 @@ class NodeFaults:
         """The fault that a run which starts now meets."""
         return self._due.popleft() if self._due and self._due[0].at <= start else None
 
-    def follow(self, fault: Fault, record: AttemptRecord) -> None:
+    def follow(self, fault: Fault, record: JobRun) -> None:
         """Kernel lines, a time out of service, and most times a repair."""
         end = float(record.end_time or 0)
         about = {"node": fault.node, "cluster": CLUSTER, "job_id": record.attempt.job_id, "uid": record.uid}
@@ -88,13 +88,13 @@ class Trouble:
     category: str
     scope: str
     wanted: int
-    records: list[AttemptRecord] = field(default_factory=list)
+    records: list[JobRun] = field(default_factory=list)
 
     @property
     def incident_id(self) -> str:
         return sha256(f"{self.category}|{self.scope}|{self.at:.0f}".encode()).hexdigest()[:12]
 
-    def add(self, record: AttemptRecord) -> None:
+    def add(self, record: JobRun) -> None:
         """One more run that failed of it; the row is written anew each time."""
         self.records.append(record)
         if len(self.records) < 3:

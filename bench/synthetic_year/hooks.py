@@ -8,7 +8,7 @@ from typing import Any
 
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.serialize import to_plain
 from synthetic_year import texts
@@ -17,7 +17,7 @@ from synthetic_year.site import CLUSTER, GPUS_PER_NODE
 _MOST_NODES = 16  # of one job that leave observations here: the file of a small database stays small
 
 
-def of_run(record: AttemptRecord, dice: random.Random) -> Iterator[Observation]:
+def of_run(record: JobRun, dice: random.Random) -> Iterator[Observation]:
     """Prolog and Epilog of each node, and EpilogSlurmctld."""
     assert record.start_time is not None
     shared = {"restarts": record.restarts, "uid": record.uid, "nodes": fold(record.nodes)}
@@ -45,7 +45,7 @@ def of_prerun(record: PrerunRecord, dice: random.Random) -> Observation:
     return _observed(record.prerun_job_id, Context.PRERUN, record.at, facts, dice, uid=record.uid)
 
 
-def _ended(record: AttemptRecord, number: int, dice: random.Random) -> dict[str, Any]:
+def _ended(record: JobRun, number: int, dice: random.Random) -> dict[str, Any]:
     used, found = record.measurement, record.diagnosis
     kernel = texts.GPU_LINES.get(found.category) if found is not None and found.node else None
     facts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""One run as Slurm, its Epilogs and the classifier tell of it: an AttemptRecord. Pure but for dice."""
+"""One run as Slurm, its Epilogs and the classifier tell of it: an JobRun. Pure but for dice."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from slurmwrap.fast_dataclasses import replace as changed
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
 from synthetic_year import texts
@@ -130,7 +130,7 @@ def run_of(
     eligible: float | None = None,
     until: float = 1e12,
     submission: Submission | None = None,
-) -> AttemptRecord:
+) -> JobRun:
     """The run; without its end where that lies at or after `until`."""
     start, end = int(began), int(began + run_s)
     over = end < until
@@ -138,8 +138,8 @@ def run_of(
     found = _diagnosis(category, shape, call, std_out, run_s, dice) if over else None
     failed = category not in ("success", "cancelled", "time_limit", "node_failure", "job_preempted", "cpu_oom")
     ends = {std_out: [dice.randrange(2_000, 2_000_000), f"{dice.getrandbits(64):016x}"]} if over and failed else {}
-    return AttemptRecord(
-        attempt=Attempt(cluster=CLUSTER, job_id=job_id, submit_time=int(eligible if eligible is not None else call.at)),
+    return JobRun(
+        attempt=RunKey(cluster=CLUSTER, job_id=job_id, submit_time=int(eligible if eligible is not None else call.at)),
         address=address or str(job_id),
         restarts=restarts,
         name=call.name,

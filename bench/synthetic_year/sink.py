@@ -26,7 +26,7 @@ class Sink:
         self._rows: dict[str, list[Mapping[str, Any]]] = {}
         self._size = 0
 
-    def add(self, table: schema.Table, record: Any, **also: Any) -> None:
+    def add(self, table: schema.RecordTable, record: Any, **also: Any) -> None:
         """One record; `also`: values of columns that the record has no field for."""
         sql = schema.insert(table, "OR REPLACE", also=_ALSO.get(table.name, ()))
         self.row(table.name, sql, {**schema.to_row(table, record), **also})

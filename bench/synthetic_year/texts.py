@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from slurmwrap.diagnosis.classifier import classify
-from slurmwrap.model.evidence import Attempt, Diagnosis, Evidence, KernelLine, LogTail
+from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail, RunKey
 
 NODE, PATH, LOG = "gpu0000", "/data/sets/shard-000.tar", "/home/user000/run/slurm-0.out"
 _PID = "pid=41234, name=python"
@@ -67,7 +67,7 @@ def diagnosis_of(category: str) -> Diagnosis:
     text, line = _LOGS.get(category), GPU_LINES.get(category)
     found = classify(
         Evidence(
-            attempt=Attempt(cluster="ada", job_id=1, submit_time=1),
+            attempt=RunKey(cluster="ada", job_id=1, submit_time=1),
             state=state_of(category),
             exit_code=1 if text or line else 0,
             logs=(LogTail(name=LOG, text=f"epoch 1 step 200 loss 2.31\n{text}\n", first_line=4211),) if text else (),

@@ -11,12 +11,12 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.fast_dataclasses import fields
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import Ruled
-from slurmwrap.model.run import ActionRecord, AttemptRecord, PrerunRecord, QueueDelay, StrikeRecord, intended
+from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, QueueDelay, StrikeRecord, intended
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.policy import blocked_inputs, requeue
-from slurmwrap.policy.requeue import Again
+from slurmwrap.policy.requeue import RequeueSpec
 from slurmwrap.policy.strikes import drains_of, strikes_of
 from slurmwrap.store import schema
 from synthetic_year import hooks, texts
@@ -212,8 +212,8 @@ class Teller:
         return call.curable and self._dice.random() < 0.5
 
     def _decided(
-        self, record: AttemptRecord, call: Call, submission: Submission | None, spent: int
-    ) -> tuple[float | None, AttemptRecord, list[Ruled]]:
+        self, record: JobRun, call: Call, submission: Submission | None, spent: int
+    ) -> tuple[float | None, JobRun, list[PlannedAction]]:
         """When the next run may start, None for never; the record with the decision; and what is asked of Slurm."""
         found = record.diagnosis
         if found is None:
@@ -239,20 +239,20 @@ class Teller:
         return self._again(record, rule, drains, f"{found.category}, retry {spent + 1} of {limit}")
 
     def _again(
-        self, record: AttemptRecord, rule: str, drains: list[Ruled], because: str
-    ) -> tuple[float, AttemptRecord, list[Ruled]]:
+        self, record: JobRun, rule: str, drains: list[PlannedAction], because: str
+    ) -> tuple[float, JobRun, list[PlannedAction]]:
         avoid = record.nodes if rule == "retry_elsewhere" and len(record.nodes) == 1 else ()
         memory = ("MinMemoryNode", (record.mem_mib_per_node or 1024) * 3 // 2) if rule == "resize" else None
         delay = self._dice.randint(60, 240) if rule == "retry" else 0
         std_out = requeue.retry_output(record.std_out, record.restarts)
-        again = Again(rule=rule, because=because, avoid=avoid, memory=memory, delay_s=delay, std_out=std_out)
+        again = RequeueSpec(rule=rule, because=because, avoid=avoid, memory=memory, delay_s=delay, std_out=std_out)
         asked = [*drains, *requeue.actions(again, JobRecord(job_id=record.attempt.job_id))]
         told = [because, *([f"away from {avoid[0]}"] if avoid else []), *([f"after {delay} s"] if delay else [])]
         start_at = float(record.end_time or 0) + 20 + delay
         decided = replace(record, decision=rule, decision_reason="; ".join(told), retry_at=start_at, reconciled=True)
         return 20.0 + delay, decided, asked
 
-    def _blacklisted(self, record: AttemptRecord) -> tuple[AttemptRecord, list[Ruled]]:
+    def _blacklisted(self, record: JobRun) -> tuple[JobRun, list[PlannedAction]]:
         assert record.diagnosis is not None
         path, at = record.diagnosis.input_path, float(record.end_time or 0)
         reason = f"{path}: it does not exist"
@@ -272,7 +272,7 @@ class Teller:
         return decided, list(blocked_inputs.actions_of((block,)))
 
     def _waited(
-        self, record: AttemptRecord, call: Call, eligible: float, start: float, submission: Submission | None
+        self, record: JobRun, call: Call, eligible: float, start: float, submission: Submission | None
     ) -> QueueDelay | None:
         if submission is None:
             return None
@@ -295,7 +295,7 @@ class Teller:
 
     # What is kept of it
 
-    def _save(self, record: AttemptRecord, asked: Sequence[Ruled], delay: QueueDelay | None = None) -> None:
+    def _save(self, record: JobRun, asked: Sequence[PlannedAction], delay: QueueDelay | None = None) -> None:
         if delay is not None:
             record = replace(record, waited=delay) if delay.seen_at >= self._whole_from else record
             self._sink.add(schema.DELAYS, delay)
@@ -308,12 +308,12 @@ class Teller:
             for observation in hooks.of_run(record, self._dice):
                 self._sink.add(schema.OBSERVATIONS, observation)
 
-    def _action(self, record: AttemptRecord, ruled: Ruled, at: float) -> ActionRecord:
+    def _action(self, record: JobRun, ruled: PlannedAction, at: float) -> ActionRecord:
         failed = "Requested operation is presently disabled" if self._dice.random() < 0.005 else ""
         begun = intended(record.attempt, ruled, "act", at, action_id=self._next_action)
         return replace(begun, done_at=at + 0.2, error=failed)
 
-    def _aftermath(self, record: AttemptRecord, fault: Fault | None, trouble: Trouble | None) -> None:
+    def _aftermath(self, record: JobRun, fault: Fault | None, trouble: Trouble | None) -> None:
         """Strikes, and where a node failed its kernel lines, its time out of service and its repair."""
         found = record.diagnosis
         if found is None or trouble is not None:

@@ -13,7 +13,7 @@ import typer
 
 from slurmwrap import config as configuration
 from slurmwrap.diagnosis.classifier import classifier
-from slurmwrap.diagnosis.evaluate import Score, evidence_of, label_of, score
+from slurmwrap.diagnosis.evaluate import ClassifierScore, evidence_of, label_of, score
 from slurmwrap.errors import UsageError
 from slurmwrap.escape import visible
 from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
@@ -94,7 +94,7 @@ def _evidence(place: str, row: Mapping[str, Any]) -> Evidence:
         raise UsageError(f"{place}: {error}") from error
 
 
-def _scored(files: list[Path], classify: Classify) -> Score:
+def _scored(files: list[Path], classify: Classify) -> ClassifierScore:
     rows, answers = [], []
     for place, row in (pair for file in files for pair in _rows(file)):
         try:
@@ -149,7 +149,7 @@ def _progress(found: Diagnosis) -> str:
     return "progress: " + ", ".join(part for part in parts if part)
 
 
-def _score_text(result: Score) -> str:
+def _score_text(result: ClassifierScore) -> str:
     lines = [f"{'category':24} {'n':>4} {'precision':>9} {'recall':>6} {'F1':>6}"]
     lines += [
         f"{row.category:24} {row.labelled:4d} {row.precision:9.3f} {row.recall:6.3f} {row.f1:6.3f}"

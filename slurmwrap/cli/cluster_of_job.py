@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from slurmwrap.cli.record_access import Known, Place, about_job, of_cluster
+from slurmwrap.cli.record_access import JobRecords, RecordSource, about_job, of_cluster
 from slurmwrap.cli.slurm_lookup import unrecorded
 from slurmwrap.config import Config
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.report.job_report.timeline import Story, story_of
+from slurmwrap.report.job_report.timeline import JobTimeline, story_of
 from slurmwrap.slurm.commands import SlurmCommands
 
 _SLURM_S = 3.0  # without an answer the newest job of this id is meant
 
 
-def known_here(place: Place, address: str, config: Config) -> Known:
+def known_here(place: RecordSource, address: str, config: Config) -> JobRecords:
     """Everything about this cluster's job of that id; where it has none of the user's, about another cluster's.
 
     What is known of one id may hold runs of other jobs (sealed files are tried): only those of its story count.
@@ -30,11 +30,11 @@ def known_here(place: Place, address: str, config: Config) -> Known:
     if not _story(address, mine).empty:
         return mine
     if unrecorded(address, config, os.environ, place.uid or None):
-        return Known(notes=known.notes)
+        return JobRecords(notes=known.notes)
     return replace(known, notes=(*known.notes, f"job {address} is of cluster {told.cluster}; this is {here}"))
 
 
-def _story(address: str, known: Known) -> Story:
+def _story(address: str, known: JobRecords) -> JobTimeline:
     return story_of(address, known.submissions, known.preruns, known.attempts, ())
 
 

@@ -18,7 +18,7 @@ from slurmwrap.cli import terminal
 from slurmwrap.config.config_check import mistakes, remarks
 from slurmwrap.config.config_keys import Key, about, toml
 from slurmwrap.config.config_pages import template as template_text
-from slurmwrap.config.key_origins import Setting, settings, unknown_variables
+from slurmwrap.config.key_origins import KeySetting, settings, unknown_variables
 from slurmwrap.config.suggest_key import suggested
 from slurmwrap.errors import ConfigError, UsageError
 from slurmwrap.escape import harmless
@@ -98,7 +98,7 @@ def check(file: _File) -> None:
     typer.echo(f"{file}: fine")
 
 
-def _chosen(what: str, found: Sequence[Setting]) -> list[Setting]:
+def _chosen(what: str, found: Sequence[KeySetting]) -> list[KeySetting]:
     """Those of a section, or the one key. UsageError for what does not exist."""
     if not what:
         return list(found)
@@ -108,7 +108,7 @@ def _chosen(what: str, found: Sequence[Setting]) -> list[Setting]:
     return chosen
 
 
-def _listed(chosen: Sequence[Setting], paint: Paint) -> Iterator[str]:
+def _listed(chosen: Sequence[KeySetting], paint: Paint) -> Iterator[str]:
     """Sections with their keys, each key on one line as far as it can be; what is not the default stands out."""
     wide = max((len(one.key.word) for one in chosen), default=0)
     section = None
@@ -122,7 +122,7 @@ def _listed(chosen: Sequence[Setting], paint: Paint) -> Iterator[str]:
         yield _line(one, wide, paint)
 
 
-def _line(one: Setting, wide: int, paint: Paint) -> str:
+def _line(one: KeySetting, wide: int, paint: Paint) -> str:
     value = harmless(toml(one.held.value))
     origin = harmless(_short(one.held.origin))
     if not one.changed:
@@ -138,7 +138,7 @@ def _short(origin: str) -> str:
     return f"~{origin.removeprefix(home)}" if home and origin.startswith(f"{home}/") else origin
 
 
-def _explained(one: Setting) -> Iterator[str]:
+def _explained(one: KeySetting) -> Iterator[str]:
     """Everything about one key."""
     key = one.key
     yield f"{key.name} = {toml(one.held.value)}"
@@ -165,7 +165,7 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, min(_columns(), 100), break_on_hyphens=False)
 
 
-def _plain(one: Setting) -> dict[str, Any]:
+def _plain(one: KeySetting) -> dict[str, Any]:
     """For programs."""
     key = one.key
     said = [{"origin": source.origin, "kind": source.kind, "value": source.value} for source in one.said]

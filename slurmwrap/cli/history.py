@@ -12,12 +12,12 @@ import typer
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.reconcile_first import look_first
 from slurmwrap.cli.record_access import place_of
-from slurmwrap.cli.run_queries import Found, finding_runs, only_stopped
+from slurmwrap.cli.run_queries import FoundRuns, finding_runs, only_stopped
 from slurmwrap.cli.why import say_notes
 from slurmwrap.config import load
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, title_of
 from slurmwrap.fast_dataclasses import asdict, dataclass
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.policy.run_filter import moment_of, state_of
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import alike, label
@@ -81,7 +81,7 @@ def history(
         typer.echo(_NOT_LOOKED if told == _NONE and unseen else told)
 
 
-def _say_json(found: Found, limit: int | None) -> None:
+def _say_json(found: FoundRuns, limit: int | None) -> None:
     """`limit`: of runs, and of jobs that never began; None: all of them were read."""
     totals = {**asdict(found.sums), "stopped": found.stopped_in_all}
     read = found.sums.runs if limit is None else min(limit, found.sums.runs)
@@ -95,7 +95,7 @@ def _say_json(found: Found, limit: int | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class HistoryLine:
     """One run, or a job that its pre-run stopped. `same`: what lines have in common that are folded."""
 
     at: float
@@ -110,7 +110,7 @@ class Line:
 
 
 def page(
-    found: Found, zone: tzinfo | None, *, limit: int | None, columns: int = text_format.WIDTH, each: bool = False
+    found: FoundRuns, zone: tzinfo | None, *, limit: int | None, columns: int = text_format.WIDTH, each: bool = False
 ) -> str:
     """The table, newest first, then the sums. Users are shown where they differ."""
     lines = [_of_run(run) for run in found.runs] + [_of_stopped(p, found) for p in found.stopped]
@@ -128,7 +128,7 @@ def page(
     return f"{table}{more}\n\n{_totals(found)}"
 
 
-def _totals(found: Found) -> str:
+def _totals(found: FoundRuns) -> str:
     sums, stopped = found.sums, found.stopped_in_all
     parts = []
     if sums.runs:
@@ -141,7 +141,7 @@ def _totals(found: Found) -> str:
     return text_format.wrapped(", ".join(parts) + ".")
 
 
-def _row(group: Sequence[Line], zone: tzinfo | None) -> list[str]:
+def _row(group: Sequence[HistoryLine], zone: tzinfo | None) -> list[str]:
     newest = group[0]
     return [
         label([line.address for line in group]),
@@ -154,13 +154,13 @@ def _row(group: Sequence[Line], zone: tzinfo | None) -> list[str]:
     ]
 
 
-def _of_run(run: AttemptRecord) -> Line:
+def _of_run(run: JobRun) -> HistoryLine:
     address = run.address or str(run.attempt.job_id)
     result = _result(run)
     repeats = failed(run) or "_" in address  # a sweep's tasks, and the same failure again and again
     head = address.partition("_")[0] if "_" in address else ""
     same = (head, run.name, run.user, run.gpus, result) if repeats else (address, run.attempt)
-    return Line(
+    return HistoryLine(
         at=float(moment_of(run)),
         address=address,
         name=run.name,
@@ -173,10 +173,10 @@ def _of_run(run: AttemptRecord) -> Line:
     )
 
 
-def _of_stopped(record: PrerunRecord, found: Found) -> Line:
+def _of_stopped(record: PrerunRecord, found: FoundRuns) -> HistoryLine:
     name, user = found.names.get((record.cluster, record.job_id or 0), ("", ""))
     result = title_of(record.verdict.category) if record.verdict.category else "failed"
-    return Line(
+    return HistoryLine(
         at=record.at,
         address=str(record.job_id or record.prerun_job_id),
         name=name,
@@ -194,7 +194,7 @@ def _hours(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}"
 
 
-def _result(run: AttemptRecord) -> str:
+def _result(run: JobRun) -> str:
     """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
     if run.diagnosis and (failed(run) or run.diagnosis.category == COMPLETED_WITH_ERROR):
         return title_of(run.diagnosis.category)

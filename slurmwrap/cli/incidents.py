@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.record_access import Place, place_of
+from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.run import AttemptRecord, Incident
-from slurmwrap.policy.run_filter import Wanted
+from slurmwrap.model.run import Incident, JobRun
+from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import fold_jobs
 from slurmwrap.store import queries
@@ -99,11 +99,11 @@ def close(which: Which, note: list_options.Note = "") -> None:
 # --- what is known -------------------------------------------------------------------------------------------------
 
 
-def _place() -> Place:
+def _place() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _of_site() -> Place:
+def _of_site() -> RecordSource:
     place = _place()
     if not place.site:
         raise RefusedError(
@@ -113,13 +113,13 @@ def _of_site() -> Place:
     return place
 
 
-def _known(place: Place, since: float | None) -> list[Incident]:
+def _known(place: RecordSource, since: float | None) -> list[Incident]:
     with Database.open(place.database, readonly=True) as database:
         found = database.incidents(since=since)
     return sorted(found, key=lambda one: (one.over_at is not None, -one.began))
 
 
-def _is_meant(one: Incident, wanted: Wanted, still_open: bool) -> bool:
+def _is_meant(one: Incident, wanted: RunFilter, still_open: bool) -> bool:
     return (
         (not still_open or one.over_at is None)
         and (not wanted.categories or one.category in wanted.categories)
@@ -141,7 +141,7 @@ def _one(which: str, known: list[Incident]) -> Incident:
     )
 
 
-def _published(place: Place, wanted: Wanted) -> list[dict[str, Any]]:
+def _published(place: RecordSource, wanted: RunFilter) -> list[dict[str, Any]]:
     told = read_published(place.published, place.trusted) if place.published else None
     found = [
         one for one in (told.incidents if told else ()) if not wanted.categories or one.category in wanted.categories
@@ -185,7 +185,7 @@ def _public_table(rows: list[dict[str, Any]]) -> str:
     return text_format.table(head, cells, indent=0, columns=terminal.columns())
 
 
-def _story(one: Incident, runs: tuple[AttemptRecord, ...]) -> str:
+def _story(one: Incident, runs: tuple[JobRun, ...]) -> str:
     paint, columns = terminal.painter(), terminal.columns()
     over = (
         f"over since {_moment(one.over_at)}" if one.over_at is not None else f"open, at least until {_moment(one.ends)}"

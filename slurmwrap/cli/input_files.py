@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurmwrap.cli.record_access import Place
+from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.read_inputs import read_inputs_as
@@ -20,14 +20,14 @@ _LOOKED = 100  # files of a list that are read, to see whether they changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class InputRow:
     """A block, and what its file is like now: "same", "changed" (it is free), "gone", or "" where we cannot read it."""
 
     blocked: BlockedInput
     now: str = ""
 
 
-def rows_of(found: Sequence[BlockedInput], place: Place) -> list[Row]:
+def rows_of(found: Sequence[BlockedInput], place: RecordSource) -> list[InputRow]:
     """With what the files of the newest are like now; one reader for each user, for a file system may hang."""
     readers = {one: _reader(one, place) for one in found[:_LOOKED]}
     now: dict[BlockedInput, str] = {}
@@ -35,15 +35,15 @@ def rows_of(found: Sequence[BlockedInput], place: Place) -> list[Row]:
         mine = [one for one, reader in readers.items() if reader == uid] if uid is not None else []
         read = read_inputs_as(uid, [one.path for one in mine]) if uid is not None and mine else ()
         now |= {one: _compared(one, told) for one, told in zip(mine, read, strict=False)}
-    return [Row(blocked=one, now=now.get(one, "")) for one in found]
+    return [InputRow(blocked=one, now=now.get(one, "")) for one in found]
 
 
-def now_of(blocked: BlockedInput, place: Place) -> str:
+def now_of(blocked: BlockedInput, place: RecordSource) -> str:
     """Whether its path still holds what was blocked."""
     return rows_of([blocked], place)[0].now
 
 
-def _reader(blocked: BlockedInput, place: Place) -> int | None:
+def _reader(blocked: BlockedInput, place: RecordSource) -> int | None:
     """As whom its file is read, with no more rights than the user has who is bound; None: not at all."""
     if not blocked.path or (place.site and blocked.uid == SITE and place.uid == 0):
         return None

@@ -15,13 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.input_files import SITE, Row, digest_of, now_of, rows_of
-from slurmwrap.cli.record_access import Place, about_job, place_of
+from slurmwrap.cli.input_files import SITE, InputRow, digest_of, now_of, rows_of
+from slurmwrap.cli.record_access import RecordSource, about_job, place_of
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.evidence import Citation
-from slurmwrap.policy.run_filter import Wanted
+from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import alike, fold_names, without_empty
 from slurmwrap.store.database import Database
@@ -79,7 +79,7 @@ def list_inputs(
     list_options.say_list("inputs", [_plain(row) for row in rows], text, as_json=as_json, more=more)
 
 
-def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: Wanted) -> bool:
+def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: RunFilter) -> bool:
     return (
         (not pattern or fnmatchcase(one.path, pattern) or one.path == str(Path(pattern).absolute()))
         and (not job or one.job_id == job)
@@ -88,7 +88,7 @@ def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: Wanted) -> bool
     )
 
 
-def _list_freed(place: Place, as_json: bool) -> None:
+def _list_freed(place: RecordSource, as_json: bool) -> None:
     """The site's word that its user overruled for himself."""
     freed = {} if place.site else UserState(place.database.parent).freed_inputs()
     rows = [{"digest": digest, "freed_at": at} for digest, at in sorted(freed.items(), key=lambda one: -one[1])]
@@ -140,7 +140,7 @@ def clear(
         typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
 
 
-def _free(blocked: BlockedInput, place: Place) -> None:
+def _free(blocked: BlockedInput, place: RecordSource) -> None:
     if place.database.exists():
         with Database.open(place.database) as database:
             database.clear_input(blocked.digest)
@@ -175,11 +175,11 @@ def block(
 # --- what is blocked -----------------------------------------------------------------------------------------------
 
 
-def _place() -> Place:
+def _place() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _blocked(place: Place) -> tuple[BlockedInput, ...]:
+def _blocked(place: RecordSource) -> tuple[BlockedInput, ...]:
     """What binds the asking user, newest first; everything for the site."""
     found: dict[tuple[str, int], BlockedInput] = {}
     if place.published is not None:
@@ -194,7 +194,7 @@ def _blocked(place: Place) -> tuple[BlockedInput, ...]:
     return tuple(sorted(standing, key=lambda b: b.at, reverse=True))
 
 
-def _one(name: str, place: Place) -> Row:
+def _one(name: str, place: RecordSource) -> InputRow:
     known = _blocked(place)
     path = str(Path(name).absolute())
     found = [b for b in known if b.path == path or (len(name) >= _DIGEST and b.digest.startswith(name))]
@@ -203,10 +203,10 @@ def _one(name: str, place: Place) -> Row:
         found = [b for b in known if b.digest == digest]
     if not found:
         raise UsageError(f"'{name}' is not blocked", hint="slurmwrap inputs list", exit_code=1)
-    return Row(blocked=found[0], now=now_of(found[0], place))
+    return InputRow(blocked=found[0], now=now_of(found[0], place))
 
 
-def _evidence(blocked: BlockedInput, place: Place) -> tuple[Citation, ...]:
+def _evidence(blocked: BlockedInput, place: RecordSource) -> tuple[Citation, ...]:
     if not blocked.job_id:
         return ()
     known = about_job(place, str(blocked.job_id))
@@ -218,7 +218,7 @@ def _evidence(blocked: BlockedInput, place: Place) -> tuple[Citation, ...]:
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[Row], limit: int | None = None, *, columns: int = text_format.WIDTH) -> tuple[str, int]:
+def table(rows: Sequence[InputRow], limit: int | None = None, *, columns: int = text_format.WIDTH) -> tuple[str, int]:
     """At most `limit` lines, and how many inputs are left out. "changed" and "gone" ones are refused no longer."""
     if not rows:
         return "No input is blocked.", 0
@@ -229,14 +229,14 @@ def table(rows: Sequence[Row], limit: int | None = None, *, columns: int = text_
     return text_format.table(*without_empty(head, lines), indent=0, columns=columns), left
 
 
-def _same(row: Row) -> tuple[object, ...]:
+def _same(row: InputRow) -> tuple[object, ...]:
     """Files of one directory with the same fault."""
     one = row.blocked
     directory = one.path.rpartition("/")[0]
     return (directory or one.digest, one.uid, one.reason.replace(one.path, ""), row.now)
 
 
-def _line(group: Sequence[Row]) -> list[str]:
+def _line(group: Sequence[InputRow]) -> list[str]:
     one = max((row.blocked for row in group), key=lambda blocked: blocked.at)
     paths = ", ".join(
         fold_names(text_format.in_order(row.blocked.path or row.blocked.digest[:_DIGEST] for row in group))
@@ -258,7 +258,7 @@ def _reason(blocked: BlockedInput) -> str:
     return blocked.reason.replace(blocked.path, "").strip(" :,") or blocked.reason
 
 
-def _story(row: Row, cited: tuple[Citation, ...]) -> str:
+def _story(row: InputRow, cited: tuple[Citation, ...]) -> str:
     blocked = row.blocked
     state = {"changed": "The file has changed: it is free.", "gone": "There is no such file any more."}.get(row.now, "")
     by = f"by job {blocked.job_id}" if blocked.job_id else "by hand"
@@ -276,7 +276,7 @@ def _story(row: Row, cited: tuple[Citation, ...]) -> str:
     return "\n".join(lines)
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: InputRow) -> dict[str, Any]:
     one = row.blocked
     return {
         "path": one.path,

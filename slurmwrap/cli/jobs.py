@@ -14,19 +14,19 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.cluster_of_job import known_here
-from slurmwrap.cli.record_access import Place, place_of
+from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.cli.run_queries import Jobs, find_jobs
 from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, story_of_job
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import asdict, replace
-from slurmwrap.model.run import AttemptRecord, LedgerReset
+from slurmwrap.model.run import JobRun, LedgerReset
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import tell
 from slurmwrap.report.job_report.next_step import next_step
 from slurmwrap.report.job_report.timeline import story_of, tasks_of
 from slurmwrap.report.job_rows import fields_of, kept_of, table
-from slurmwrap.report.text_style import Look
+from slurmwrap.report.text_style import TextStyle
 from slurmwrap.store.database import Database
 from slurmwrap.store.serialize import to_plain
 
@@ -113,7 +113,7 @@ def show(
         typer.echo(list_options.envelope("job", {**content, "ledger": asdict(ledger) if ledger is not None else None}))
         return
     whole = verbose or not tasks_of(story)
-    look = Look(zone=terminal.local_zone(), paint=terminal.painter(), columns=terminal.columns(), verbose=whole)
+    look = TextStyle(zone=terminal.local_zone(), paint=terminal.painter(), columns=terminal.columns(), verbose=whole)
     typer.echo(
         tell(story, look.zone, look.paint, columns=look.columns, verbose=whole, account=ledger)
         + "\n" + look.paint("KEPT", "bold") + "\n"
@@ -156,7 +156,7 @@ def clear(job: Job, note: list_options.Note = "") -> None:
         typer.echo(f"  {told}", err=True)
 
 
-def _take_back(database: Database, run: AttemptRecord, who: str, now: float) -> list[str]:
+def _take_back(database: Database, run: JobRun, who: str, now: float) -> list[str]:
     """Intended actions of ours that would run the job again, ticked off as given up; what is not written as intended
     yet goes with the plan."""
     taken = []
@@ -171,7 +171,7 @@ def _take_back(database: Database, run: AttemptRecord, who: str, now: float) -> 
     return taken
 
 
-def _left_to_people(actions: Any, runs: list[AttemptRecord], now: float) -> list[str]:
+def _left_to_people(actions: Any, runs: list[JobRun], now: float) -> list[str]:
     """What Slurm was asked for already, and only a person can take back."""
     told = []
     for run in runs:
@@ -185,5 +185,5 @@ def _left_to_people(actions: Any, runs: list[AttemptRecord], now: float) -> list
     return told
 
 
-def _place() -> Place:
+def _place() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())

@@ -15,7 +15,7 @@ import typer
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.lab.bringup import up as bring_up
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import DEFAULT_BASE_PORT, LabSpec, cluster_of
 from slurmwrap.lab.lab_status import append_kernel_line, environment_lines, text
 from slurmwrap.lab.lab_status import status as read_status
@@ -73,7 +73,7 @@ def up(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then, too, nothing half-started is left
     _or_exit(lambda: bring_up(spec, _say, hooks=hooks, reconcile=reconcile))
     _say(f"Up after {time.monotonic() - began:.1f} s")
-    typer.echo(_or_exit(lambda: text(read_status(Layout(spec.directory)))))
+    typer.echo(_or_exit(lambda: text(read_status(LabDirectories(spec.directory)))))
     flag = "" if directory is None else f" --dir {spec.directory}"
     _say(f'Use it:  eval "$(slurmwrap lab env{flag})"      End it:  slurmwrap lab down{flag}')
 
@@ -87,7 +87,7 @@ def status(
 
     Examples:  slurmwrap lab status  ·  slurmwrap lab status --json | jq .nodes
     """
-    found = _or_exit(lambda: read_status(Layout(_resolved(directory))))
+    found = _or_exit(lambda: read_status(LabDirectories(_resolved(directory))))
     typer.echo(json.dumps(found.to_plain(), indent=2) if as_json else text(found))
     if not (found.state.running and found.state.ready):
         raise typer.Exit(7)
@@ -99,7 +99,7 @@ def down(directory: Directory = None) -> None:
 
     Example:  slurmwrap lab down
     """
-    layout = Layout(_resolved(directory))
+    layout = LabDirectories(_resolved(directory))
     ended = _or_exit(lambda: take_down(layout))
     _say(f"Lab in {layout.root} is gone ({ended} processes ended)")
 
@@ -110,7 +110,7 @@ def env(directory: Directory = None) -> None:
 
     Example:  eval "$(slurmwrap lab env)" && sinfo
     """
-    layout = Layout(_resolved(directory))
+    layout = LabDirectories(_resolved(directory))
     if not _or_exit(lambda: read_status(layout)).state.running:
         _say(f"slurmwrap lab: the lab in {layout.root} is not running\n  `slurmwrap lab up` starts it again")
         raise typer.Exit(7)
@@ -124,7 +124,7 @@ def kernel(node: str, line: str, directory: Directory = None) -> None:
 
     Example:  slurmwrap lab kernel n3 'NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus.'
     """
-    _or_exit(lambda: append_kernel_line(Layout(_resolved(directory)), node, line))
+    _or_exit(lambda: append_kernel_line(LabDirectories(_resolved(directory)), node, line))
 
 
 def _resolved(directory: Path | None) -> Path:

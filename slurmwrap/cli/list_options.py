@@ -24,7 +24,7 @@ from slurmwrap.cli import terminal
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS
 from slurmwrap.errors import UsageError
 from slurmwrap.model.hostlist import expand
-from slurmwrap.policy.run_filter import Wanted
+from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 
 T = TypeVar("T")
@@ -63,10 +63,10 @@ def wanted(
     since: str = "",
     until: str = "",
     failed: bool = False,
-) -> Wanted:
+) -> RunFilter:
     """The filters as one record. UsageError for a word that cannot be meant."""
     now, zone = time.time(), terminal.local_zone()
-    return Wanted(
+    return RunFilter(
         users=several(user),
         accounts=several(account),
         partitions=several(partition),

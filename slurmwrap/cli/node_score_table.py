@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.config import Nodes
-from slurmwrap.policy.node_score import NodeScore, Term
+from slurmwrap.policy.node_score import NodeScore, ScoreTerm
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import alike, fold_jobs
 
@@ -37,17 +37,17 @@ def sum_lines(score: NodeScore, nodes: Nodes, verbose: bool) -> Iterator[str]:
         yield f"    {text_format.moment(mark.at, zone)}  {mark.kind} by {text_format.visible(mark.who)}{note}"
 
 
-def _terms(terms: Iterable[Term], verbose: bool) -> Iterator[str]:
+def _terms(terms: Iterable[ScoreTerm], verbose: bool) -> Iterator[str]:
     groups = [(term,) for term in terms] if verbose else alike(terms, _same)
     for group in groups:
         yield _line(group)
 
 
-def _same(term: Term) -> tuple[object, ...]:
+def _same(term: ScoreTerm) -> tuple[object, ...]:
     return (term.kind, term.grade, term.weight, term.text, term.gpu, term.note, term.why_not)
 
 
-def _line(group: Sequence[Term]) -> str:
+def _line(group: Sequence[ScoreTerm]) -> str:
     """One fault, or several that are alike: their sum, how many, the newest's date and all jobs."""
     term = max(group, key=lambda one: one.at)
     total = sum(one.weight for one in group)
@@ -65,7 +65,7 @@ def _line(group: Sequence[Term]) -> str:
     return f"    {weight}  {'  '.join(part for part in parts if part)}{text}"
 
 
-def _jobs(group: Sequence[Term]) -> str:
+def _jobs(group: Sequence[ScoreTerm]) -> str:
     ids = list(dict.fromkeys(term.job_id for term in group if term.job_id))
     if not ids:
         return ""

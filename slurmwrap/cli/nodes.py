@@ -14,17 +14,17 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.node_score_table import sum_lines
-from slurmwrap.cli.record_access import Place, place_of
+from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.config import Config, load
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.node import Node, NodeHealth
-from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.policy.node_history import CLEARED, REPAIRED, NodeHistory, Repair
 from slurmwrap.policy.node_score import NodeScore, scores
-from slurmwrap.policy.strikes import Standing, standings
+from slurmwrap.policy.strikes import NodeStatus, standings
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import alike
 from slurmwrap.slurm.commands import SlurmCommands
@@ -55,10 +55,10 @@ Resume = Annotated[bool, typer.Option("--resume", help="Lift our drain too; a dr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class NodeView:
     """What the asking user may know. `scores` is empty for those who see only what is published."""
 
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[NodeStatus, ...] = ()
     scores: tuple[NodeScore, ...] = ()
     nodes: tuple[Node, ...] = ()
 
@@ -196,7 +196,7 @@ def _resume(node: str, database: Database, config: Config) -> None:
     now = time.time()
     because = f"slurmwrap nodes, by {list_options.me()}"
     action = SlurmAction(verb=Verb.RESUME, target=node, because=because)
-    number = database.intend(None, Ruled(rule="drain", action=action), "act", now)
+    number = database.intend(None, PlannedAction(rule="drain", action=action), "act", now)
     try:
         SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).apply(action)
     except SlurmError as error:
@@ -218,21 +218,21 @@ def _refuse_unknown(names: Sequence[str], history: NodeHistory, nodes: Sequence[
 # --- what is known -------------------------------------------------------------------------------------------------
 
 
-def _place() -> Place:
+def _place() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _view(place: Place, config: Config) -> View:
+def _view(place: RecordSource, config: Config) -> NodeView:
     if not place.site and not place.alone:
         published = read_published(place.published, place.trusted) if place.published else None
         found = published.health if published else ()
-        return View(standings=tuple(Standing(health=one, published=True) for one in found))
+        return NodeView(standings=tuple(NodeStatus(health=one, published=True) for one in found))
     if not place.database.exists():
-        return View()
+        return NodeView()
     with Database.open(place.database, readonly=True) as database:
         history = _history(database, config)
     now, nodes = time.time(), _nodes(config)
-    return View(
+    return NodeView(
         standings=standings(history, nodes, config, now=now),
         scores=scores(history, config.nodes, now=now),
         nodes=nodes,
@@ -276,7 +276,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (row["shown"], since, *counted, row["reason"])
 
 
-def _row(status: str, standing: Standing | None, score: NodeScore | None = None) -> dict[str, Any]:
+def _row(status: str, standing: NodeStatus | None, score: NodeScore | None = None) -> dict[str, Any]:
     """One node for programs. `shown`: the status that gsub acts on."""
     score = score or (standing.score if standing else None)
     published = standing is not None and standing.published
@@ -304,7 +304,7 @@ def _reason(health: NodeHealth | None, score: NodeScore | None) -> str:
     return score.why if score is not None else ""
 
 
-def _refuse_strangers(names: Sequence[str], view: View, place: Place, config: Config) -> None:
+def _refuse_strangers(names: Sequence[str], view: NodeView, place: RecordSource, config: Config) -> None:
     """A name that neither Slurm nor the history knows; where Slurm does not answer, nobody can say."""
     heard = {one.health.node for one in view.standings} | {one.node for one in view.scores}
     strangers = [name for name in names if name not in heard]
@@ -314,7 +314,7 @@ def _refuse_strangers(names: Sequence[str], view: View, place: Place, config: Co
         raise UsageError(f"there is no node '{unknown[0]}'", hint="slurmwrap nodes list --all", exit_code=1)
 
 
-def _told(node: str, view: View, config: Config, verbose: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _told(node: str, view: NodeView, config: Config, verbose: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
     """For programs, and the lines for people below the node's name."""
     standing = next((one for one in view.standings if one.health.node == node), None)
     score = next((one for one in view.scores if one.node == node), None)

@@ -13,15 +13,15 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.prerun_page import changes_of, output_of, plain_row, story, table
-from slurmwrap.cli.prerun_rows import Row, rows_of
+from slurmwrap.cli.prerun_rows import PrerunRow, rows_of
 from slurmwrap.cli.record_access import about_job, place_of
 from slurmwrap.config import load, user_state_dir
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.gsub.follow_prerun import follow
-from slurmwrap.gsub.submit_context import Desk
+from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.model.verdict import Outcome
-from slurmwrap.policy.run_filter import Wanted
+from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 from slurmwrap.store.user_state_files import UserState
 
@@ -88,7 +88,7 @@ def wanted_states(state: str, failed: bool) -> tuple[str, ...]:
     return (*list_options.several(state), *((Outcome.FAIL.value,) if failed else ()))
 
 
-def _is_meant(row: Row, wanted: Wanted, states: tuple[str, ...]) -> bool:
+def _is_meant(row: PrerunRow, wanted: RunFilter, states: tuple[str, ...]) -> bool:
     script = Path(row.spec.script_name).name
     category = row.verdict.category if row.verdict else ""
     return (
@@ -100,7 +100,7 @@ def _is_meant(row: Row, wanted: Wanted, states: tuple[str, ...]) -> bool:
     )
 
 
-def _list_passed(wanted: Wanted, limit: int, everything: bool, as_json: bool) -> None:
+def _list_passed(wanted: RunFilter, limit: int, everything: bool, as_json: bool) -> None:
     """Fingerprints whose newest pre-run passed and was not cleared since: the next submission has none."""
     state = UserState(user_state_dir(os.environ))
     marks = {*state.fingerprints(), *(row.spec.fingerprint for row in rows_of(_desk()))}
@@ -130,7 +130,7 @@ def show(
     desk = _desk()
     row = _one(which, rows_of(desk))
     if follow_it and row.verdict is None and row.prerun_job is not None:
-        follow(row.directory, row.prerun_job, desk, Voice.of_terminal("slurmwrap"))
+        follow(row.directory, row.prerun_job, desk, Console.of_terminal("slurmwrap"))
         row = _one(row.directory.name, rows_of(desk))
     changes = changes_of(row)
     if as_json:
@@ -159,13 +159,13 @@ def clear(
 # --- which ---------------------------------------------------------------------------------------------------------
 
 
-def _desk() -> Desk:
+def _desk() -> SubmitContext:
     from slurmwrap.gsub.submit import open_desk  # here: no other command shall pay for gsub's imports
 
-    return open_desk(load(os.environ), os.environ, Voice.of_terminal("slurmwrap"))
+    return open_desk(load(os.environ), os.environ, Console.of_terminal("slurmwrap"))
 
 
-def _one(which: str, rows: tuple[Row, ...]) -> Row:
+def _one(which: str, rows: tuple[PrerunRow, ...]) -> PrerunRow:
     if not rows:
         raise SlurmwrapError(
             "there is no pre-run of yours", hint="gsub --prerun=only SCRIPT makes one and nothing else"

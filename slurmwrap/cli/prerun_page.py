@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.cli import terminal
-from slurmwrap.cli.prerun_rows import Row
+from slurmwrap.cli.prerun_rows import PrerunRow
 from slurmwrap.cli.record_access import about_job, place_of
 from slurmwrap.config import load
 from slurmwrap.errors import SlurmwrapError
@@ -20,13 +20,13 @@ from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import alike, label
 from slurmwrap.report.job_report.cited_lines import cited
 from slurmwrap.report.job_report.job_report_text import Paint
-from slurmwrap.report.text_style import Look
+from slurmwrap.report.text_style import TextStyle
 
 _TAIL_LINES = 12
 
 
 def table(
-    rows: Sequence[Row], now: float, limit: int | None = None, *, columns: int = text_format.WIDTH
+    rows: Sequence[PrerunRow], now: float, limit: int | None = None, *, columns: int = text_format.WIDTH
 ) -> tuple[str, int]:
     """One line per pre-run, those of one script that ended alike on one; and how many are left out."""
     if not rows:
@@ -39,14 +39,14 @@ def table(
     return text_format.table(head, lines, indent=0, columns=columns) + note, left
 
 
-def _same(row: Row) -> tuple[object, ...]:
+def _same(row: PrerunRow) -> tuple[object, ...]:
     """A sweep's pre-runs: one script, one end."""
     told = (row.verdict.category, row.verdict.reason) if row.verdict else ()
     own = () if row.verdict or row.attached else (row.directory,)
     return (row.spec.script_name, row.state, told, row.attached, *own)
 
 
-def _cells(group: Sequence[Row], now: float) -> list[str]:
+def _cells(group: Sequence[PrerunRow], now: float) -> list[str]:
     row = group[0]
     steps = [one.verdict.steps for one in group if one.verdict]
     took = [one.verdict.seconds for one in group if one.verdict]
@@ -63,7 +63,7 @@ def _cells(group: Sequence[Row], now: float) -> list[str]:
     ]
 
 
-def story(row: Row, changes: list[Mapping[str, Any]], paint: Paint, now: float) -> str:
+def story(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint, now: float) -> str:
     """Everything about one pre-run, 80 columns wide where the text is ours."""
     head = f"PRE-RUN {row.prerun_job or ''} of {text_format.visible(row.spec.script_name)}"
     if row.real_job is not None:
@@ -106,7 +106,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
         fix = f" ({finding.fix})" if finding.fix else ""
         text = f"{finding.severity.value}: {place}{finding.message}{fix}"
         lines.append(text_format.wrapped(text, indent="  ", hanging="    "))
-    return [*lines, *cited(verdict.evidence, Look(columns=terminal.columns()))]
+    return [*lines, *cited(verdict.evidence, TextStyle(columns=terminal.columns()))]
 
 
 def _change(change: Mapping[str, Any]) -> str:
@@ -115,7 +115,7 @@ def _change(change: Mapping[str, Any]) -> str:
     return f"{change.get('verb')} {change.get('target')} {asked}".rstrip() + f" ({change.get('reason')}){refused}"
 
 
-def changes_of(row: Row) -> list[Mapping[str, Any]]:
+def changes_of(row: PrerunRow) -> list[Mapping[str, Any]]:
     """What was asked of Slurm for the waiting job; empty where that is not known any more."""
     try:
         known = about_job(place_of(load(os.environ), os.environ, os.geteuid()), str(row.real_job or row.prerun_job))
@@ -125,7 +125,7 @@ def changes_of(row: Row) -> list[Mapping[str, Any]]:
     return list(max(mine, key=lambda p: p.at).changes) if mine else []
 
 
-def output_of(row: Row) -> list[str]:
+def output_of(row: PrerunRow) -> list[str]:
     """The last lines of what the script printed."""
     from slurmwrap.prerun.trial.supervisor import tail
 
@@ -134,7 +134,7 @@ def output_of(row: Row) -> list[str]:
     return tail(row.spec.output).text.replace("\r", "\n").rstrip().splitlines()[-_TAIL_LINES:]
 
 
-def plain_row(row: Row) -> dict[str, Any]:
+def plain_row(row: PrerunRow) -> dict[str, Any]:
     about = {
         "job_id": row.real_job,
         "prerun_job_id": row.prerun_job,

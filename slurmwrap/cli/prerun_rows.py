@@ -12,14 +12,14 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.gsub.follow_prerun import LIVE, read_verdict
 from slurmwrap.gsub.prerun_sharing import ATTACHED, GONE
-from slurmwrap.gsub.submit_context import Desk
+from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
-from slurmwrap.store.prerun_registry import JOB, Flights, number_in
+from slurmwrap.store.prerun_registry import JOB, PrerunRegistry, number_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PrerunRow:
     """One pre-run. `state`: "pass", "fail", "inconclusive"; Slurm's own in lower case while it lives; "attached" while
     its job waits for another one's; "lost" when it, or the job that waited, ended without a verdict; "unknown" when
     Slurm cannot be asked."""
@@ -38,9 +38,9 @@ class Row:
         return int(self.spec.real_job) if self.spec.real_job else None
 
 
-def rows_of(desk: Desk) -> tuple[Row, ...]:
+def rows_of(desk: SubmitContext) -> tuple[PrerunRow, ...]:
     """All that left files, newest first."""
-    flights = desk.flights or Flights(user_state_dir(os.environ))
+    flights = desk.flights or PrerunRegistry(user_state_dir(os.environ))
     found = [row for path in flights.trials() if (row := _read(path))]
     if any(row.state == "" for row in found):
         word = _slurms_word(desk)
@@ -48,7 +48,7 @@ def rows_of(desk: Desk) -> tuple[Row, ...]:
     return tuple(sorted(found, key=lambda row: row.at, reverse=True))
 
 
-def _read(directory: Path) -> Row | None:
+def _read(directory: Path) -> PrerunRow | None:
     """What its files say; `state` "" where Slurm has to be asked."""
     try:
         spec = spec_from_json(json.loads((directory / "spec.json").read_bytes()))
@@ -58,7 +58,7 @@ def _read(directory: Path) -> Row | None:
     verdict = read_verdict(directory)
     host = number_in(directory / ATTACHED)
     state = verdict.outcome.value if verdict else "lost" if (directory / GONE).exists() else ""
-    return Row(
+    return PrerunRow(
         directory=directory,
         spec=spec,
         at=at,
@@ -69,7 +69,7 @@ def _read(directory: Path) -> Row | None:
     )
 
 
-def _slurms_word(desk: Desk) -> Callable[[int | None, str], str]:
+def _slurms_word(desk: SubmitContext) -> Callable[[int | None, str], str]:
     """(job id, cluster) -> Slurm's state of it, "" for one that it does not know; asked once, of this cluster."""
     try:
         records, here = desk.slurm.jobs(desk.user), desk.cluster
@@ -82,7 +82,7 @@ def _slurms_word(desk: Desk) -> Callable[[int | None, str], str]:
     return lambda job, cluster: known.get(job or -1, "") if cluster in ("", here) else "UNKNOWN"
 
 
-def _with_state(row: Row, word: Callable[[int | None, str], str]) -> Row:
+def _with_state(row: PrerunRow, word: Callable[[int | None, str], str]) -> PrerunRow:
     """Of one without a verdict. A job that attached has none to come when it, or that pre-run, is gone."""
     if row.state:
         return row

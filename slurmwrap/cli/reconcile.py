@@ -15,15 +15,15 @@ import typer
 from slurmwrap import config as configuration
 from slurmwrap.cli.reconcile_maintenance import Housekeeping
 from slurmwrap.config import Config
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.prefetch import slurm_of
 from slurmwrap.host.lock import held
 from slurmwrap.install.service_watchdog import beat
-from slurmwrap.reconcile import Edges, Summary, event_log, reconcile_once
+from slurmwrap.reconcile import PassSummary, Services, event_log, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
-from slurmwrap.reconcile.event_log import Event, Kind, Log
+from slurmwrap.reconcile.event_log import Event, EventKind, EventLog
 from slurmwrap.reconcile.wire_adapters import site_edges, user_edges
 from slurmwrap.slurm.adapter import choose
 from slurmwrap.store.database import Database
@@ -50,8 +50,8 @@ def reconcile(
     if once and watch:
         raise UsageError("--once and --watch exclude each other")
     config = configuration.load(os.environ)
-    voice = Voice.of_terminal("slurmwrap")
-    log = Log.of(config, voice, os.environ)
+    voice = Console.of_terminal("slurmwrap")
+    log = EventLog.of(config, voice, os.environ)
     commands, timeout_s = slurm_of(config, os.environ, voice), config.slurm_timeout_s
     slurm = choose(config.slurm.adapter, commands, os.environ, timeout_s=timeout_s, say=voice.say).slurm
     site = not user and _is_site(config)
@@ -75,7 +75,7 @@ def reconcile(
         _look_after_preruns(config, voice)
 
 
-def _look_after_preruns(config: Config, voice: Voice) -> None:
+def _look_after_preruns(config: Config, voice: Console) -> None:
     """Lets go the user's jobs whose pre-run is gone, and removes what old pre-runs left."""
     from slurmwrap.gsub.submit import open_desk, tidy
 
@@ -101,11 +101,11 @@ def _named_uid(user: str) -> int:
         return -1
 
 
-def _watch(edges: Edges, wake: Path, poll_s: float, log: Log, house: Housekeeping) -> None:
+def _watch(edges: Services, wake: Path, poll_s: float, log: EventLog, house: Housekeeping) -> None:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: stopping.append(received))
-    log.tell(Event(kind=Kind.STARTED, text=f"reconciling every {poll_s:g} s until told to stop"))
+    log.tell(Event(kind=EventKind.STARTED, text=f"reconciling every {poll_s:g} s until told to stop"))
     watch_slurm(
         edges,
         poll_s=poll_s,
@@ -113,10 +113,10 @@ def _watch(edges: Edges, wake: Path, poll_s: float, log: Log, house: Housekeepin
         stopped=lambda: bool(stopping),
         report=lambda summary: _passed(summary, log, wake.parent.parent, house),
     )
-    log.tell(Event(kind=Kind.STOPPED, text="stopped"))
+    log.tell(Event(kind=EventKind.STOPPED, text="stopped"))
 
 
-def _passed(summary: Summary, log: Log, place: Path, house: Housekeeping) -> None:
+def _passed(summary: PassSummary, log: EventLog, place: Path, house: Housekeeping) -> None:
     beat(place, time.time())  # for the watchdog: a pass was whole
     log.tell_all(_told(summary, quiet=True))
     house.after(summary, time.time())
@@ -134,7 +134,7 @@ def _wake_time(wake: Path) -> Callable[[], int]:
     return read
 
 
-def _told(summary: Summary, *, quiet: bool = False) -> tuple[Event, ...]:
+def _told(summary: PassSummary, *, quiet: bool = False) -> tuple[Event, ...]:
     """What a pass did; `quiet`: without its sum."""
     refused = summary.ingested.refused
     return (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
-from slurmwrap.cli.record_access import Place
+from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.config import RULES, Config
 from slurmwrap.errors import SlurmError, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
@@ -30,7 +30,7 @@ class _TooLong(BaseException):
     """Not an Exception: a pass goes on after those of single jobs."""
 
 
-def look_first(place: Place, config: Config, *, although_site: bool = False) -> str:
+def look_first(place: RecordSource, config: Config, *, although_site: bool = False) -> str:
     """Takes in what ended since the last look; returns what could not be looked at, "" when all was.
 
     `although_site`: also where the site's reconciler is at work, without acting: it may be some seconds behind.
@@ -51,7 +51,7 @@ def look_first(place: Place, config: Config, *, although_site: bool = False) -> 
         return f"how your jobs ended could not be looked up ({error}): what is stored is shown"
 
 
-def _is_damaged(place: Place) -> bool:
+def _is_damaged(place: RecordSource) -> bool:
     from slurmwrap.store.database import Database
 
     try:
@@ -62,7 +62,7 @@ def _is_damaged(place: Place) -> bool:
     return False
 
 
-def _is_fresh(place: Place) -> bool:
+def _is_fresh(place: RecordSource) -> bool:
     assert place.published is not None
     with suppress(OSError):
         path = place.published if place.published.name == FILE else place.published / FILE
@@ -75,8 +75,8 @@ def _only_looking(config: Config) -> Config:
     return replace(config, rules=dict.fromkeys(RULES, "observe"))
 
 
-def _pass(place: Place, config: Config) -> str:
-    from slurmwrap.console import Voice
+def _pass(place: RecordSource, config: Config) -> str:
+    from slurmwrap.console import Console
     from slurmwrap.host.lock import held
     from slurmwrap.reconcile import reconcile_once
     from slurmwrap.reconcile.wire_adapters import user_edges
@@ -84,7 +84,7 @@ def _pass(place: Place, config: Config) -> str:
     from slurmwrap.store.database import Database
 
     config = replace(config, slurm_timeout_s=min(SLURM_S, config.slurm_timeout_s))
-    slurm, voice = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), Voice.of_terminal("slurmwrap")
+    slurm, voice = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), Console.of_terminal("slurmwrap")
     slurm.cluster_name()  # SlurmError before anything is made in the user's home
     with ExitStack() as stack:
         for tries in range(_TRIES):

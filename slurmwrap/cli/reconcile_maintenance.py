@@ -13,7 +13,7 @@ from shutil import disk_usage
 from slurmwrap.cli.metrics.metric_families import Round
 from slurmwrap.config import Config
 from slurmwrap.errors import SlurmwrapError, StoreError
-from slurmwrap.reconcile import Summary
+from slurmwrap.reconcile import PassSummary
 from slurmwrap.store import retention
 from slurmwrap.store.database import Database
 
@@ -31,7 +31,7 @@ class Housekeeping:
         self._pruned_at = self._written_at = float("-inf")
         self._said: dict[str, str] = {}
 
-    def after(self, summary: Summary, now: float) -> None:
+    def after(self, summary: PassSummary, now: float) -> None:
         """One pass has ended."""
         if not 0 <= now - self._pruned_at < PRUNE_EVERY_S:
             self._try("prune", lambda: self._prune(now))
@@ -69,7 +69,7 @@ class Housekeeping:
             )
         retention.rewrite(self._path, now)
 
-    def _write(self, summary: Summary, now: float) -> None:
+    def _write(self, summary: PassSummary, now: float) -> None:
         from slurmwrap.cli.metrics.metric_families import figures
         from slurmwrap.cli.metrics.metrics_command import text_of, write
 

@@ -19,8 +19,8 @@ from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.run import (
     ActionRecord,
-    AttemptRecord,
     Incident,
+    JobRun,
     LedgerReset,
     PrerunRecord,
     QueueDelay,
@@ -35,7 +35,7 @@ from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
 
 T = TypeVar("T")
-_Told = tuple[AttemptRecord, tuple[ActionRecord, ...]]
+_Told = tuple[JobRun, tuple[ActionRecord, ...]]
 
 SITE_DATABASE = "site.db"
 BEFORE_S = 30 * 86400.0  # a run that ends now may have been submitted that long ago
@@ -43,12 +43,12 @@ _SCANNED = 100  # sealed files that are tried where the raw job id is not known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class JobRecords:
     """Records, in no order. `notes` say what could not be read."""
 
     submissions: tuple[Submission, ...] = ()
     preruns: tuple[PrerunRecord, ...] = ()
-    attempts: tuple[AttemptRecord, ...] = ()
+    attempts: tuple[JobRun, ...] = ()
     actions: tuple[ActionRecord, ...] = ()
     strikes: tuple[StrikeRecord, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
@@ -59,7 +59,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RecordSource:
     """Where to look, and as whom."""
 
     database: Path
@@ -76,13 +76,13 @@ class Place:
         return not self.site and self.published is None
 
 
-def place_of(config: Config, environ: Mapping[str, str], uid: int) -> Place:
+def place_of(config: Config, environ: Mapping[str, str], uid: int) -> RecordSource:
     """The site's database for root and SlurmUser where a site is configured; everyone's own otherwise."""
     trusted = trusted_uids(config)
     if config.site.state_dir and uid in trusted:
-        return Place(database=Path(config.site.state_dir) / SITE_DATABASE, site=True, uid=uid, trusted=trusted)
+        return RecordSource(database=Path(config.site.state_dir) / SITE_DATABASE, site=True, uid=uid, trusted=trusted)
     own = UserState(user_state_dir(environ))
-    return Place(
+    return RecordSource(
         database=own.database,
         site=False,
         uid=uid,
@@ -93,7 +93,7 @@ def place_of(config: Config, environ: Mapping[str, str], uid: int) -> Place:
     )
 
 
-def about_job(place: Place, address: str, cluster: str = "") -> Known:
+def about_job(place: RecordSource, address: str, cluster: str = "") -> JobRecords:
     """Everything about one job: "81", "77_2", "77" for all tasks, a task's raw id, or a pre-run's id. `cluster`: where
     it is known; the others that share a home have a job of that id too."""
     head = address.split("_")[0]
@@ -102,19 +102,19 @@ def about_job(place: Place, address: str, cluster: str = "") -> Known:
     return of_cluster(known, cluster) if cluster else known
 
 
-def of_period(place: Place, since: float) -> Known:
+def of_period(place: RecordSource, since: float) -> JobRecords:
     """Runs that ended since then (Unix seconds) or not yet; submissions and pre-runs also of a month before it."""
     return _merged(place, lambda database: _of_period(database, since), since=since - BEFORE_S)
 
 
-def _of_job(database: Database, address: str, number: int) -> Known:
+def _of_job(database: Database, address: str, number: int) -> JobRecords:
     submissions = database.submissions_of(number)
     found = [*database.attempts_of(address), *queries.attempts_of_id(database, number)]
     if "_" not in address:  # asked by the pre-run's id: the real job is the story
         found += [run for s in submissions if s.job_id != number for run in database.attempts_of(str(s.job_id))]
     attempts = {run.attempt: run for run in found}.values()
     ids = {number, *(s.job_id for s in submissions)}
-    return Known(
+    return JobRecords(
         submissions=submissions,
         preruns=tuple(p for n in ids for p in database.preruns_of(n)),
         attempts=tuple(attempts),
@@ -125,7 +125,7 @@ def _of_job(database: Database, address: str, number: int) -> Known:
     )
 
 
-def of_cluster(known: Known, cluster: str) -> Known:
+def of_cluster(known: JobRecords, cluster: str) -> JobRecords:
     """What it tells of this one's jobs."""
     return replace(
         known,
@@ -136,8 +136,8 @@ def of_cluster(known: Known, cluster: str) -> Known:
     )
 
 
-def _of_period(database: Database, since: float) -> Known:
-    return Known(
+def _of_period(database: Database, since: float) -> JobRecords:
+    return JobRecords(
         submissions=database.submissions(since=since - BEFORE_S),
         preruns=database.preruns(since=since - BEFORE_S),
         attempts=database.attempts(since=since),
@@ -150,17 +150,17 @@ def _of_period(database: Database, since: float) -> Known:
 
 
 def _merged(
-    place: Place,
-    read: Callable[[Database], Known],
+    place: RecordSource,
+    read: Callable[[Database], JobRecords],
     *,
     address: str = "",
     number: int | None = None,
     since: float = 0.0,
-) -> Known:
+) -> JobRecords:
     if place.site:
         with Database.open(place.database, readonly=True) as database:
             return read(database)
-    known = Known()
+    known = JobRecords()
     if place.database.exists():
         with Database.open(place.database, readonly=True) as database:
             known = read(database)
@@ -168,7 +168,7 @@ def _merged(
     return _with_sealed(known, place, address, number)
 
 
-def _with_spool(known: Known, place: Place, number: int | None, since: float) -> Known:
+def _with_spool(known: JobRecords, place: RecordSource, number: int | None, since: float) -> JobRecords:
     """What gsub and the pre-runs left for the reconciler."""
     try:
         found = [one.item for one in PlainSpool(place.spool).collect(limit=MAX_ENTRIES)] if place.spool else []
@@ -197,7 +197,7 @@ def _readable(kind: type[T], context: Context, key: str, items: Iterable[Observa
     return found
 
 
-def _with_sealed(known: Known, place: Place, address: str, number: int | None) -> Known:
+def _with_sealed(known: JobRecords, place: RecordSource, address: str, number: int | None) -> JobRecords:
     """What the site judged and sealed for this user; its word stands before his own reconcile's."""
     if place.published is None:
         return known
@@ -216,7 +216,7 @@ def _with_sealed(known: Known, place: Place, address: str, number: int | None) -
     )
 
 
-def _sealed(known: Known, place: Place, address: str, number: int | None) -> list[_Told]:
+def _sealed(known: JobRecords, place: RecordSource, address: str, number: int | None) -> list[_Told]:
     """By job id where it is known. A task's raw id is not: then, and for a whole period, the newest are tried."""
     ids = {s.job_id for s in known.submissions} | ({number} if number is not None else set())
     found = [one for job_id in sorted(ids)[-_SCANNED:] for one in _opened(place, job_id)]
@@ -225,7 +225,7 @@ def _sealed(known: Known, place: Place, address: str, number: int | None) -> lis
     return list({record.attempt: (record, actions) for record, actions in found if record.uid == place.uid}.values())
 
 
-def _opened(place: Place, job_id: int | None) -> list[_Told]:
+def _opened(place: RecordSource, job_id: int | None) -> list[_Told]:
     assert place.published is not None
     found = []
     for plain in read_why(place.published, job_id, place.unseal, place.trusted, limit=_SCANNED):

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 from slurmwrap.cli.list_options import user_name
-from slurmwrap.cli.record_access import Known, Place, of_period
+from slurmwrap.cli.record_access import JobRecords, RecordSource, of_period
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
-from slurmwrap.policy.run_filter import Wanted, matches, moment_of
+from slurmwrap.policy.run_filter import RunFilter, matches, moment_of
 from slurmwrap.policy.run_from_slurm import submitted_id
 from slurmwrap.report.job_report.timeline import failed, never_ran, stopped_jobs
 from slurmwrap.report.job_rows import JobRow, row_of, waiting_row
@@ -25,10 +25,10 @@ _Names = Mapping[tuple[str, int], tuple[str, str]]  # (cluster, job id) -> its n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundRuns:
     """Newest first. `sums` count every run that is asked for; `stopped`: jobs that their pre-run stopped."""
 
-    runs: Iterable[AttemptRecord] = ()  # read as they are taken
+    runs: Iterable[JobRun] = ()  # read as they are taken
     stopped: tuple[PrerunRecord, ...] = ()
     names: _Names = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
@@ -37,7 +37,9 @@ class Found:
 
 
 @contextmanager
-def finding_runs(place: Place, wanted: Wanted, limit: int | None, *, as_listed: bool = False) -> Iterator[Found]:
+def finding_runs(
+    place: RecordSource, wanted: RunFilter, limit: int | None, *, as_listed: bool = False
+) -> Iterator[FoundRuns]:
     """The newest `limit` runs, and as many that never began; None: all. `as_listed`: of runs what a list shows, where
     that is less to read. StoreError."""
     if not place.site:
@@ -47,15 +49,15 @@ def finding_runs(place: Place, wanted: Wanted, limit: int | None, *, as_listed: 
         yield _in_site(database, wanted, limit, as_listed)
 
 
-def last_failed(place: Place, since: float) -> Found:
+def last_failed(place: RecordSource, since: float) -> FoundRuns:
     """The newest failed run and the newest pre-run that failed, since then (Unix seconds)."""
-    with finding_runs(place, Wanted(since=since, failed=True), 1) as found:
+    with finding_runs(place, RunFilter(since=since, failed=True), 1) as found:
         return replace(found, runs=tuple(found.runs))
 
 
-def _in_site(database: Database, wanted: Wanted, limit: int | None, as_listed: bool) -> Found:
+def _in_site(database: Database, wanted: RunFilter, limit: int | None, as_listed: bool) -> FoundRuns:
     stopped, in_all, names = _stopped_in(database, wanted, limit)
-    return Found(
+    return FoundRuns(
         runs=queries.each_run(database, wanted, limit=limit, as_listed=as_listed),
         stopped=stopped,
         names=names,
@@ -64,7 +66,9 @@ def _in_site(database: Database, wanted: Wanted, limit: int | None, as_listed: b
     )
 
 
-def _stopped_in(database: Database, wanted: Wanted, limit: int | None) -> tuple[tuple[PrerunRecord, ...], int, _Names]:
+def _stopped_in(
+    database: Database, wanted: RunFilter, limit: int | None
+) -> tuple[tuple[PrerunRecord, ...], int, _Names]:
     """The newest jobs that a pre-run stopped, how many there are, and what they are called."""
     if _of_runs_alone(wanted):
         return (), 0, {}
@@ -79,12 +83,12 @@ def _stopped_in(database: Database, wanted: Wanted, limit: int | None) -> tuple[
     return mine[:limit], in_all, names
 
 
-def _of_runs_alone(wanted: Wanted) -> bool:
+def _of_runs_alone(wanted: RunFilter) -> bool:
     """A job that never began has no partition, node or state of a run."""
     return bool(wanted.accounts or wanted.partitions or wanted.decisions or wanted.states or wanted.nodes)
 
 
-def _among(known: Known, wanted: Wanted, limit: int | None) -> Found:
+def _among(known: JobRecords, wanted: RunFilter, limit: int | None) -> FoundRuns:
     trials = {(s.cluster, s.prerun_job_id) for s in known.submissions}
     trials |= {(p.cluster, p.prerun_job_id) for p in known.preruns}
     ended_early = stopped_jobs(known.preruns)
@@ -92,7 +96,7 @@ def _among(known: Known, wanted: Wanted, limit: int | None) -> Found:
     runs = [run for run in runs if (run.attempt.cluster, run.attempt.job_id) not in trials]
     names = {(s.cluster, s.job_id): (s.name, s.user) for s in known.submissions}
     stopped = [p for p in known.preruns if p.verdict.outcome is Outcome.FAIL and _is_wanted(p, names, wanted)]
-    return Found(
+    return FoundRuns(
         runs=tuple(sorted(runs, key=moment_of, reverse=True))[:limit],
         stopped=tuple(sorted(stopped, key=lambda p: p.at, reverse=True))[:limit],
         names=names,
@@ -102,7 +106,7 @@ def _among(known: Known, wanted: Wanted, limit: int | None) -> Found:
     )
 
 
-def sums_of(runs: Sequence[AttemptRecord]) -> Sums:
+def sums_of(runs: Sequence[JobRun]) -> Sums:
     """What find.sums says of a database, of records."""
     lost = [run for run in runs if failed(run)]
     return Sums(
@@ -113,12 +117,12 @@ def sums_of(runs: Sequence[AttemptRecord]) -> Sums:
     )
 
 
-def only_stopped(found: Found) -> Found:
+def only_stopped(found: FoundRuns) -> FoundRuns:
     """Without the runs."""
     return replace(found, runs=(), sums=Sums())
 
 
-def _is_wanted(record: PrerunRecord, names: _Names, wanted: Wanted) -> bool:
+def _is_wanted(record: PrerunRecord, names: _Names, wanted: RunFilter) -> bool:
     if _of_runs_alone(wanted):
         return False
     name, user = names.get((record.cluster, record.job_id or 0), ("", ""))
@@ -140,7 +144,7 @@ class Jobs:
     notes: tuple[str, ...] = ()
 
 
-def find_jobs(place: Place, wanted: Wanted, limit: int | None, *, to_do: bool = False) -> Jobs:
+def find_jobs(place: RecordSource, wanted: RunFilter, limit: int | None, *, to_do: bool = False) -> Jobs:
     """The newest `limit` jobs that have such a run; None: all. StoreError."""
     if place.site:
         with Database.open(place.database, readonly=True) as database:
@@ -151,7 +155,7 @@ def find_jobs(place: Place, wanted: Wanted, limit: int | None, *, to_do: bool = 
     return Jobs(rows=tuple(rows[:limit]), in_all=len(rows), notes=known.notes)
 
 
-def _jobs_of_site(database: Database, wanted: Wanted, limit: int | None, to_do: bool) -> Jobs:
+def _jobs_of_site(database: Database, wanted: RunFilter, limit: int | None, to_do: bool) -> Jobs:
     if to_do:  # few: they have an index of their own
         runs = [run for run in database.attempts(unreconciled=True) if matches(wanted, run)]
         keys = tuple(dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in runs))
@@ -174,7 +178,7 @@ def _standing_rows(database: Database, keys: Sequence[Key]) -> list[JobRow]:
     return [row_of(one.runs, one.to_do, one.submission) for one in standings(database, keys)]
 
 
-def _rows_of(known: Known, wanted: Wanted) -> list[JobRow]:
+def _rows_of(known: JobRecords, wanted: RunFilter) -> list[JobRow]:
     meant = _among(known, wanted, None).runs
     keys = dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in meant)
     asked = {(s.cluster, s.job_id): s for s in sorted(known.submissions, key=lambda s: s.at)}
@@ -190,12 +194,12 @@ def _rows_of(known: Known, wanted: Wanted) -> list[JobRow]:
     return sorted(rows, key=lambda row: row.at, reverse=True)
 
 
-def _is_of_time(submission: Submission, wanted: Wanted) -> bool:
+def _is_of_time(submission: Submission, wanted: RunFilter) -> bool:
     late = wanted.since is None or submission.at >= wanted.since
     named = not wanted.users or submission.user in wanted.users
     return late and named and (wanted.until is None or submission.at < wanted.until)
 
 
-def _needs_a_run(wanted: Wanted) -> bool:
+def _needs_a_run(wanted: RunFilter) -> bool:
     """Whether only what ran can be meant."""
     return bool(wanted.failed or wanted.categories or wanted.names) or _of_runs_alone(wanted)

@@ -11,13 +11,13 @@ from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.read_user_file import UserLogs
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.slurm.accounting import Sacct
 from slurmwrap.slurm.commands import SlurmCommands
 
 
-def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: int | None) -> tuple[AttemptRecord, ...]:
+def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: int | None) -> tuple[JobRun, ...]:
     """Its runs, judged by Slurm's word and the log, where we may read it. () where Slurm tells nothing. SlurmwrapError
     for a submission that Slurm refused.
 
@@ -53,7 +53,7 @@ def _remembered(
     return tuple(one for one in found if address in (one.address, str(one.job_id)))
 
 
-def _judged(job: JobRecord, cluster: str, config: Config) -> AttemptRecord:
+def _judged(job: JobRecord, cluster: str, config: Config) -> JobRun:
     record = record_of(job, cluster)
     if not job.ended:
         return record

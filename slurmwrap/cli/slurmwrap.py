@@ -11,7 +11,7 @@ import typer
 
 from slurmwrap import __version__
 from slurmwrap.cli.command_groups import Commands
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError
 
 EX_SOFTWARE, EX_IOERR = 70, 74  # sysexits.h: an internal error; output that cannot be written
@@ -63,7 +63,7 @@ def root(
 
 def main() -> None:
     """The console script. Expected errors: one line, a hint, their own code; others: 70 and a file with the details."""
-    voice = Voice.of_terminal("slurmwrap")
+    voice = Console.of_terminal("slurmwrap")
     code = _run(voice)
     try:
         if sys.stdout is not None:  # it is where standard output is closed
@@ -73,7 +73,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run(voice: Voice) -> int | str | None:
+def _run(voice: Console) -> int | str | None:
     try:
         app(prog_name="slurmwrap")
     except SystemExit as ended:
@@ -91,7 +91,7 @@ def _run(voice: Voice) -> int | str | None:
     return 0
 
 
-def _not_written(error: OSError, voice: Voice) -> int:
+def _not_written(error: OSError, voice: Console) -> int:
     """Standard output takes no more: said once, and what is left of it goes nowhere."""
     if not isinstance(error, BrokenPipeError):
         voice.error(SlurmwrapError(f"the output could not be written: {error.strerror}"))

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.record_access import Place, place_of
+from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.config import Config, load, user_state_dir
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
@@ -45,7 +45,7 @@ app = typer.Typer(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heap:
+class SpoolFiles:
     """The files of one owner in one spool. Times in Unix seconds."""
 
     spool: str
@@ -102,11 +102,11 @@ def clear(
 # --- what lies there -----------------------------------------------------------------------------------------------
 
 
-def _place() -> Place:
+def _place() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _spools(place: Place, config: Config) -> Iterator[tuple[str, Path]]:
+def _spools(place: RecordSource, config: Config) -> Iterator[tuple[str, Path]]:
     if not place.site:
         yield "yours", user_state_dir(os.environ) / SPOOL
         return
@@ -115,7 +115,7 @@ def _spools(place: Place, config: Config) -> Iterator[tuple[str, Path]]:
     yield "controller", Path(config.site.state_dir) / "controller"
 
 
-def _heaps() -> list[Heap]:
+def _heaps() -> list[SpoolFiles]:
     place, config = _place(), load(os.environ)
     heaps = [
         heap
@@ -142,7 +142,7 @@ def _faults() -> list[Path]:
     return sorted(user_state_dir(os.environ).glob("fault-*.log"))
 
 
-def _of_files(what: str, files: list[Path]) -> list[Heap]:
+def _of_files(what: str, files: list[Path]) -> list[SpoolFiles]:
     found = []
     for path in files:
         with suppress(OSError):
@@ -150,7 +150,7 @@ def _of_files(what: str, files: list[Path]) -> list[Heap]:
     if not found:
         return []
     return [
-        Heap(
+        SpoolFiles(
             spool="yours",
             directory=str(files[0].parent),
             what=what,
@@ -171,13 +171,13 @@ def _removed(files: list[Path]) -> int:
     return gone
 
 
-def _in(spool: str, folder: Path, rejected: bool) -> list[Heap]:
+def _in(spool: str, folder: Path, rejected: bool) -> list[SpoolFiles]:
     groups: dict[tuple[str, int], list[os.stat_result]] = {}
     for name, found in _entries(folder):
         what = "rejected" if rejected else "unfinished" if name.startswith(".") else "waiting"
         groups.setdefault((what, found.st_uid), []).append(found)
     return [
-        Heap(
+        SpoolFiles(
             spool=spool,
             directory=str(folder),
             what=what,
@@ -238,7 +238,7 @@ def _emptied(folder: Path) -> int:
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def _table(rows: list[Heap]) -> str:
+def _table(rows: list[SpoolFiles]) -> str:
     if not rows:
         return "Nothing waits, and nothing was refused."
     now = time.time()

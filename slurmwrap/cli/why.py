@@ -16,7 +16,7 @@ from slurmwrap.cli import terminal
 from slurmwrap.cli.cluster_of_job import cluster_here, known_here
 from slurmwrap.cli.list_options import envelope
 from slurmwrap.cli.reconcile_first import look_first
-from slurmwrap.cli.record_access import Known, Place, about_job, place_of
+from slurmwrap.cli.record_access import JobRecords, RecordSource, about_job, place_of
 from slurmwrap.cli.run_queries import last_failed
 from slurmwrap.cli.slurm_lookup import unrecorded
 from slurmwrap.config import Config, load
@@ -24,10 +24,10 @@ from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.policy.run_from_slurm import REQUEUED
-from slurmwrap.report.job_report.budget_table import Account, account_of
+from slurmwrap.report.job_report.budget_table import RetryBudgetReport, account_of
 from slurmwrap.report.job_report.job_report_text import tell
 from slurmwrap.report.job_report.next_step import next_step
-from slurmwrap.report.job_report.timeline import Story, last_failure, story_of, tasks_of
+from slurmwrap.report.job_report.timeline import JobTimeline, last_failure, story_of, tasks_of
 from slurmwrap.report.text_format import moment
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.serialize import to_plain
@@ -86,7 +86,7 @@ def why(
     typer.echo(page, nl=False)
 
 
-def _none(place: Place, unseen: str) -> str:
+def _none(place: RecordSource, unseen: str) -> str:
     """Nothing failed, or none can tell."""
     if unseen:
         return "no failure is stored; whether a job failed since the last look is not known"
@@ -101,13 +101,13 @@ def checked(job: str) -> str:
     return job
 
 
-def account(story: Story, known: Known, config: Config) -> Account | None:
+def account(story: JobTimeline, known: JobRecords, config: Config) -> RetryBudgetReport | None:
     """The ledger of the job; None for an array, whose tasks have one each."""
     ids = {run.attempt.job_id for run in story.attempts}
     return account_of(story.attempts, config.retry, known.resets) if len(ids) == 1 else None
 
 
-def story_of_job(address: str, known: Known, config: Config, place: Place) -> Story:
+def story_of_job(address: str, known: JobRecords, config: Config, place: RecordSource) -> JobTimeline:
     """By what is kept of it, else by Slurm's own word. SlurmwrapError where nobody knows it."""
     story = story_of(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
     if story.empty:
@@ -125,14 +125,14 @@ def story_of_job(address: str, known: Known, config: Config, place: Place) -> St
     return replace(story, incidents=mine, lines=_lines(story, place.uid))
 
 
-def _last(place: Place) -> tuple[str, str]:
+def _last(place: RecordSource) -> tuple[str, str]:
     """(address, cluster); empty words where none failed."""
     found = last_failed(place, time.time() - LOOK_BACK_S)
     say_notes(found.notes)
     return last_failure(tuple(found.runs), found.stopped) or ("", "")
 
 
-def _with_slurm(story: Story, place: Place, config: Config) -> Story:
+def _with_slurm(story: JobTimeline, place: RecordSource, config: Config) -> JobTimeline:
     """With Slurm's word of this moment, for a job that has not ended."""
     last = story.attempts[-1] if story.attempts else None
     ended = last is not None and last.state not in ("", REQUEUED)  # after a requeue the next run waits
@@ -156,7 +156,7 @@ def _said(job: JobRecord) -> str:
     return f"{job.state} ({job.reason})" if job.reason not in ("", "None") else job.state
 
 
-def _lines(story: Story, uid: int) -> Mapping[tuple[str, int], str]:
+def _lines(story: JobTimeline, uid: int) -> Mapping[tuple[str, int], str]:
     """What stands at the lines that the pre-run's findings name, as it was then: read for its owner alone, and only
     from files that were not changed since."""
     asked = story.submission
@@ -176,14 +176,14 @@ def _line_of(path: Path, number: int, before: float) -> str:
     return ""
 
 
-def plain_story(story: Story) -> dict[str, object]:
+def plain_story(story: JobTimeline) -> dict[str, object]:
     """For JSON."""
     plain: dict[str, object] = to_plain(replace(story, lines={}))
     plain["lines"] = [{"file": file, "line": line, "text": text} for (file, line), text in story.lines.items()]
     return plain
 
 
-def note(known: Known) -> None:
+def note(known: JobRecords) -> None:
     """What could not be read, on stderr."""
     say_notes(known.notes)
 

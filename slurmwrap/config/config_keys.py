@@ -16,7 +16,7 @@ from slurmwrap.config.key_docs import MEANINGS, SECTIONS
 from slurmwrap.fast_dataclasses import dataclass
 
 
-class Reader(Enum):
+class KeyReader(Enum):
     """Whose programs read a key, and so what it does in a user's own file."""
 
     GSUB = "gsub"
@@ -34,11 +34,11 @@ class Reader(Enum):
         return _SENTENCES[self]
 
 
-_IN_A_USERS_FILE = {Reader.GSUB: "their jobs", Reader.RECONCILE: "their reconcile", Reader.SITE: "nothing"}
+_IN_A_USERS_FILE = {KeyReader.GSUB: "their jobs", KeyReader.RECONCILE: "their reconcile", KeyReader.SITE: "nothing"}
 _SENTENCES = {
-    Reader.GSUB: "In a user's own file it counts for their own submissions.",
-    Reader.RECONCILE: "In a user's own file it counts where they run `slurmwrap reconcile` themselves.",
-    Reader.SITE: "In a user's own file it does nothing: only the site's own processes act by it.",
+    KeyReader.GSUB: "In a user's own file it counts for their own submissions.",
+    KeyReader.RECONCILE: "In a user's own file it counts where they run `slurmwrap reconcile` themselves.",
+    KeyReader.SITE: "In a user's own file it does nothing: only the site's own processes act by it.",
 }
 
 
@@ -50,7 +50,7 @@ class Key:
     default: Any
     unit: str  # "seconds"; "" where there is none
     text: str  # one sentence, with its full stop
-    reader: Reader
+    reader: KeyReader
 
     @property
     def section(self) -> str:
@@ -112,8 +112,8 @@ def _key(section: str, name: str) -> Key:
     return Key(name=full, default=value_of(Config(), full), unit=unit, text=text, reader=reader)
 
 
-def _meaning(words: tuple[str, str, str]) -> tuple[Reader, str, str]:
-    return Reader(words[0]), words[1], " ".join(words[2].split())
+def _meaning(words: tuple[str, str, str]) -> tuple[KeyReader, str, str]:
+    return KeyReader(words[0]), words[1], " ".join(words[2].split())
 
 
 def _quoted(text: str) -> str:

@@ -169,7 +169,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class SiteSection:
     """What the administrator installed. Empty paths: user mode only."""
 
     spool: str = ""
@@ -220,7 +220,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class LogSection:
     """Where the reconciler's log goes."""
 
     to: str = "auto"
@@ -271,7 +271,7 @@ class Config:
     placement: Placement = field(default_factory=Placement)
     tuning: Tuning = field(default_factory=Tuning)
     retry: Retry = field(default_factory=Retry)
-    site: Site = field(default_factory=Site)
+    site: SiteSection = field(default_factory=SiteSection)
     slurm: SlurmAccess = field(default_factory=SlurmAccess)
     mail: Mail = field(default_factory=Mail)
     diagnosis: Diagnosing = field(default_factory=Diagnosing)
@@ -279,7 +279,7 @@ class Config:
     nodes: Nodes = field(default_factory=Nodes)
     report: Report = field(default_factory=Report)
     metrics: Metrics = field(default_factory=Metrics)
-    log: Log = field(default_factory=Log)
+    log: LogSection = field(default_factory=LogSection)
     retention: Retention = field(default_factory=Retention)
     rules: Mapping[str, str] = field(default_factory=dict)
     slurm_timeout_s: float = 10.0

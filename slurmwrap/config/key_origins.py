@@ -16,7 +16,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class KeySource:
     """One place that says something about a key."""
 
     origin: str  # "default", "/etc/slurmwrap/config.toml:12" or "SLURMWRAP_PRERUN_STEPS"
@@ -25,14 +25,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class KeySetting:
     """A key with all that was said of it: the last one holds."""
 
     key: Key
-    said: tuple[Source, ...]
+    said: tuple[KeySource, ...]
 
     @property
-    def held(self) -> Source:
+    def held(self) -> KeySource:
         """What is in force."""
         return self.said[-1]
 
@@ -42,12 +42,12 @@ class Setting:
         return len(self.said) > 1
 
 
-def settings(environ: Mapping[str, str]) -> tuple[Setting, ...]:
+def settings(environ: Mapping[str, str]) -> tuple[KeySetting, ...]:
     """All keys. ConfigError as `load` raises it; call that first, for its words about a wrong key."""
     read = layers(environ)
     kinds = ("site", "user", "variable")
     named = [(layer, kind) for layer, kind in zip(read, kinds, strict=True) if layer.tables]
-    return tuple(Setting(key=key, said=(_default(key), *_said(key, named))) for key in keys())
+    return tuple(KeySetting(key=key, said=(_default(key), *_said(key, named))) for key in keys())
 
 
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -63,16 +63,16 @@ def _meant(name: str, known: set[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _default(key: Key) -> Source:
-    return Source(origin=DEFAULT, kind="default", value=key.default)
+def _default(key: Key) -> KeySource:
+    return KeySource(origin=DEFAULT, kind="default", value=key.default)
 
 
-def _said(key: Key, named: list[tuple[Layer, str]]) -> Iterator[Source]:
+def _said(key: Key, named: list[tuple[Layer, str]]) -> Iterator[KeySource]:
     for layer, kind in named:
         tables = _of_key(layer.tables, key)
         if tables:
             origin = place(layer.path, layer.text, key.name) if layer.path else key.variable
-            yield Source(origin=origin, kind=kind, value=value_of(merge(Config(), tables), key.name))
+            yield KeySource(origin=origin, kind=kind, value=value_of(merge(Config(), tables), key.name))
 
 
 def _of_key(tables: Mapping[str, Any], key: Key) -> Mapping[str, Any]:

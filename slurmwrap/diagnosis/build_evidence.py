@@ -12,7 +12,7 @@ from typing import Any
 
 from slurmwrap.diagnosis.node_facts import gpu_lines, hook_lines
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.evidence import Attempt, Evidence, KernelLine, LogTail
+from slurmwrap.model.evidence import Evidence, KernelLine, LogTail, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.observation import Context, Observation
@@ -120,7 +120,7 @@ def since(tail: LogTail, earlier: Iterable[LogTail]) -> LogTail:
 
 
 def join(
-    attempt: Attempt,
+    attempt: RunKey,
     job: JobRecord,
     observations: Sequence[Observation],
     *,

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from slurmwrap.diagnosis.log_rows import Log, tracebacks
+from slurmwrap.diagnosis.log_rows import LogRows, tracebacks
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation
 
@@ -24,7 +24,7 @@ _LOOKED = 200  # rows of a traceback
 LEFT_OUT = "..."
 
 
-def in_context(citation: Citation, logs: Sequence[Log]) -> Citation:
+def in_context(citation: Citation, logs: Sequence[LogRows]) -> Citation:
     """`citation` with the lines around it, if it is the root's and one of the logs has it; unchanged otherwise."""
     if citation.role != "root" or not citation.line:
         return citation
@@ -45,7 +45,7 @@ def own_place(citations: Sequence[Citation]) -> tuple[str, int] | None:
     return None
 
 
-def _row_of(citation: Citation, log: Log) -> int | None:
+def _row_of(citation: Citation, log: LogRows) -> int | None:
     """A line that was rewritten in place (a progress bar) has several rows of one number."""
     row = bisect_left(log.numbers, citation.line)
     while row < len(log.rows) and log.numbers[row] == citation.line:
@@ -55,7 +55,7 @@ def _row_of(citation: Citation, log: Log) -> int | None:
     return None
 
 
-def _before(log: Log, row: int) -> tuple[str, ...]:
+def _before(log: LogRows, row: int) -> tuple[str, ...]:
     block = next((one for one in tracebacks(log) if one.end == row), None)
     own = _own_frame(log, max(block.start, row - _LOOKED), row) if block is not None else None
     if own is None or own >= row - BEFORE:
@@ -63,7 +63,7 @@ def _before(log: Log, row: int) -> tuple[str, ...]:
     return (*_shown([own, own + 1], log), LEFT_OUT, *_shown([row - 1], log))
 
 
-def _own_frame(log: Log, start: int, end: int) -> int | None:
+def _own_frame(log: LogRows, start: int, end: int) -> int | None:
     for at in range(end - 1, start, -1):
         frame = _FRAME.search(log.rows[at])
         if frame and not _LIBRARY.search(frame[1]):
@@ -71,7 +71,7 @@ def _own_frame(log: Log, start: int, end: int) -> int | None:
     return None
 
 
-def _after(log: Log, row: int) -> tuple[str, ...]:
+def _after(log: LogRows, row: int) -> tuple[str, ...]:
     found: list[int] = []
     for at in range(row + 1, min(len(log.rows), row + 8)):
         if _ANOTHER.search(log.rows[at]) or len(found) == AFTER:
@@ -81,5 +81,5 @@ def _after(log: Log, row: int) -> tuple[str, ...]:
     return _shown(found, log)
 
 
-def _shown(rows: Sequence[int], log: Log) -> tuple[str, ...]:
+def _shown(rows: Sequence[int], log: LogRows) -> tuple[str, ...]:
     return tuple(log.rows[at].rstrip()[:CAP] for at in rows)

@@ -14,14 +14,14 @@ from functools import partial
 from slurmwrap.diagnosis import slurm_state
 from slurmwrap.diagnosis.advice import printable, specific
 from slurmwrap.diagnosis.cited_context import in_context, own_place
-from slurmwrap.diagnosis.kernel_cause import AMBIGUOUS, KernelWord, kernel_word
-from slurmwrap.diagnosis.log_matches import DECISIVE, ORDINARY, STRONG, Mark, find_marks
-from slurmwrap.diagnosis.log_progress import Progress, find_progress
-from slurmwrap.diagnosis.log_rows import Log, cut_rows, read_log, strip_prefix
+from slurmwrap.diagnosis.kernel_cause import AMBIGUOUS, KernelCause, kernel_word
+from slurmwrap.diagnosis.log_matches import DECISIVE, ORDINARY, STRONG, LogMatch, find_marks
+from slurmwrap.diagnosis.log_progress import LogProgress, find_progress
+from slurmwrap.diagnosis.log_rows import LogRows, cut_rows, read_log, strip_prefix
 from slurmwrap.diagnosis.node_facts import UNREAD
 from slurmwrap.diagnosis.output_end import find_error_at_end, may_end_in_error
 from slurmwrap.diagnosis.remaining_time import find_remaining
-from slurmwrap.diagnosis.root_cause import SPEAKS_OF_PEERS, View, find_root
+from slurmwrap.diagnosis.root_cause import SPEAKS_OF_PEERS, LogView, find_root
 from slurmwrap.diagnosis.signatures import SignatureSet, default_signatures, signatures_with
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, COMPLETED_WITH_ERROR, NO_SIGNATURE, SUCCESS
 from slurmwrap.diagnosis.training_steps import last_progress
@@ -89,13 +89,13 @@ def _of_completed(evidence: Evidence, signatures: SignatureSet | None) -> Diagno
     else:
         last = cut_rows(log, end.start)
         marks = find_marks(last, 0, signatures or default_signatures())
-        view = View(log=last, marks=marks, progress=Progress(rows=(), nan=(), finished=()))
+        view = LogView(log=last, marks=marks, progress=LogProgress(rows=(), nan=(), finished=()))
         root = find_root((view,))
         died = _cite(log.name, log.numbers[end.row], log.rows[end.row])
         error = _of_mark(root, (view,)) if root else _plain("traceback_from_crash", "python.exception", 0.75, (died,))
     judged = _plain(COMPLETED_WITH_ERROR, error.signature, error.confidence, (*error.evidence, *_slurm_cites(evidence)))
     judged = replace(judged, domain=error.domain, advice=error.advice, error=error.category)
-    views = tuple(View(log=one, marks=(), progress=Progress(rows=(), nan=(), finished=())) for one in logs)
+    views = tuple(LogView(log=one, marks=(), progress=LogProgress(rows=(), nan=(), finished=())) for one in logs)
     return _with_steps(_in_context(judged, views), views)
 
 
@@ -117,7 +117,7 @@ def _with_hooks(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     return replace(diagnosis, evidence=(*diagnosis.evidence, *(replace(line, role="support") for line in lines)))
 
 
-def _in_context(diagnosis: Diagnosis, views: tuple[View, ...]) -> Diagnosis:
+def _in_context(diagnosis: Diagnosis, views: tuple[LogView, ...]) -> Diagnosis:
     logs = [view.log for view in views]
     diagnosis = replace(diagnosis, evidence=tuple(in_context(cited, logs) for cited in diagnosis.evidence))
     place = own_place(diagnosis.evidence) if _OF_TRACEBACK in (diagnosis.category, diagnosis.error) else None
@@ -128,18 +128,18 @@ def _in_context(diagnosis: Diagnosis, views: tuple[View, ...]) -> Diagnosis:
     return replace(diagnosis, advice=f"Line {place[1]} of {printable(place[0].rpartition('/')[2])}: {printable(what)}.")
 
 
-def _with_steps(diagnosis: Diagnosis, views: tuple[View, ...]) -> Diagnosis:
+def _with_steps(diagnosis: Diagnosis, views: tuple[LogView, ...]) -> Diagnosis:
     steps = last_progress([view.log for view in views])
     return replace(diagnosis, step=steps.step, resumed=steps.resumed, checkpoint_step=steps.checkpoint_step)
 
 
-def _view(log: Log, index: int, signatures: SignatureSet) -> View:
+def _view(log: LogRows, index: int, signatures: SignatureSet) -> LogView:
     marks = find_marks(log, index, signatures)
     first = next((mark.row for mark in marks if mark.role == "root"), max(0, len(log.rows) - _END_ROWS))
-    return View(log=log, marks=marks, progress=find_progress(log, after=first))
+    return LogView(log=log, marks=marks, progress=find_progress(log, after=first))
 
 
-def _judge(evidence: Evidence, views: tuple[View, ...], kernel: KernelWord | None) -> Diagnosis:
+def _judge(evidence: Evidence, views: tuple[LogView, ...], kernel: KernelCause | None) -> Diagnosis:
     root = find_root(views)
     said_more = root is not None and root.weight >= DECISIVE
     word = slurm_state.decisive_state(evidence)
@@ -165,12 +165,12 @@ def _died_of_signal(evidence: Evidence) -> bool:
     return word is not None and word.category in ("core_dump", "invalid_memory_access")
 
 
-def _confirming(views: tuple[View, ...], category: str) -> Mark | None:
+def _confirming(views: tuple[LogView, ...], category: str) -> LogMatch | None:
     marks = (mark for view in views for mark in view.marks if mark.category == category)
     return max(marks, key=lambda mark: mark.weight, default=None)
 
 
-def _kernel_wins(kernel: KernelWord, root: Mark | None) -> bool:
+def _kernel_wins(kernel: KernelCause, root: LogMatch | None) -> bool:
     if root is None or root.weight < ORDINARY:
         return True
     if kernel.rank <= 1:
@@ -181,7 +181,7 @@ def _kernel_wins(kernel: KernelWord, root: Mark | None) -> bool:
     return vague or (root.weight < STRONG and root.category in ("nccl_error", "core_dump"))
 
 
-def _host_memory(evidence: Evidence, root: Mark | None) -> bool:
+def _host_memory(evidence: Evidence, root: LogMatch | None) -> bool:
     if root is not None and root.weight >= STRONG and root.category not in AMBIGUOUS:
         return False
     if evidence.oom_kills:
@@ -195,7 +195,7 @@ def _memory_text(evidence: Evidence) -> str:
     return f"{evidence.oom_kills or 0} OOM kills, peak {evidence.mem_peak_mib} MiB of {evidence.mem_limit_mib} MiB"
 
 
-def _diverged(root: Mark, views: tuple[View, ...]) -> Diagnosis | None:
+def _diverged(root: LogMatch, views: tuple[LogView, ...]) -> Diagnosis | None:
     """An assertion or device-side assert that follows a visible NaN is the NaN's."""
     view = views[root.log]
     first = view.progress.nan_before(root.row)
@@ -208,7 +208,7 @@ def _diverged(root: Mark, views: tuple[View, ...]) -> Diagnosis | None:
     return _plain("model_diverged", "log.nan_before_crash", 0.85, (shown, crash))
 
 
-def _without_root(evidence: Evidence, views: tuple[View, ...]) -> Diagnosis:
+def _without_root(evidence: Evidence, views: tuple[LogView, ...]) -> Diagnosis:
     if slurm_state.completed(evidence) and any(view.progress.finished for view in views):
         return _plain(SUCCESS, "slurm.completed", 0.7, _slurm_cites(evidence))
     for view in views:
@@ -223,14 +223,16 @@ def _without_root(evidence: Evidence, views: tuple[View, ...]) -> Diagnosis:
     return _plain(NO_SIGNATURE, "", 0.2, _last_lines(views) or (*_slurm_cites(evidence), *_unread(evidence)))
 
 
-def _of_word(word: slurm_state.Word, evidence: Evidence, views: tuple[View, ...], line: Mark | None) -> Diagnosis:
+def _of_word(
+    word: slurm_state.SlurmCause, evidence: Evidence, views: tuple[LogView, ...], line: LogMatch | None
+) -> Diagnosis:
     cites = [_cite("slurm", 0, word.text)]
     if line is not None:
         cites.append(replace(_cite_mark(line, views), role="support"))
     return _plain(word.category, word.signature, 0.98, tuple(cites))
 
 
-def _of_kernel(kernel: KernelWord, root: Mark | None, views: tuple[View, ...]) -> Diagnosis:
+def _of_kernel(kernel: KernelCause, root: LogMatch | None, views: tuple[LogView, ...]) -> Diagnosis:
     source = f"{kernel.source}:{kernel.node}" if kernel.node else kernel.source
     cites = [_cite(source, kernel.line, kernel.text)]
     if root is not None:
@@ -240,7 +242,7 @@ def _of_kernel(kernel: KernelWord, root: Mark | None, views: tuple[View, ...]) -
     return replace(found, advice=advice, decision=kernel.decision or found.decision)
 
 
-def _of_mark(root: Mark, views: tuple[View, ...]) -> Diagnosis:
+def _of_mark(root: LogMatch, views: tuple[LogView, ...]) -> Diagnosis:
     cites = [_cite_mark(root, views), *_cascades(root, views)]
     found = _plain(root.category, root.signature, _confidence(root.weight), tuple(cites))
     return replace(
@@ -251,7 +253,7 @@ def _of_mark(root: Mark, views: tuple[View, ...]) -> Diagnosis:
     )
 
 
-def _cascades(root: Mark, views: tuple[View, ...]) -> Iterable[Citation]:
+def _cascades(root: LogMatch, views: tuple[LogView, ...]) -> Iterable[Citation]:
     """The first line of each consequence that the log names, one per signature."""
     seen = {root.signature}
     for mark in (mark for view in views for mark in view.marks):
@@ -261,7 +263,7 @@ def _cascades(root: Mark, views: tuple[View, ...]) -> Iterable[Citation]:
             yield replace(_cite_mark(mark, views), role="cascade")
 
 
-def _with_node(diagnosis: Diagnosis, evidence: Evidence, kernel: KernelWord | None) -> Diagnosis:
+def _with_node(diagnosis: Diagnosis, evidence: Evidence, kernel: KernelCause | None) -> Diagnosis:
     if kernel is not None and kernel.node and (kernel.conclusive or diagnosis.signature == kernel.signature):
         return replace(diagnosis, node=kernel.node, conclusive=kernel.conclusive)
     if kernel is not None and kernel.conclusive:
@@ -294,7 +296,7 @@ def _cite(source: str, line: int, text: str) -> Citation:
     return Citation(source=source, line=line, text=text.strip()[:_TEXT_CAP])
 
 
-def _cite_mark(mark: Mark, views: tuple[View, ...]) -> Citation:
+def _cite_mark(mark: LogMatch, views: tuple[LogView, ...]) -> Citation:
     return _cite(views[mark.log].log.name, mark.number, mark.text)
 
 
@@ -314,7 +316,7 @@ def _unread(evidence: Evidence) -> tuple[Citation, ...]:
     return () if told is None else (replace(_cite("hook", 0, told), role="support"),)
 
 
-def _last_lines(views: tuple[View, ...]) -> tuple[Citation, ...]:
+def _last_lines(views: tuple[LogView, ...]) -> tuple[Citation, ...]:
     """The last line that is not blank, so that a person can go on from there."""
     for view in views:
         for row in range(len(view.log.rows) - 1, -1, -1):

@@ -47,7 +47,7 @@ class Confusion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class ClassifierScore:
     """The whole measurement. `macro_f1` is the mean over categories that are labelled at all."""
 
     total: int
@@ -109,10 +109,10 @@ def label_of(row: Mapping[str, Any]) -> str:
     return str(label)
 
 
-def score(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Diagnosis]) -> Score:
+def score(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Diagnosis]) -> ClassifierScore:
     """How well `predictions` fit the `category` of `rows`, pairwise."""
     pairs = [(label_of(row), found, str(row.get("id", ""))) for row, found in zip(rows, predictions, strict=True)]
-    return Score(
+    return ClassifierScore(
         total=len(pairs),
         right=sum(label == found.category for label, found, _ in pairs),
         decisions_default=sum(found.decision == CATEGORIES[label].decision for label, found, _ in pairs),

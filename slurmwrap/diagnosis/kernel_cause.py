@@ -50,7 +50,7 @@ _NVML_MEANS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelWord:
+class KernelCause:
     """The kernel's finding. `rank`: 0 conclusive · 1 hardware or host trouble · 2 informational · 3 the program's."""
 
     category: str
@@ -68,7 +68,7 @@ class KernelWord:
 
 def kernel_word(
     lines: tuple[KernelLine, ...], signatures: SignatureSet, nvml: tuple[str, ...] = ()
-) -> KernelWord | None:
+) -> KernelCause | None:
     """The finding that weighs most; the earliest among equals. None when nothing that matters is said.
 
     `nvml`: Evidence.nvml, the driver's own word at the job's end.
@@ -77,17 +77,17 @@ def kernel_word(
     return min(words, key=lambda word: (word.rank, word.line), default=None)
 
 
-def _from_xids(lines: tuple[KernelLine, ...]) -> Iterable[KernelWord]:
+def _from_xids(lines: tuple[KernelLine, ...]) -> Iterable[KernelCause]:
     for event in parse_xids(line.text for line in lines):
         if category := category_of(event):
             yield _word_of(event, category, lines[event.line - 1].node)
 
 
-def _word_of(event: XidEvent, category: str, node: str) -> KernelWord:
+def _word_of(event: XidEvent, category: str, node: str) -> KernelCause:
     conclusive, action = is_conclusive(event), action_of(event)
     infrastructure = CATEGORIES[category].domain == "IF"
     rank = 0 if conclusive and event.code != 154 else 1 if action in _HARD else 2 if infrastructure else 3
-    return KernelWord(
+    return KernelCause(
         category=category,
         signature=f"kernel.xid_{event.code}" if event.code > 0 else f"kernel.sxid_{-event.code}",
         node=node if action != "APP" else "",
@@ -99,14 +99,14 @@ def _word_of(event: XidEvent, category: str, node: str) -> KernelWord:
     )
 
 
-def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> Iterable[KernelWord]:
+def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> Iterable[KernelCause]:
     needles = signatures.needles["kernel"]
     for number, line in enumerate(lines, 1):
         wanted = sorted({place for needle in needles if needle.literal in line.text for place in needle.wanted_by})
         for signature, pattern in (signatures.ranked[place] for place in wanted):
             if signature.role == "root" and compiled(pattern).search(line.text[:2000]):
                 infrastructure = CATEGORIES[signature.category].domain == "IF"
-                yield KernelWord(
+                yield KernelCause(
                     category=signature.category,
                     signature=signature.id,
                     node=line.node if infrastructure else "",
@@ -121,7 +121,7 @@ def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) ->
                 break
 
 
-def _from_nvml(lines: tuple[str, ...]) -> Iterable[KernelWord]:
+def _from_nvml(lines: tuple[str, ...]) -> Iterable[KernelCause]:
     """Informational and never conclusive: the reset may be pending for days (a row remap) while jobs run well.
 
     Of the lines that node_facts.py writes, those of NVIDIA's own word that something is broken.
@@ -130,7 +130,7 @@ def _from_nvml(lines: tuple[str, ...]) -> Iterable[KernelWord]:
         if found := _NVML.match(text):
             node, action, lost, remapping, _ = found.groups()
             said = "lost" if lost else "row_remapping" if remapping else "recovery_action" if action else "driver_hung"
-            yield KernelWord(
+            yield KernelCause(
                 category="gpu_ecc_error" if remapping else "gpu_hardware",
                 signature=f"nvml.{said}",
                 node=node,

@@ -9,8 +9,8 @@ from itertools import accumulate, compress, islice, pairwise
 from operator import ne
 
 from slurmwrap.diagnosis.advice import filled
-from slurmwrap.diagnosis.log_rows import Log, Traceback, bare_exceptions, strip_prefix, tracebacks
-from slurmwrap.diagnosis.signatures import GRAM, WORD, Probe, Signature, SignatureSet, bared, compiled
+from slurmwrap.diagnosis.log_rows import LogRows, Traceback, bare_exceptions, strip_prefix, tracebacks
+from slurmwrap.diagnosis.signatures import GRAM, WORD, LogSignature, Probe, SignatureSet, bared, compiled
 from slurmwrap.fast_dataclasses import dataclass
 
 DECISIVE = 90
@@ -72,7 +72,7 @@ _MISUSE = frozenset(("AssertionError", "ValueError", "TypeError", "NotImplemente
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class LogMatch:
     """One row with a meaning. `weight` first, then position, decides which mark is the root."""
 
     log: int  # index of the log
@@ -88,12 +88,12 @@ class Mark:
     input_path: str = ""
 
 
-def find_marks(log: Log, index: int, signatures: SignatureSet) -> tuple[Mark, ...]:
+def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogMatch, ...]:
     """Marks of one log in order of rows. Source lines inside tracebacks and what Python ignored are left out."""
     blocks = tracebacks(log)
     by_end = {block.end: block for block in blocks}
     inside = _rows_inside(blocks)
-    marks: list[Mark] = []
+    marks: list[LogMatch] = []
     for row, wanted in _matches(log, signatures).items():
         if row in inside:
             continue
@@ -124,7 +124,7 @@ def _rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
     return frozenset(rows)
 
 
-def _matches(log: Log, signatures: SignatureSet) -> dict[int, list[int]]:
+def _matches(log: LogRows, signatures: SignatureSet) -> dict[int, list[int]]:
     """Rows that hold a literal, with the expressions that want it, the heaviest first (places in `ranked`).
 
     Cheap for logs that repeat themselves: rows that differ only in digits are searched once. Cheap for many signatures:
@@ -205,7 +205,7 @@ def _beginning(ordered: list[str], piece: str) -> list[str]:
     return ordered[at:end]
 
 
-def _shapes(log: Log) -> dict[str, list[int]]:
+def _shapes(log: LogRows) -> dict[str, list[int]]:
     """Rows by their text without digits: of each shape the first rows, and the last one."""
     shapes: dict[str, list[int]] = {}
     rows = bared(log.text).split("\n")
@@ -228,7 +228,7 @@ def _places(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
     return places
 
 
-def _seek(log: Log, rows: list[int], probe: Probe, found: dict[int, set[int]]) -> None:
+def _seek(log: LogRows, rows: list[int], probe: Probe, found: dict[int, set[int]]) -> None:
     for row in rows:
         for needle in probe.needles:
             if needle.literal in log.rows[row]:
@@ -236,13 +236,13 @@ def _seek(log: Log, rows: list[int], probe: Probe, found: dict[int, set[int]]) -
 
 
 def _best(
-    log: Log, row: int, candidates: Iterable[tuple[Signature, str]], block: Traceback | None
-) -> tuple[Signature, re.Match[str]] | None:
+    log: LogRows, row: int, candidates: Iterable[tuple[LogSignature, str]], block: Traceback | None
+) -> tuple[LogSignature, re.Match[str]] | None:
     """The first signature whose conditions hold; `candidates` are ordered by weight.
 
     Advice that only follows on the line, after a cause, is no reason to leave the cause out.
     """
-    advice: tuple[Signature, re.Match[str]] | None = None
+    advice: tuple[LogSignature, re.Match[str]] | None = None
     of_data = block is not None and _parses_data(block)
     text = log.rows[row]
     bare = strip_prefix(text)
@@ -266,7 +266,7 @@ def _parses_data(block: Traceback) -> bool:
     return bool(_UNKNOWN.search(block.frames)) or (block.followed and bool(_STRING.search(block.frames)))
 
 
-def _holds(signature: Signature, log: Log, row: int, block: Traceback | None) -> bool:
+def _holds(signature: LogSignature, log: LogRows, row: int, block: Traceback | None) -> bool:
     if signature.unless and compiled(signature.unless).search(log.rows[row]):
         return False
     if signature.frame and (block is None or not compiled(signature.frame).search(block.frames)):
@@ -277,12 +277,12 @@ def _holds(signature: Signature, log: Log, row: int, block: Traceback | None) ->
     return True
 
 
-def _mark(log: Log, index: int, row: int, signature: Signature, match: re.Match[str]) -> Mark:
+def _mark(log: LogRows, index: int, row: int, signature: LogSignature, match: re.Match[str]) -> LogMatch:
     text = log.rows[row]
     weight = signature.weight
     if signature.role == "root" and not signature.quiet and weight < DECISIVE and is_quiet(text):
         weight = HINT
-    return Mark(
+    return LogMatch(
         log=index,
         row=row,
         number=log.numbers[row],
@@ -302,8 +302,8 @@ def is_quiet(text: str) -> bool:
     return bool(_QUIET.search(text) or _QUIET.search(strip_prefix(text))) and not _LOUD.search(text)
 
 
-def _exception_mark(log: Log, index: int, row: int, signature: str, weight: int) -> Mark:
-    return Mark(
+def _exception_mark(log: LogRows, index: int, row: int, signature: str, weight: int) -> LogMatch:
+    return LogMatch(
         log=index,
         row=row,
         number=log.numbers[row],
@@ -315,24 +315,24 @@ def _exception_mark(log: Log, index: int, row: int, signature: str, weight: int)
     )
 
 
-def _alone(log: Log, index: int, row: int) -> Mark:
+def _alone(log: LogRows, index: int, row: int) -> LogMatch:
     """An exception that mostly follows from another failure, for a log that shows no other."""
     return _exception_mark(log, index, row, "python.consequence_alone", HINT)
 
 
-def _bare(log: Log, index: int, row: int, *, weak: bool) -> Mark:
+def _bare(log: LogRows, index: int, row: int, *, weak: bool) -> LogMatch:
     """An exception that was printed without its traceback."""
     weak = weak or is_quiet(log.rows[row])
     return _exception_mark(log, index, row, "python.exception_bare", HINT if weak else BARE)
 
 
-def _generic(log: Log, index: int, block: Traceback) -> Mark:
+def _generic(log: LogRows, index: int, block: Traceback) -> LogMatch:
     """The mark of a traceback that no signature knows."""
     text = log.rows[block.end]
     wrapper = block.exception in _WRAPPERS or bool(_WRAPPED_MESSAGE.search(block.message))
     passed_on = block.followed and _parses_data(block)
     misuse = block.in_library and block.exception in _MISUSE and bool(block.message)
-    return Mark(
+    return LogMatch(
         log=index,
         row=block.end,
         number=log.numbers[block.end],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from slurmwrap.diagnosis.log_rows import Log, rows_with
+from slurmwrap.diagnosis.log_rows import LogRows, rows_with
 from slurmwrap.fast_dataclasses import dataclass
 
 _NUMBER = r"[-+]?\d[\d.,]{0,20}(?:[eE][-+]?\d{1,4})?"
@@ -51,7 +51,7 @@ SURVIVED_BY = 2  # distinct progress lines after an error: one may be another ra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class LogProgress:
     """Rows of one log, ascending."""
 
     rows: tuple[int, ...]  # progress, the last ones, each text once
@@ -72,7 +72,7 @@ class Progress:
         return self.nan[0] if at else None
 
 
-def find_progress(log: Log, *, after: int = 0) -> Progress:
+def find_progress(log: LogRows, *, after: int = 0) -> LogProgress:
     """Progress, finishing and restarting lines of `log` after row `after`, and all lines with NaN.
 
     Read from the end, until there is so much progress that whatever came before was survived.
@@ -93,7 +93,7 @@ def find_progress(log: Log, *, after: int = 0) -> Progress:
             finished.append(index)
         elif kind == "restart":
             restarts.append(index)
-    return Progress(
+    return LogProgress(
         rows=tuple(reversed(rows)),
         nan=_nan_rows(log),
         finished=tuple(reversed(finished)),
@@ -101,7 +101,7 @@ def find_progress(log: Log, *, after: int = 0) -> Progress:
     )
 
 
-def first_progress(log: Log) -> int | None:
+def first_progress(log: LogRows) -> int | None:
     """The first row that shows progress, None when none does."""
     return next((row for row, text in enumerate(log.rows) if _kind(text[:_CAP]) == "progress"), None)
 
@@ -125,6 +125,6 @@ def _kind(row: str) -> str:
     return "restart" if any(hint in row for hint in _RESTART_HINTS) and _RESTART.search(row) else ""
 
 
-def _nan_rows(log: Log) -> tuple[int, ...]:
+def _nan_rows(log: LogRows) -> tuple[int, ...]:
     rows = sorted({row for word in _NAN_WORDS for row in rows_with(log, word)})
     return tuple(row for row in rows if _NAN.search(log.rows[row][:_CAP]))

@@ -51,7 +51,7 @@ _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class LogRows:
     """One tail in rows. `text` is the rows joined by newlines."""
 
     name: str
@@ -75,19 +75,21 @@ class Traceback:
     followed: bool = False  # another exception was raised while this one was handled, or because of it
 
 
-def read_log(tail: LogTail) -> Log:
+def read_log(tail: LogTail) -> LogRows:
     """Rows of one tail: escape sequences removed, carriage returns split, the middle of a huge text left out."""
     rows: list[str] = []
     numbers: list[int] = []
     for first, text in _window(tail):
         _append_rows(text, first, rows, numbers)
-    return Log(name=tail.name, rows=tuple(rows), numbers=tuple(numbers), text="\n".join(rows), whole=_is_whole(tail))
+    return LogRows(
+        name=tail.name, rows=tuple(rows), numbers=tuple(numbers), text="\n".join(rows), whole=_is_whole(tail)
+    )
 
 
-def cut_rows(log: Log, start: int) -> Log:
+def cut_rows(log: LogRows, start: int) -> LogRows:
     """`log` from row `start` on."""
     rows = log.rows[start:]
-    return Log(name=log.name, rows=rows, numbers=log.numbers[start:], text="\n".join(rows), whole=False)
+    return LogRows(name=log.name, rows=rows, numbers=log.numbers[start:], text="\n".join(rows), whole=False)
 
 
 def _is_whole(tail: LogTail) -> bool:
@@ -135,7 +137,7 @@ def rank_of(row: str) -> int | None:
     return int(next(group for group in found.groups() if group)) if found else None
 
 
-def tracebacks(log: Log) -> tuple[Traceback, ...]:
+def tracebacks(log: LogRows) -> tuple[Traceback, ...]:
     """All tracebacks of a log that end in an exception, in order; the middle ones are left out beyond 300."""
     starts = rows_with(log, HEADER)
     if len(starts) > _MAX_TRACEBACKS:
@@ -144,7 +146,7 @@ def tracebacks(log: Log) -> tuple[Traceback, ...]:
     return tuple(traceback for traceback in found if traceback is not None)
 
 
-def rows_with(log: Log, literal: str) -> list[int]:
+def rows_with(log: LogRows, literal: str) -> list[int]:
     """The rows that hold `literal`, which no newline is part of. Looks at those alone, not at each row of the log."""
     found: list[int] = []
     row = end = 0  # the end of the row before is where counting goes on
@@ -157,7 +159,7 @@ def rows_with(log: Log, literal: str) -> list[int]:
     return found
 
 
-def _traceback(log: Log, start: int) -> Traceback | None:
+def _traceback(log: LogRows, start: int) -> Traceback | None:
     prefix = log.rows[start].partition(HEADER)[0]
     frames: list[str] = []
     foreign = 0
@@ -179,7 +181,7 @@ def _traceback(log: Log, start: int) -> Traceback | None:
     return None
 
 
-def _goes_on(log: Log, row: int) -> bool:
+def _goes_on(log: LogRows, row: int) -> bool:
     """Whether the remote traceback follows that Ray passes on; it has no header of its own."""
     return row + 1 < len(log.rows) and bool(_FRAME.match(strip_prefix(log.rows[row + 1])))
 
@@ -188,7 +190,7 @@ def _is_frame(body: str) -> bool:
     return not body.strip() or body[0] in " \t│╭╰┃>❱" or body.startswith(("File ", "[Previous line repeated"))
 
 
-def bare_exceptions(log: Log) -> Iterator[tuple[int, str]]:
+def bare_exceptions(log: LogRows) -> Iterator[tuple[int, str]]:
     """Rows that look like the last line of a traceback, `module.SomeError: message`, with the name, `SomeError`."""
     for index in sorted({*rows_with(log, "Error"), *rows_with(log, "Exception")}):
         if found := _BARE_ROW.match(strip_prefix(log.rows[index])):
@@ -209,7 +211,7 @@ def _exception(body: str) -> tuple[str, str] | None:
     return None
 
 
-def _made(log: Log, start: int, end: int, named: tuple[str, str], frames: list[str]) -> Traceback:
+def _made(log: LogRows, start: int, end: int, named: tuple[str, str], frames: list[str]) -> Traceback:
     before = "\n".join(log.rows[max(0, start - 2) : start])
     paths = [found[1] for found in map(_path_match, frames) if found]
     return Traceback(
@@ -224,7 +226,7 @@ def _made(log: Log, start: int, end: int, named: tuple[str, str], frames: list[s
     )
 
 
-def _frames_left_out(log: Log, end: int, frames: list[str]) -> bool:
+def _frames_left_out(log: LogRows, end: int, frames: list[str]) -> bool:
     """Whether the exception came out of JAX, that leaves its own frames out and says so below (traceback_util.py)."""
     told = any("JAX has removed its internal frames" in row for row in log.rows[end + 1 : end + 4])
     return told and bool(frames) and not frames[-1].lstrip().startswith(("raise", "assert"))

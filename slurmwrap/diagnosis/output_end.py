@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
 from slurmwrap.diagnosis.log_progress import has_finished, is_progress
-from slurmwrap.diagnosis.log_rows import Log, Traceback, strip_prefix, tracebacks
+from slurmwrap.diagnosis.log_rows import LogRows, Traceback, strip_prefix, tracebacks
 from slurmwrap.fast_dataclasses import dataclass
 
 NAN_LINES = 3  # lines with the training loss at the end, all of them NaN
@@ -96,7 +96,7 @@ def may_end_in_error(text: str) -> bool:
     return any(hint in text for hint in _HINTS) or any(hint in lower for hint in _NAN_HINTS)
 
 
-def find_error_at_end(logs: Sequence[Log]) -> OutputEnd | None:
+def find_error_at_end(logs: Sequence[LogRows]) -> OutputEnd | None:
     """The error with which the output ends; None where it ends well, or where that is in doubt."""
     for index, log in enumerate(logs):
         start = max(0, len(log.rows) - _LOOKED)
@@ -114,7 +114,7 @@ def find_error_at_end(logs: Sequence[Log]) -> OutputEnd | None:
 # --- a process that died ---------------------------------------------------------------------------------------------
 
 
-def _death(log: Log, start: int) -> tuple[int, int] | None:
+def _death(log: LogRows, start: int) -> tuple[int, int] | None:
     """(first row, last row) of what the last process to die wrote; None when none did, or the output went on well."""
     blocks = tracebacks(log)
     fatal = [block for block in blocks if block.start >= start and _is_uncaught(log, block)]
@@ -132,7 +132,7 @@ def _death(log: Log, start: int) -> tuple[int, int] | None:
     return _first_of(log, last[0], blocks, inside), last[1]
 
 
-def _is_uncaught(log: Log, block: Traceback) -> bool:
+def _is_uncaught(log: LogRows, block: Traceback) -> bool:
     first = next((frame for frame in block.frames.split("\n") if frame.strip("│╭╮─ \t")), "")
     if block.ignored or block.exception in _STOPPED or not _OUTERMOST.match(first) or _WORKER.search(block.frames):
         return False
@@ -140,7 +140,7 @@ def _is_uncaught(log: Log, block: Traceback) -> bool:
     return "exitcode" in before or not _LOGGED.search(before) or "Warning: " in before
 
 
-def _is_last_word(log: Log, row: int) -> bool:
+def _is_last_word(log: LogRows, row: int) -> bool:
     """Whether the row is what the shell, the interpreter or argparse writes about a process that ends of it."""
     text = strip_prefix(log.rows[row])
     if _SYNTAX.match(text):
@@ -150,7 +150,7 @@ def _is_last_word(log: Log, row: int) -> bool:
     return bool(_KILLED.match(text) or _NO_PROGRAM.match(text))
 
 
-def _is_the_end(log: Log, row: int, inside: frozenset[int]) -> bool:
+def _is_the_end(log: LogRows, row: int, inside: frozenset[int]) -> bool:
     """Whether hardly anything follows `row`: other ranks' errors, launchers' words on them, a script's `echo done`."""
     other, progress = 0, set()
     for text in _rows_between(log, row, len(log.rows), inside):
@@ -163,7 +163,7 @@ def _is_the_end(log: Log, row: int, inside: frozenset[int]) -> bool:
     return other <= _OTHER_LINES and len(progress) <= _PROGRESS_LINES
 
 
-def _rows_between(log: Log, row: int, end: int, inside: frozenset[int]) -> Iterator[str]:
+def _rows_between(log: LogRows, row: int, end: int, inside: frozenset[int]) -> Iterator[str]:
     """The rows that say something of their own: no part of a traceback (`inside`), of a long message, of a launcher."""
     for at in range(row + 1, end):
         text = strip_prefix(log.rows[at])
@@ -176,11 +176,11 @@ def _is_echo(text: str) -> bool:
     return len(text) <= _LONG and bool(_OVER.search(text)) and not _OF_TRAINING.search(text)
 
 
-def _finished_before(log: Log, row: int) -> bool:
+def _finished_before(log: LogRows, row: int) -> bool:
     return any(has_finished(text) and not _is_echo(text) for text in log.rows[max(0, row - _LOOKED) : row])
 
 
-def _first_of(log: Log, start: int, blocks: Sequence[Traceback], inside: frozenset[int]) -> int:
+def _first_of(log: LogRows, start: int, blocks: Sequence[Traceback], inside: frozenset[int]) -> int:
     """Where the first traceback begins of those that belong together: ranks die one after another."""
     first = start
     for block in sorted((one for one in blocks if one.end < start), key=lambda one: -one.end):
@@ -191,7 +191,7 @@ def _first_of(log: Log, start: int, blocks: Sequence[Traceback], inside: frozens
     return first
 
 
-def _is_contradicted(log: Log, died: tuple[int, int], others: Sequence[Log]) -> bool:
+def _is_contradicted(log: LogRows, died: tuple[int, int], others: Sequence[LogRows]) -> bool:
     """Whether another file of the job says that it went well: lines of two files have no order."""
     missing = any(name in log.rows[died[1]] for name in _MISSING_MODULE)
     for other in others:
@@ -213,7 +213,7 @@ def _reached_its_end(text: str) -> bool:
 # --- a loss of NaN ---------------------------------------------------------------------------------------------------
 
 
-def _nan_rows(log: Log) -> tuple[int, ...]:
+def _nan_rows(log: LogRows) -> tuple[int, ...]:
     """Rows with the training loss from the first of those at the end that are NaN, at least NAN_LINES; else ()."""
     if not any(word in log.text.lower() for word in _BROKEN):
         return ()
@@ -242,7 +242,7 @@ def _is_broken(row: str) -> bool | None:
     return all(value.startswith(_BROKEN) for value in values) if values else None
 
 
-def _grows(log: Log, rows: Sequence[int]) -> bool:
+def _grows(log: LogRows, rows: Sequence[int]) -> bool:
     """Whether the rows count something up: steps, epochs, time. A table of settings does not."""
     counts = [re.findall(r"\d+", log.rows[row]) for row in reversed(rows)]
     return any(before != after for before, after in pairwise(counts))

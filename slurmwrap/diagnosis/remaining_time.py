@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from slurmwrap.diagnosis.log_rows import Log
+from slurmwrap.diagnosis.log_rows import LogRows
 from slurmwrap.fast_dataclasses import dataclass
 
 _ROWS = 200  # rows at the end that are read
@@ -44,7 +44,7 @@ class _Bar:
     left_s: float
 
 
-def find_remaining(logs: Sequence[Log], run_s: float | None, *, resumed: bool = False) -> float | None:
+def find_remaining(logs: Sequence[LogRows], run_s: float | None, *, resumed: bool = False) -> float | None:
     """Seconds that were left when the output ended; None where it does not say. `run_s`: how long the run lasted."""
     found = [left for log in logs if (left := _of_rows(log.rows[-_ROWS:], run_s, resumed=resumed)) is not None]
     left = max(found, default=None)

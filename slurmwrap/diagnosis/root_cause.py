@@ -11,9 +11,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from slurmwrap.diagnosis.log_matches import DECISIVE, HINT, ORDINARY, STRONG, Mark
-from slurmwrap.diagnosis.log_progress import SURVIVED_BY, Progress, first_progress
-from slurmwrap.diagnosis.log_rows import Log, rank_of
+from slurmwrap.diagnosis.log_matches import DECISIVE, HINT, ORDINARY, STRONG, LogMatch
+from slurmwrap.diagnosis.log_progress import SURVIVED_BY, LogProgress, first_progress
+from slurmwrap.diagnosis.log_rows import LogRows, rank_of
 from slurmwrap.diagnosis.log_timestamps import Stamp, comparable, last_stamp, stamp_of
 from slurmwrap.fast_dataclasses import dataclass
 
@@ -61,12 +61,12 @@ _OF_TOOLS = frozenset(("permission_error", "incorrect_inputs", "syntax_error"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class LogView:
     """One log, read."""
 
-    log: Log
-    marks: tuple[Mark, ...]
-    progress: Progress
+    log: LogRows
+    marks: tuple[LogMatch, ...]
+    progress: LogProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class _Scene:
     trained: dict[int, int]  # that shows training, where it matters
 
 
-def find_root(views: Sequence[View]) -> Mark | None:
+def find_root(views: Sequence[LogView]) -> LogMatch | None:
     """The mark that the others follow from; None when nothing that was not survived is a cause."""
     until = [_shown_until(view, views) for view in views]
     alive = [mark for view, end in zip(views, until, strict=True) for mark in view.marks if _is_alive(view, mark, end)]
@@ -91,7 +91,7 @@ def find_root(views: Sequence[View]) -> Mark | None:
     return _said_before(root, alive) or root
 
 
-def _scene(alive: Sequence[Mark], views: Sequence[View]) -> _Scene:
+def _scene(alive: Sequence[LogMatch], views: Sequence[LogView]) -> _Scene:
     tools = {mark.log for mark in alive if _is_of_tool(mark)}
     return _Scene(
         lost=_first_rows(mark for mark in alive if mark.category in SPEAKS_OF_PEERS),
@@ -100,22 +100,22 @@ def _scene(alive: Sequence[Mark], views: Sequence[View]) -> _Scene:
     )
 
 
-def _first_rows(marks: Iterable[Mark]) -> dict[int, int]:
+def _first_rows(marks: Iterable[LogMatch]) -> dict[int, int]:
     rows: dict[int, int] = {}
     for mark in marks:
         rows[mark.log] = min(mark.row, rows.get(mark.log, mark.row))
     return rows
 
 
-def _is_of_tool(mark: Mark) -> bool:
+def _is_of_tool(mark: LogMatch) -> bool:
     return mark.category in _OF_TOOLS and bool(_TOOL.match(mark.text))
 
 
-def _is_own(mark: Mark) -> bool:
+def _is_own(mark: LogMatch) -> bool:
     return mark.category not in _OF_THE_FABRIC and mark.weight >= ORDINARY and not _TEARDOWN.search(mark.text)
 
 
-def _said_before(root: Mark, alive: Sequence[Mark]) -> Mark | None:
+def _said_before(root: LogMatch, alive: Sequence[LogMatch]) -> LogMatch | None:
     """What a program said in words of its own right before it aborted."""
     if root.signature not in _ABORTS and not (root.category in SPEAKS_OF_PEERS and root.weight < _NAMED):
         return None
@@ -123,7 +123,7 @@ def _said_before(root: Mark, alive: Sequence[Mark]) -> Mark | None:
     return next((mark for mark in near if HINT < mark.weight < ORDINARY and mark.category not in _NO_REASON), None)
 
 
-def _strength_in(scene: _Scene, mark: Mark) -> int:
+def _strength_in(scene: _Scene, mark: LogMatch) -> int:
     """A connection that breaks once peers are lost is a hint only, whatever its signature makes of it.
 
     So is what a side script complained of while training ran. What the fabric tells after a failure of the program's
@@ -139,12 +139,12 @@ def _strength_in(scene: _Scene, mark: Mark) -> int:
     return strength(mark.weight)
 
 
-def _is_alive(view: View, mark: Mark, until: Stamp | None) -> bool:
+def _is_alive(view: LogView, mark: LogMatch, until: Stamp | None) -> bool:
     """Whether the mark is a cause's that the program did not get over."""
     return mark.role == "root" and not (_survived(view, mark) or _survived_elsewhere(view, mark, until))
 
 
-def _survived(view: View, mark: Mark) -> bool:
+def _survived(view: LogView, mark: LogMatch) -> bool:
     """Whether the program went on; that other ranks did for a while does not count."""
     if not view.progress.survived(mark.row):
         return False
@@ -153,13 +153,13 @@ def _survived(view: View, mark: Mark) -> bool:
     return rank is None or any(rank_of(view.log.rows[row]) in (None, rank) for row in later)
 
 
-def _survived_elsewhere(view: View, mark: Mark, until: Stamp | None) -> bool:
+def _survived_elsewhere(view: LogView, mark: LogMatch, until: Stamp | None) -> bool:
     """Whether progress went on after the mark's time in the program's other file, that shows it until `until`."""
     at = last_stamp(view.log.rows, mark.row) if until is not None else None
     return at is not None and until is not None and at.utc == until.utc and at.seconds < until.seconds
 
 
-def _shown_until(view: View, views: Sequence[View]) -> Stamp | None:
+def _shown_until(view: LogView, views: Sequence[LogView]) -> Stamp | None:
     """The time of the last but one line of progress in the other file of the same program, stdout for stderr."""
     for other in views:
         if other is view or _ERROR_FILE.sub("out", view.log.name) != _ERROR_FILE.sub("out", other.log.name):
@@ -175,7 +175,7 @@ def strength(weight: int) -> int:
     return weight // 10
 
 
-def _first(equals: list[Mark], views: Sequence[View]) -> Mark:
+def _first(equals: list[LogMatch], views: Sequence[LogView]) -> LogMatch:
     """The first of marks of one strength."""
     if len({mark.category for mark in equals}) == 1 and len({mark.log for mark in equals}) == 1:
         return equals[0]
@@ -188,7 +188,7 @@ def _first(equals: list[Mark], views: Sequence[View]) -> Mark:
     return next((mark for mark in ordered if _explains(mark, first, timed=timed)), first)
 
 
-def _explains(mark: Mark, first: Mark, *, timed: bool) -> bool:
+def _explains(mark: LogMatch, first: LogMatch, *, timed: bool) -> bool:
     """Whether `mark`, that comes later than `first`, is nevertheless its cause."""
     if first.category not in SPEAKS_OF_PEERS or mark.category in SPEAKS_OF_PEERS or _TEARDOWN.search(mark.text):
         return False

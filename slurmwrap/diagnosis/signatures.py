@@ -74,7 +74,7 @@ _KEYS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class LogSignature:
     """One message. Expressions are kept as text and compiled when first needed."""
 
     id: str
@@ -119,8 +119,8 @@ class SignatureSet:
     """All signatures of one version, with the literals that lead to them, per place."""
 
     version: str
-    signatures: tuple[Signature, ...]
-    ranked: tuple[tuple[Signature, str], ...]  # all expressions, the heaviest first, then in the order of the files
+    signatures: tuple[LogSignature, ...]
+    ranked: tuple[tuple[LogSignature, str], ...]  # all expressions, the heaviest first, then in the order of the files
     needles: Mapping[str, tuple[Needle, ...]]
     probes: Mapping[str, tuple[Probe, ...]]  # of the needles for the log, by a word that must stand whole
     partial: Mapping[str, tuple[Probe, ...]]  # the others, by GRAM characters of a word; "" for those with less
@@ -156,7 +156,7 @@ def load_signatures(*paths: Path) -> SignatureSet:
 
     Raises ConfigError naming file and signature.
     """
-    found: dict[str, Signature] = {}
+    found: dict[str, LogSignature] = {}
     versions: list[str] = []
     for path in paths:
         tables = _read(path)
@@ -233,12 +233,12 @@ def _read(path: Path) -> dict[str, Any]:
     return {"signature": [], **tables}
 
 
-def _signature(table: Mapping[str, Any], path: Path) -> Signature:
+def _signature(table: Mapping[str, Any], path: Path) -> LogSignature:
     where = f"{path}: signature {table.get('id', '(no id)')!r}"
     if unknown := sorted(set(table) - _KEYS):
         raise ConfigError(f"{where} has the unknown key {unknown[0]!r}", hint=f"keys: {', '.join(sorted(_KEYS))}")
     role = table.get("role", "root")
-    signature = Signature(
+    signature = LogSignature(
         id=str(table.get("id", "")),
         category=str(table.get("category", "")),
         patterns=_texts(table.get("pattern", ())),
@@ -272,7 +272,7 @@ def _texts(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(str(item) for item in value)
 
 
-def _check(signature: Signature, where: str) -> None:
+def _check(signature: LogSignature, where: str) -> None:
     problems = (
         ("no id", not signature.id),
         ("no pattern", not signature.patterns),
@@ -287,7 +287,7 @@ def _check(signature: Signature, where: str) -> None:
             raise ConfigError(f"{where} has {problem}", hint="see docs/diagnosis.md")
 
 
-def _needles(ranked: tuple[tuple[Signature, str], ...]) -> dict[str, tuple[Needle, ...]]:
+def _needles(ranked: tuple[tuple[LogSignature, str], ...]) -> dict[str, tuple[Needle, ...]]:
     wanted: dict[str, dict[str, list[int]]] = {place: {} for place in PLACES}
     for index, (signature, pattern) in enumerate(ranked):
         for literal in _literals_of(signature, pattern):
@@ -298,7 +298,7 @@ def _needles(ranked: tuple[tuple[Signature, str], ...]) -> dict[str, tuple[Needl
     }
 
 
-def _literals_of(signature: Signature, pattern: str) -> tuple[str, ...]:
+def _literals_of(signature: LogSignature, pattern: str) -> tuple[str, ...]:
     literals = required_literals(pattern)
     if not literals:
         raise ConfigError(
@@ -308,14 +308,14 @@ def _literals_of(signature: Signature, pattern: str) -> tuple[str, ...]:
     return literals
 
 
-def _check_expressions(signature: Signature, where: str) -> None:
+def _check_expressions(signature: LogSignature, where: str) -> None:
     _check_each(signature, where)
     groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
     if unknown := sorted(set(places(signature.advice)) - groups):
         raise ConfigError(f"{where}: advice names {{{unknown[0]}}}", hint="no pattern has a group (?P<name>…) of it")
 
 
-def _check_each(signature: Signature, where: str) -> None:
+def _check_each(signature: LogSignature, where: str) -> None:
     for pattern in (*signature.patterns, signature.frame, signature.context, signature.unless):
         try:
             re.compile(pattern)

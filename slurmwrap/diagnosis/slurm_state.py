@@ -53,7 +53,7 @@ _CODES = {126: ("permission_error", "exit.126"), 127: ("syntax_error", "exit.127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class SlurmCause:
     """A category with the signature id under which it is reported, and Slurm's text."""
 
     category: str
@@ -68,15 +68,15 @@ def base_state(state: str) -> str:
     return next((known for known in (*_STATES, "COMPLETED", "FAILED") if whole and known.startswith(whole)), whole)
 
 
-def decisive_state(evidence: Evidence) -> Word | None:
+def decisive_state(evidence: Evidence) -> SlurmCause | None:
     """What the final state, or else the reason, decides alone."""
     state = base_state(evidence.state)
     if state in _STATES:
-        return Word(category=_STATES[state][0], signature=_STATES[state][1], text=f"State {evidence.state}")
+        return SlurmCause(category=_STATES[state][0], signature=_STATES[state][1], text=f"State {evidence.state}")
     reason = evidence.reason.strip().replace(" ", "_")  # "launch failed requeued held", as 24.05 and later write it
     if reason in _REASONS and state in ("", "FAILED", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
         category, signature = _REASONS[reason]
-        return Word(category=category, signature=signature, text=f"Reason {evidence.reason}")
+        return SlurmCause(category=category, signature=signature, text=f"Reason {evidence.reason}")
     return None
 
 
@@ -92,7 +92,7 @@ def hidden_failure(evidence: Evidence) -> bool:
     return bool(evidence.derived_exit_code or evidence.derived_signal)
 
 
-def exit_word(evidence: Evidence) -> Word | None:
+def exit_word(evidence: Evidence) -> SlurmCause | None:
     """What the exit code or signal suggests when nothing else is known; a bare SIGKILL or SIGTERM suggests nothing."""
     for code, signal in (
         (evidence.exit_code, evidence.signal),
@@ -107,9 +107,9 @@ def exit_word(evidence: Evidence) -> Word | None:
         number = int(raised[1])
         return _said(*_SIGNALS[number], 0, number) if number in _SIGNALS else None
     if evidence.reason == "JobLaunchFailure" and not (evidence.exit_code or evidence.signal):
-        return Word(category="node_failure", signature="slurm.reason_launch", text="Reason JobLaunchFailure")
+        return SlurmCause(category="node_failure", signature="slurm.reason_launch", text="Reason JobLaunchFailure")
     return None
 
 
-def _said(category: str, signature: str, code: int | None, signal: int | None) -> Word:
-    return Word(category=category, signature=signature, text=f"ExitCode {code or 0}:{signal or 0}")
+def _said(category: str, signature: str, code: int | None, signal: int | None) -> SlurmCause:
+    return SlurmCause(category=category, signature=signature, text=f"ExitCode {code or 0}:{signal or 0}")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from slurmwrap.diagnosis.log_rows import Log
+from slurmwrap.diagnosis.log_rows import LogRows
 from slurmwrap.fast_dataclasses import dataclass
 
 _FIRST, _LAST = 80, 160  # rows read at either end of a log
@@ -74,7 +74,7 @@ _STEP_HINTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class TrainingSteps:
     """What an attempt's output shows; None where it shows nothing."""
 
     step: int | None = None  # the furthest; epochs where nothing else is counted
@@ -82,17 +82,17 @@ class Steps:
     checkpoint_step: int | None = None  # of the newest checkpoint that was written to its end
 
 
-def last_progress(logs: Sequence[Log]) -> Steps:
+def last_progress(logs: Sequence[LogRows]) -> TrainingSteps:
     """How far the attempt came, over all of its logs."""
     found = [_of_log(log) for log in logs]
-    return Steps(
+    return TrainingSteps(
         step=max((one.step for one in found if one.step is not None), default=None),
         resumed=any(one.resumed for one in found),
         checkpoint_step=max((one.checkpoint_step for one in found if one.checkpoint_step is not None), default=None),
     )
 
 
-def _of_log(log: Log) -> Steps:
+def _of_log(log: LogRows) -> TrainingSteps:
     counted: list[int] = []
     epochs: list[int] = []
     saved: list[int] = []
@@ -123,7 +123,7 @@ def _of_log(log: Log) -> Steps:
                 saved.append(pending)
                 pending = None
     best = counted or epochs
-    return Steps(
+    return TrainingSteps(
         step=max(best, default=None),
         resumed=resumed or (log.whole and _began_late(counted)),
         checkpoint_step=max(saved, default=None),
@@ -140,7 +140,7 @@ class _Hints:
     aside: tuple[str, ...]
 
 
-def _hints_in(log: Log) -> _Hints:
+def _hints_in(log: LogRows) -> _Hints:
     text = "\n".join(_ends(log))
     lower = text.lower()
     return _Hints(
@@ -158,7 +158,7 @@ def _holds(row: str, hints: tuple[str, ...]) -> bool:
     return False
 
 
-def _ends(log: Log) -> Iterator[str]:
+def _ends(log: LogRows) -> Iterator[str]:
     rows: Iterable[str] = log.rows
     if len(log.rows) > _FIRST + _LAST:
         rows = (*log.rows[:_FIRST], *log.rows[-_LAST:])

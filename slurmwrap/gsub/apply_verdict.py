@@ -22,8 +22,8 @@ from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.profile_key import derive_variant
 
 if TYPE_CHECKING:
-    from slurmwrap.gsub.job_identity import Submitted
-    from slurmwrap.gsub.submit_context import Desk
+    from slurmwrap.gsub.job_identity import JobIdentity
+    from slurmwrap.gsub.submit_context import SubmitContext
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
@@ -41,7 +41,7 @@ Applied = tuple[Mapping[str, str | None], ...]  # what was asked of Slurm, each 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class HeldJob:
     """The real job that a pre-run speaks for, as its submission left it. `job_id` None: nothing waits."""
 
     request: JobRequest
@@ -53,12 +53,12 @@ class Waiting:
     fingerprint: str
     cluster: str = ""  # "": ask Slurm
     given: tuple[float, ...] = ()  # the begin times that gsub may have given it (gsub/start_time.py)
-    job: Submitted | None = None  # by which it is told from another one of its id; None: not known
+    job: JobIdentity | None = None  # by which it is told from another one of its id; None: not known
     output: str = ""  # the file that the script wrote to in the pre-run
     borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments
 
 
-def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
+def conclude(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> PrerunRecord:
     """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and let go.
 
     The verdict is remembered before Slurm is touched, and again with what became of it: being killed in between loses
@@ -77,7 +77,7 @@ def conclude(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
     return final
 
 
-def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunRecord:
+def _prerun_record(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> PrerunRecord:
     return PrerunRecord(
         cluster=waiting.cluster or desk.cluster,
         job_id=waiting.job_id,
@@ -99,7 +99,7 @@ def _prerun_record(waiting: Waiting, verdict: Verdict, desk: Desk) -> PrerunReco
     )
 
 
-def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> ResourceProfile | None:
+def measured_profile(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> ResourceProfile | None:
     """What is known of this job after its pre-run; a failed one teaches nothing about needs."""
     old = known_profile(waiting.profile_key, desk)
     if verdict.measurement is None or verdict.outcome is Outcome.FAIL:
@@ -117,7 +117,7 @@ def measured_profile(waiting: Waiting, verdict: Verdict, desk: Desk) -> Resource
     )
 
 
-def _cancel(waiting: Waiting, job_id: int, verdict: Verdict, desk: Desk) -> Applied:
+def _cancel(waiting: HeldJob, job_id: int, verdict: Verdict, desk: SubmitContext) -> Applied:
     """Comment first, so that the reason is there when the job is gone. A job that already started is left alone.
 
     Where Slurm cannot be asked the job is neither cancelled nor let go: it starts after its grace.
@@ -139,7 +139,7 @@ def _cancel(waiting: Waiting, job_id: int, verdict: Verdict, desk: Desk) -> Appl
     return _apply_each(actions, desk)
 
 
-def still_waiting(job_id: int, desk: Desk, meant: Submitted | None = None) -> JobRecord | None:
+def still_waiting(job_id: int, desk: SubmitContext, meant: JobIdentity | None = None) -> JobRecord | None:
     """The job's record while all of it waits. None when it started, ended or was cancelled; of an array, as soon as
     one task did: its bare id means every task, and one that runs must not be touched (facts of Slurm 22.05: the last
     task to start keeps the array's id as its own). None also where the id is no more that of the job `meant`."""
@@ -154,7 +154,7 @@ def still_waiting(job_id: int, desk: Desk, meant: Submitted | None = None) -> Jo
     return record if record.pending and not started else None
 
 
-def _known(job_id: int, desk: Desk) -> JobRecord | None:
+def _known(job_id: int, desk: SubmitContext) -> JobRecord | None:
     """Slurm's word on the job; None only after several such answers: squeue once missed a job that was there."""
     for _ in range(_SURE - 1):
         record = desk.slurm.job(str(job_id))
@@ -164,7 +164,9 @@ def _known(job_id: int, desk: Desk) -> JobRecord | None:
     return desk.slurm.job(str(job_id))
 
 
-def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -> tuple[PlacementPlan, Applied, bool]:
+def _plan_again(
+    waiting: HeldJob, profile: ResourceProfile | None, desk: SubmitContext
+) -> tuple[PlacementPlan, Applied, bool]:
     """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime.
 
     A refused update takes the others back: Slurm may refuse one and keep its value all the same (placement/retune.py).
@@ -190,7 +192,7 @@ def _plan_again(waiting: Waiting, profile: ResourceProfile | None, desk: Desk) -
     return chosen, (*applied, *went), bool(went) and went[0]["error"] is None
 
 
-def _rest_of_array(waiting: Waiting, desk: Desk) -> tuple[Applied, bool]:
+def _rest_of_array(waiting: HeldJob, desk: SubmitContext) -> tuple[Applied, bool]:
     """What still waits of an array of which a task has begun, since its user let that one go, is let go as it is."""
     record = _patiently(lambda: desk.slurm.job(str(waiting.job_id)), desk)
     if record is None or record.array_job_id is None or not record.pending or not record.waiting_address:
@@ -203,7 +205,7 @@ def _rest_of_array(waiting: Waiting, desk: Desk) -> tuple[Applied, bool]:
 
 
 def _tuned(
-    waiting: Waiting, profile: ResourceProfile | None, record: JobRecord, desk: Desk
+    waiting: HeldJob, profile: ResourceProfile | None, record: JobRecord, desk: SubmitContext
 ) -> tuple[PlacementPlan, Applied]:
     alone = record.array_job_id is None  # tasks of an array would all want the same nodes
     at_once = alone and waiting.release_at == "now" and not any(waiting.request.setting(one) for one in _HELD)
@@ -220,7 +222,7 @@ def _tuned(
     return replace(second, profile_key=waiting.profile_key), applied
 
 
-def _apply_each(actions: Sequence[SlurmAction], desk: Desk) -> Applied:
+def _apply_each(actions: Sequence[SlurmAction], desk: SubmitContext) -> Applied:
     """Applies in order; a refusal is kept beside its action and does not stop the rest."""
     outcome: list[Mapping[str, str | None]] = []
     for action in actions:
@@ -238,7 +240,7 @@ def _shown(action: SlurmAction, error: str | None) -> Mapping[str, str | None]:
     return {**shown, "reason": action.because, "error": error}
 
 
-def _patiently(ask: Callable[[], T], desk: Desk) -> T:
+def _patiently(ask: Callable[[], T], desk: SubmitContext) -> T:
     """Asks again while the controller does not answer. Only for what may be said twice: reads and updates."""
     for pause in PAUSES_S:
         try:

@@ -22,7 +22,7 @@ from slurmwrap.slurm.squeue_parser import resolve_output
 from slurmwrap.store.news import News, leave_news
 
 if TYPE_CHECKING:
-    from slurmwrap.gsub.apply_verdict import Waiting
+    from slurmwrap.gsub.apply_verdict import HeldJob
     from slurmwrap.model.run import PrerunRecord
     from slurmwrap.sbatch.request import JobRequest
 
@@ -36,7 +36,7 @@ def was_cancelled(record: PrerunRecord) -> bool:
 
 
 def tell_cancelled(
-    waiting: Waiting,
+    waiting: HeldJob,
     record: PrerunRecord,
     *,
     user: str,
@@ -67,7 +67,7 @@ def tell_cancelled(
             say(f"not mailed: {error}")
 
 
-def told(waiting: Waiting, record: PrerunRecord) -> str:
+def told(waiting: HeldJob, record: PrerunRecord) -> str:
     """What stands in the job's output file: what happened, why, what to do."""
     script = waiting.request.script.path
     again = f"gsub --prerun=off {shlex.quote(script)}" if script else "repeat the gsub call with --prerun=off"
@@ -107,7 +107,7 @@ def wants_mail(request: JobRequest) -> bool:
     return "FAIL" in kinds and not kinds & _BY_SLURM
 
 
-def _mail(waiting: Waiting, text: str, user: str, program: str, say: Callable[[str], None]) -> None:
+def _mail(waiting: HeldJob, text: str, user: str, program: str, say: Callable[[str], None]) -> None:
     """As Slurm would: MailProg, if it is on this node, with Slurm's own arguments; the text on standard input."""
     to = waiting.request.value("mail-user") or user
     if not program.startswith("/") or not os.access(program, os.X_OK) or to.startswith("-"):

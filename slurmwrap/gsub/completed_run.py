@@ -10,7 +10,7 @@ from slurmwrap.gsub.remember import keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import Desk
+    from slurmwrap.gsub.submit_context import SubmitContext
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.sbatch.request import JobRequest
 
@@ -18,7 +18,7 @@ _ASKED = 2  # newest submissions about which Slurm is asked, one call each
 _CLOCKS_S = 60.0  # the controller's clock and ours
 
 
-def completed_before(request: JobRequest, desk: Desk, mark: str) -> bool:
+def completed_before(request: JobRequest, desk: SubmitContext, mark: str) -> bool:
     """By what is remembered or, for the newest runs whose end nobody has judged yet, by Slurm, which forgets a job
     some minutes after its end (MinJobAge). What Slurm says is remembered."""
     script = sha256_hex(request.script.content)

@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.console import Voice, columns
+from slurmwrap.console import Console, columns
 from slurmwrap.errors import SlurmError
 from slurmwrap.escape import harmless
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.gsub.submit_context import Desk
+from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_from_json
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 
@@ -26,7 +26,7 @@ LIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class PrerunSnapshot:
     """A pre-run at one moment. `steps_wanted` counted steps end it; `gpu_percent` None: not known."""
 
     stage: str  # "waiting for one GPU" | "starting" | "running" | "stepping" | "profiling" | "stopped" | "ending"
@@ -38,7 +38,7 @@ class Seen:
     reason: str = ""  # Slurm's, while it pends
 
 
-def follow(directory: Path, job_id: int, desk: Desk, voice: Voice) -> Verdict:
+def follow(directory: Path, job_id: int, desk: SubmitContext, voice: Console) -> Verdict:
     """Returns the verdict; `inconclusive` when the pre-run ended without one. KeyboardInterrupt passes through."""
     view, began, polls = _View(voice), desk.clock.now(), 0
     state, reason, wanted, ended = "PENDING", "", steps_wanted(directory), 0
@@ -60,22 +60,26 @@ def follow(directory: Path, job_id: int, desk: Desk, voice: Voice) -> Verdict:
         voice.progress_done()
 
 
-def seen(state: str, reason: str, waited_s: float, progress: dict[str, Any], wanted: int) -> Seen:
+def seen(state: str, reason: str, waited_s: float, progress: dict[str, Any], wanted: int) -> PrerunSnapshot:
     """What to show, from Slurm's word and what the supervisor left in progress.json."""
     if state in ("PENDING", "CONFIGURING"):
         waits = "waiting for other jobs" if reason.startswith("Dependency") else "waiting for one GPU"
         stage = waits if state == "PENDING" else "starting"
-        return Seen(stage=stage, seconds=waited_s, steps_wanted=wanted, reason="" if reason == "None" else reason)
+        return PrerunSnapshot(
+            stage=stage, seconds=waited_s, steps_wanted=wanted, reason="" if reason == "None" else reason
+        )
     if state in ("SUSPENDED", "STOPPED"):
-        return Seen(stage="stopped", seconds=waited_s, steps_wanted=wanted)
+        return PrerunSnapshot(stage="stopped", seconds=waited_s, steps_wanted=wanted)
     if not progress:
-        return Seen(stage="ending" if state == "COMPLETING" else "starting", seconds=waited_s, steps_wanted=wanted)
+        return PrerunSnapshot(
+            stage="ending" if state == "COMPLETING" else "starting", seconds=waited_s, steps_wanted=wanted
+        )
     steps = _whole(progress.get("steps"))
     said = str(progress.get("stage") or "")
     inside = "profiling" if said.startswith("prof") else "stepping" if steps else "running"
     stage = "ending" if state == "COMPLETING" else inside
     gpu = progress.get("gpu_percent")
-    return Seen(
+    return PrerunSnapshot(
         stage=stage,
         seconds=float(progress.get("seconds") or 0.0),
         steps=steps,
@@ -85,7 +89,7 @@ def seen(state: str, reason: str, waited_s: float, progress: dict[str, Any], wan
     )
 
 
-def describe(now: Seen, *, bar: bool = False) -> str:
+def describe(now: PrerunSnapshot, *, bar: bool = False) -> str:
     """One line without the output's last line: "pre-run running 17 s  [####--------] 1/3 steps  GPU 40 %"."""
     parts = [f"pre-run {now.stage} {now.seconds:.0f} s"]
     if now.reason:
@@ -102,11 +106,11 @@ def describe(now: Seen, *, bar: bool = False) -> str:
 class _View:
     """How it is shown, and what was shown last."""
 
-    voice: Voice
+    voice: Console
     stage: str = ""
     at: float = field(default=-PLAIN_S)
 
-    def show(self, now: Seen, at: float) -> None:
+    def show(self, now: PrerunSnapshot, at: float) -> None:
         if self.voice.tty:
             head = describe(now, bar=True)
             room = max(0, columns() - len(head) - 2)
@@ -118,12 +122,12 @@ class _View:
             self.stage, self.at = now.stage, at
 
 
-def _bar(now: Seen) -> str:
+def _bar(now: PrerunSnapshot) -> str:
     full = _BAR if not now.steps_wanted else min(_BAR, round(_BAR * now.steps / now.steps_wanted))
     return f"[{'#' * full}{'-' * (_BAR - full)}]"
 
 
-def _told(verdict: Verdict, voice: Voice) -> Verdict:
+def _told(verdict: Verdict, voice: Console) -> Verdict:
     voice.progress_done()
     steps = f", {verdict.steps} steps" if verdict.steps else ""
     style = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.INCONCLUSIVE: "yellow"}[verdict.outcome]
@@ -135,7 +139,7 @@ def _told(verdict: Verdict, voice: Voice) -> Verdict:
     return verdict
 
 
-def _state(job_id: int, desk: Desk) -> tuple[str, str] | None:
+def _state(job_id: int, desk: SubmitContext) -> tuple[str, str] | None:
     try:
         record = desk.slurm.job(str(job_id))
     except SlurmError:  # the controller is away: the verdict's file may still come

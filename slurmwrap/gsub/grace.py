@@ -15,13 +15,13 @@ from slurmwrap.gsub.release import start_action
 from slurmwrap.gsub.start_time import is_as_given
 
 if TYPE_CHECKING:
-    from slurmwrap.gsub.apply_verdict import Waiting
-    from slurmwrap.gsub.submit_context import Desk
+    from slurmwrap.gsub.apply_verdict import HeldJob
+    from slurmwrap.gsub.submit_context import SubmitContext
 
 _WORTH = 0.1  # of a grace: less is not worth another update
 
 
-def renew_grace(waiting: Waiting, grace_s: float, desk: Desk, note: Callable[[float], None]) -> float | None:
+def renew_grace(waiting: HeldJob, grace_s: float, desk: SubmitContext, note: Callable[[float], None]) -> float | None:
     """Moves the job's StartTime; returns it (Unix seconds), or None where the job is left as it is.
 
     A start that its user has moved stays, and so does a job that has started. `note` is told the new time before Slurm

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from slurmwrap import config as configuration
 from slurmwrap import timing
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import (
     NoSlurmConf,
     PrerunFailed,
@@ -45,7 +45,7 @@ from slurmwrap.sbatch.request import JobRequest
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.verdict import Verdict
-    from slurmwrap.sbatch.options import Option
+    from slurmwrap.sbatch.options import SbatchOption
 
 HELP = """\
 gsub submits a GPU job as sbatch does, and looks after it: a bug is caught on one GPU before the cluster pays for it,
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
     process_env.settle()
     words = list(sys.argv[1:] if argv is None else argv)
-    voice = Voice.of_terminal("gsub")
+    voice = Console.of_terminal("gsub")
     try:
         return process_env.ended_by(_main(words, voice))
     except SlurmwrapError as error:
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 70
 
 
-def _main(words: list[str], voice: Voice) -> int:
+def _main(words: list[str], voice: Console) -> int:
     environ, stdin = dict(os.environ), _Stdin()
     if "SLURMWRAP_COMPLETE" in environ and not words:
         from slurmwrap.gsub.recent_runs import print_recent
@@ -162,7 +162,7 @@ def _parsed(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: 
         script = _read_script(path)
         return script
 
-    def parsed(extra: Sequence[Option] = ()) -> JobRequest:
+    def parsed(extra: Sequence[SbatchOption] = ()) -> JobRequest:
         return parse_request(words, environ=environ, cwd=here, read_script=read, read_stdin=stdin.read, extra=extra)
 
     try:
@@ -178,7 +178,7 @@ def _parsed(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: 
     return parsed(plugins.used_in((*words, *directive_words(script or stdin.content or b""))))
 
 
-def _pass(reason: str, words: list[str], request: JobRequest, voice: Voice, stdin: _Stdin) -> int:
+def _pass(reason: str, words: list[str], request: JobRequest, voice: Console, stdin: _Stdin) -> int:
     """The call is not for us. Silent, unless the user asked to be shown something."""
     if request.own.dry_run:
         _refuse_json_of_dry_run(request)
@@ -197,7 +197,7 @@ def _pass(reason: str, words: list[str], request: JobRequest, voice: Voice, stdi
     return _unchanged(words, stdin, names_with(request.plugin_options))
 
 
-def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Voice, stdin: _Stdin) -> int:
+def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Console, stdin: _Stdin) -> int:
     """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
     nothing = request.own.dry_run or request.own.prerun == "only"
     _refuse_json_of_dry_run(request)
@@ -240,7 +240,7 @@ def _refuse_json_of_dry_run(request: JobRequest) -> None:
         raise UsageError("--json: --dry-run prints a batch script", hint="Leave out one of the two.")
 
 
-def _after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Voice, stdin: _Stdin) -> int:
+def _after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Console, stdin: _Stdin) -> int:
     """Something of ours failed before sbatch was called: the user gets a plain submission, or `nothing` as asked."""
     silent = isinstance(error, SlurmUnreachable)
     if silent and not nothing:
@@ -318,7 +318,7 @@ class _Stdin:
         """All of it."""
         if self.content is None:
             if os.isatty(0) and os.isatty(2):  # a person may wait for us, and we for them
-                Voice.of_terminal("gsub").say("reading the batch script from standard input; end it with Ctrl-D")
+                Console.of_terminal("gsub").say("reading the batch script from standard input; end it with Ctrl-D")
             self.content = sys.stdin.buffer.read()
         return self.content
 

@@ -12,7 +12,7 @@ from slurmwrap.digest import sha256_hex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import Desk
+    from slurmwrap.gsub.submit_context import SubmitContext
 
 WEEK_S = 7 * 86400
 _MONDAY_S = 4 * 86400  # the first one of Unix time: 5 January 1970
@@ -20,7 +20,7 @@ _DIGITS = 16  # of the digest, 64 bits
 WHY = "left out at random: prerun.holdout measures what pre-runs save"
 
 
-def draw(mode: str, asked: str | None, group: str, desk: Desk) -> tuple[str, bool]:
+def draw(mode: str, asked: str | None, group: str, desk: SubmitContext) -> tuple[str, bool]:
     """(id of the draw, "" for none; whether it leaves the pre-run out).
 
     `mode`: what would be done; `asked`: by --prerun; `group`: what may share a pre-run, else what tells this job apart.

@@ -1,6 +1,6 @@
 """Takes into the user's database what his pre-runs left since the last call: profiles, blocked inputs.
 
-Loads the database's library, so gsub calls it only when a pre-run left a mark (HomeMemory.remember_prerun).
+Loads the database's library, so gsub calls it only when a pre-run left a mark (UserStateStore.remember_prerun).
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from slurmwrap.config import Config
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import StoreError
 from slurmwrap.host.lock import held
-from slurmwrap.reconcile import Words, ingest
+from slurmwrap.reconcile import SlurmJobs, ingest
 from slurmwrap.reconcile.wire_adapters import user_edges
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
 
 
-def catch_up(config: Config, slurm: SlurmCommands, voice: Voice, state: Path) -> bool:
+def catch_up(config: Config, slurm: SlurmCommands, voice: Console, state: Path) -> bool:
     """Empties the user's own spool into his database; judges nothing, acts on nothing.
 
     False when the lock cannot be had: somebody else is doing this work now, which is no fault.
@@ -32,5 +32,5 @@ def catch_up(config: Config, slurm: SlurmCommands, voice: Voice, state: Path) ->
             return False
         store = stack.enter_context(Database.open(database))
         edges = user_edges(config, slurm, store, voice.say, state)
-        ingest(edges, slurm.cluster_name(), Words(ask=lambda: slurm.jobs(edges.scope.user)))
+        ingest(edges, slurm.cluster_name(), SlurmJobs(ask=lambda: slurm.jobs(edges.scope.user)))
     return True

@@ -20,7 +20,7 @@ _SBATCH_S = 120.0  # so long sbatch may try until the controller takes a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
+class JobIdentity:
     """What is known of a job right after its submission, without another question to Slurm."""
 
     name: str
@@ -40,14 +40,14 @@ class Submitted:
         return late or (bool(record.name) and record.name != self.prerun)
 
 
-def submitted_job(request: JobRequest, before: float) -> Submitted:
+def submitted_job(request: JobRequest, before: float) -> JobIdentity:
     """The job that was made of `request`."""
-    return Submitted(name=request.job_name, prerun=request.prerun_name, work_dir=request.chdir, before=before)
+    return JobIdentity(name=request.job_name, prerun=request.prerun_name, work_dir=request.chdir, before=before)
 
 
-def submitted_from(plain: object) -> Submitted | None:
+def submitted_from(plain: object) -> JobIdentity | None:
     """What `asdict` made of it; None for anything else, as an earlier version left it."""
     try:
-        return Submitted(**plain)  # type: ignore[arg-type]
+        return JobIdentity(**plain)  # type: ignore[arg-type]
     except TypeError:
         return None

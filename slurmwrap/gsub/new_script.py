@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurmwrap import config as configuration
 from slurmwrap.config import Config
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import ScriptError, SlurmError, SlurmwrapError, UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.gsub import process_env
@@ -22,7 +22,7 @@ from slurmwrap.model.node import Snapshot
 from slurmwrap.sbatch.command_line import CommandLine, own_options, split_command_line
 from slurmwrap.sbatch.getopt import names_for
 from slurmwrap.sbatch.launch_templates import (
-    Layout,
+    JobLayout,
     NodeKind,
     check_options,
     check_room,
@@ -32,7 +32,7 @@ from slurmwrap.sbatch.launch_templates import (
     summary,
     words_of_submission,
 )
-from slurmwrap.sbatch.options import OWN_BY_NAME, Option
+from slurmwrap.sbatch.options import OWN_BY_NAME, SbatchOption
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 
@@ -56,7 +56,7 @@ class Made:
 
     content: bytes
     words: list[str]
-    layout: Layout
+    layout: JobLayout
     summary: str
     notes: tuple[str, ...]
     request: JobRequest
@@ -75,7 +75,7 @@ def wanted(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     return ours or (as_gsub and not on_path)
 
 
-def new(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> int:
+def new(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> int:
     """Writes the script. `words`: what follows `gsub new`."""
     if not words:
         sys.stderr.write(HELP)
@@ -110,7 +110,7 @@ def _example(words: Sequence[str]) -> str:
     return " ".join(["torchrun", *(quoted(word) for word in words)]) if words else "torchrun -G 8 train.py"
 
 
-def from_template(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> Made | None:
+def from_template(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Made | None:
     """What `gsub --template NAME …` submits; None where the templates were asked for, and told."""
     if _lists(words):
         show_list(configuration.load(environ), environ)
@@ -122,7 +122,7 @@ def from_template(words: Sequence[str], environ: Mapping[str, str], voice: Voice
     return made
 
 
-def make(words: Sequence[str], environ: Mapping[str, str], voice: Voice) -> Made:
+def make(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Made:
     """Reads the call, asks Slurm what its nodes are like, and fills in the template. UsageError, ScriptError,
     ConfigError."""
     config = configuration.load(environ)
@@ -172,7 +172,7 @@ def _lists(words: Sequence[str]) -> bool:
 def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[CommandLine, JobRequest]:
     """The call as if its program were an empty batch script."""
 
-    def read(extra: Sequence[Option] = ()) -> tuple[CommandLine, JobRequest]:
+    def read(extra: Sequence[SbatchOption] = ()) -> tuple[CommandLine, JobRequest]:
         request = parse_request(
             words, environ=environ, cwd=str(Path.cwd()), read_script=lambda _: b"#!/bin/sh\n",
             read_stdin=lambda: b"#!/bin/sh\n", extra=extra,
@@ -241,7 +241,7 @@ def _head(path: Path) -> bytes:
         return b""
 
 
-def _snapshot(config: Config, environ: Mapping[str, str], voice: Voice) -> tuple[Snapshot, tuple[str, ...]]:
+def _snapshot(config: Config, environ: Mapping[str, str], voice: Console) -> tuple[Snapshot, tuple[str, ...]]:
     """What Slurm says of its nodes, or none of them and a remark."""
     try:
         return slurm_of(config, environ, voice).snapshot(), ()

@@ -10,22 +10,22 @@ from slurmwrap.slurm.site_topology import SiteRacks
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config import Config
-    from slurmwrap.console import Voice
-    from slurmwrap.slurm.response_cache import KeptAnswers
+    from slurmwrap.console import Console
+    from slurmwrap.slurm.response_cache import ResponseCache
 
 
 def slurm_of(
-    config: Config, environ: Mapping[str, str], voice: Voice, kept: KeptAnswers | None = None
+    config: Config, environ: Mapping[str, str], voice: Console, kept: ResponseCache | None = None
 ) -> SlurmCommands:
     """Slurm by its commands, as the configuration says."""
     network = SiteRacks(config.placement.topology_file, config.placement.topology_features, voice.say)
     return SlurmCommands(timeout_s=config.slurm_timeout_s, environ=environ, network=network, kept=kept)
 
 
-def ask(config: Config, environ: Mapping[str, str], voice: Voice) -> SlurmCommands:
+def ask(config: Config, environ: Mapping[str, str], voice: Console) -> SlurmCommands:
     """The same with the reads of its first snapshot begun, as far as no call before this one has their answers."""
-    from slurmwrap.slurm.response_cache import KeptAnswers
+    from slurmwrap.slurm.response_cache import ResponseCache
 
-    slurm = slurm_of(config, environ, voice, KeptAnswers(environ, config.submit.snapshot_kept_s))
+    slurm = slurm_of(config, environ, voice, ResponseCache(environ, config.submit.snapshot_kept_s))
     slurm.begin_snapshot()
     return slurm

@@ -14,7 +14,7 @@ from slurmwrap.errors import RefusedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import Desk
+    from slurmwrap.gsub.submit_context import SubmitContext
     from slurmwrap.gsub.unchanged import Surroundings
     from slurmwrap.model.blocked_input import BlockedInput
     from slurmwrap.model.node import Snapshot
@@ -27,7 +27,7 @@ _MAY_JOIN = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "FUTURE"))  # 
 _SHOWN = 2  # different errors
 
 
-def blocked_inputs(inputs: Sequence[str], desk: Desk) -> list[RefusedError]:
+def blocked_inputs(inputs: Sequence[str], desk: SubmitContext) -> list[RefusedError]:
     """One refusal per input whose content is blocked for this user or for everybody."""
     blocked = _in_force(desk)
     if not blocked:
@@ -36,7 +36,7 @@ def blocked_inputs(inputs: Sequence[str], desk: Desk) -> list[RefusedError]:
     return [_blocked(path, block, desk) for path, block in found if block is not None]
 
 
-def repeated(request: JobRequest, inputs: Sequence[str], desk: Desk, mark: str) -> list[RefusedError]:
+def repeated(request: JobRequest, inputs: Sequence[str], desk: SubmitContext, mark: str) -> list[RefusedError]:
     """A refusal when the very same failed twice, and nothing changed since that could have fixed it.
 
     `mark`: its fingerprint: the same script, code, arguments, options and environment.
@@ -77,7 +77,7 @@ def impossible(request: JobRequest, snapshot: Snapshot) -> list[RefusedError]:
     ]
 
 
-def _surroundings(request: JobRequest, inputs: Sequence[str], desk: Desk) -> Surroundings:
+def _surroundings(request: JobRequest, inputs: Sequence[str], desk: SubmitContext) -> Surroundings:
     from slurmwrap.gsub.unchanged import Surroundings
 
     return Surroundings(
@@ -106,14 +106,14 @@ def _errors(failures: Sequence[PastFailure]) -> str:
     return "; before that: ".join(told[:_SHOWN])
 
 
-def _in_force(desk: Desk) -> dict[str, BlockedInput]:
+def _in_force(desk: SubmitContext) -> dict[str, BlockedInput]:
     """By digest; the user's own word, which knows the line, before what everybody sees."""
     everyone = [b for b in desk.published.blocked if b.uid in (_EVERYBODY, desk.uid)]  # one user's log binds him alone
     known = [*everyone, *desk.memory.blocked_inputs()]
     return {b.digest: b for b in sorted(known, key=lambda b: (b.uid == desk.uid, bool(b.path)))}
 
 
-def _blocked(path: str, block: BlockedInput, desk: Desk) -> RefusedError:
+def _blocked(path: str, block: BlockedInput, desk: SubmitContext) -> RefusedError:
     job = f"slurmwrap why {block.job_id} shows the line; " if block.uid == desk.uid and block.job_id else ""
     return RefusedError(
         f"input {path} is blocked: {_evidence(block, desk)}",
@@ -121,7 +121,7 @@ def _blocked(path: str, block: BlockedInput, desk: Desk) -> RefusedError:
     )
 
 
-def _evidence(block: BlockedInput, desk: Desk) -> str:
+def _evidence(block: BlockedInput, desk: SubmitContext) -> str:
     """What is known of it, by whose job, and since when."""
     when = strftime("%Y-%m-%d %H:%M", localtime(block.at))
     if block.uid != _EVERYBODY:

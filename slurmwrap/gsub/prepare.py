@@ -13,7 +13,7 @@ from slurmwrap.gsub import incident_warnings
 from slurmwrap.gsub.planning_inputs import outlook
 from slurmwrap.gsub.preflight import blocked_inputs, impossible, repeated
 from slurmwrap.gsub.remember import known_profile
-from slurmwrap.gsub.submit_context import Desk, Prepared
+from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.limits import Quotas
 from slurmwrap.model.placement_plan import PlacementPlan
@@ -22,7 +22,7 @@ from slurmwrap.placement.plan_placement import plan
 from slurmwrap.prerun.code_fingerprint import SETTINGS
 from slurmwrap.prerun.static.impossible_requests import request_findings
 from slurmwrap.profiling.profile_key import derive_key, derive_variant, fingerprint, sweep_group
-from slurmwrap.sbatch.request import JobRequest, Wish
+from slurmwrap.sbatch.request import JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render
 
 TYPE_CHECKING = False
@@ -37,7 +37,7 @@ _OF_FILES = ("incorrect_inputs", "permission_error")
 PROFILE_S = 300  # of --prerun=profile: two rounds over a CPU curve of some eight points (facts of the profiler)
 
 
-def prepare(request: JobRequest, desk: Desk) -> Prepared:
+def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
     """Checks, looks up, places and renders. Raises RefusedError or PrerunFailed when the job should not run."""
     entry_files = desk.trials.entry_files(request)
     mark = fingerprint(request, entry_files, desk.environ)
@@ -79,7 +79,7 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry and not request.hetjob else ()
     around = incident_warnings.warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
-    return Prepared(
+    return PreparedJob(
         request=request,
         batch=render(request, chosen.lines, added=added),
         plan=replace(chosen, profile_key=key),
@@ -107,7 +107,7 @@ def prepare(request: JobRequest, desk: Desk) -> Prepared:
     )
 
 
-def _delay(request: JobRequest, snapshot: Snapshot | None, desk: Desk) -> str:
+def _delay(request: JobRequest, snapshot: Snapshot | None, desk: SubmitContext) -> str:
     """Why the job cannot start yet by its own request; "" when it can."""
     if not any(request.setting(option) for option in (*LATER, "priority", "reservation")):
         return ""
@@ -117,7 +117,7 @@ def _delay(request: JobRequest, snapshot: Snapshot | None, desk: Desk) -> str:
 
 
 def _planned(
-    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, desk: Desk
+    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, desk: SubmitContext
 ) -> PlacementPlan:
     """`wait`: the plan is made again after its pre-run, and then the job starts at once."""
     # what was read for an earlier call does not show that call's own job: no node of it counts as free
@@ -126,7 +126,7 @@ def _planned(
     return plan(request, profile, snapshot, desk.published.health, desk.config, seen)
 
 
-def _with_quotas_of_now(snapshot: Snapshot, desk: Desk) -> Snapshot:
+def _with_quotas_of_now(snapshot: Snapshot, desk: SubmitContext) -> Snapshot:
     """For a job that may be raised: what was left some seconds ago may be what the user's own last job has taken."""
     if desk.quotas is None or not snapshot.quotas_kept or snapshot.quotas == Quotas():
         return snapshot
@@ -146,7 +146,7 @@ def _overridden(text: str) -> Finding:
 
 
 def _checked(
-    request: JobRequest, desk: Desk, mark: str, inputs: Sequence[str], delay: str
+    request: JobRequest, desk: SubmitContext, mark: str, inputs: Sequence[str], delay: str
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
     unchanged refuse the job. With a `delay` only what no other job can change until it starts does."""
@@ -205,14 +205,16 @@ def describe(finding: Finding) -> str:
     return f"{where}{finding.message}" + (f" ({finding.fix})" if finding.fix else "")
 
 
-def _retry_wishes(request: JobRequest) -> tuple[Wish, ...]:
+def _retry_wishes(request: JobRequest) -> tuple[OptionChange, ...]:
     """A retry needs Requeue=1 before the job ends, and must not truncate what the first run wrote (facts: requeue)."""
     wishes = []
     if request.setting("requeue") is None:
-        wishes.append(Wish(option="requeue", value="", reason="--retry: Slurm can only requeue a job that allows it"))
+        wishes.append(
+            OptionChange(option="requeue", value="", reason="--retry: Slurm can only requeue a job that allows it")
+        )
     if request.setting("open-mode") is None and output_is_own(request):
         reason = "--retry: a second run adds to the output file instead of truncating it"
-        wishes.append(Wish(option="open-mode", value="append", reason=reason))
+        wishes.append(OptionChange(option="open-mode", value="append", reason=reason))
     return tuple(wishes)
 
 
@@ -222,7 +224,9 @@ def output_is_own(request: JobRequest) -> bool:
     return all(p is None or any(mark in p for mark in ("%j", "%A", "%J")) for p in patterns)
 
 
-def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str, group: str = "") -> tuple[str, str]:
+def choose_prerun(
+    request: JobRequest, snapshot: Snapshot, desk: SubmitContext, mark: str, group: str = ""
+) -> tuple[str, str]:
     """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new.
 
     `group`: as of Prepared. Where a pre-run of it is in flight the job waits for that one, and nothing is asked."""
@@ -252,7 +256,7 @@ def choose_prerun(request: JobRequest, snapshot: Snapshot, desk: Desk, mark: str
     return mode, "first run of this script, code and arguments"
 
 
-def _nothing_new(request: JobRequest, desk: Desk, mark: str, group: str) -> str:
+def _nothing_new(request: JobRequest, desk: SubmitContext, mark: str, group: str) -> str:
     """Why a pre-run would show nothing that is not known; "" when it may, and where the user asked for one."""
     if request.own.prerun is not None or request.own.prerun_steps is not None:
         return ""

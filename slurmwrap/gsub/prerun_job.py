@@ -18,21 +18,21 @@ from types import FrameType
 from typing import Any
 
 from slurmwrap import config as configuration
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.diagnosis.classifier import classifier
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
-from slurmwrap.gsub.apply_verdict import PAUSES_S, Waiting, conclude
+from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, conclude
 from slurmwrap.gsub.cancelled_notice import tell_cancelled, was_cancelled
 from slurmwrap.gsub.grace import renew_grace
-from slurmwrap.gsub.job_identity import Submitted, submitted_from
+from slurmwrap.gsub.job_identity import JobIdentity, submitted_from
 from slurmwrap.gsub.prerun_sharing import GROUP
 from slurmwrap.gsub.release import start_action
 from slurmwrap.gsub.submit import open_desk, tidy
-from slurmwrap.gsub.submit_context import Desk
+from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run import PrerunRecord
-from slurmwrap.model.trial_result import Progress
+from slurmwrap.model.trial_result import TrialProgress
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.prerun.sweep import choose_next, has_time
 from slurmwrap.prerun.trial.supervisor import run_trial
@@ -45,7 +45,7 @@ from slurmwrap.sbatch.request import JobRequest
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import prerun_registry
 from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.prerun_registry import Guest
+from slurmwrap.store.prerun_registry import WaitingJob
 
 LET_GO = 4  # not 1, which is the exit code of a Python that cannot import this module
 WATCH_S = 10.0  # how often to ask whether the real job still waits; one squeue
@@ -57,18 +57,18 @@ _WORTH_S = 60.0  # less time is not worth another trial
 _LONG_S = 240.0  # a trial that got so far without a word would not say more the next time
 
 
-class Stopped(BaseException):
+class PrerunTerminated(BaseException):
     """scancel, preemption or the time limit ends this job: what is left to do is to let the real one go."""
 
 
-class NobodyWaits(Exception):
+class JobGone(Exception):
     """The real job started, ended or was cancelled: a trial beside it would only write into its files."""
 
     started = False  # by the end of its grace, as far as is known
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PrerunFiles:
     """What gsub left in the trial's directory."""
 
     directory: Path
@@ -77,11 +77,11 @@ class Trial:
     plan: PlacementPlan
     release_at: str
     given: tuple[float, ...]  # the begin times that gsub may have given the job that waits
-    job: Submitted | None  # that job
+    job: JobIdentity | None  # that job
     grace_s: float  # how long it may be delayed
 
     @classmethod
-    def read(cls, directory: Path) -> Trial:
+    def read(cls, directory: Path) -> PrerunFiles:
         """OSError, ValueError, TypeError or KeyError when it is not what gsub writes."""
         waiting = json.loads((directory / "waiting.json").read_bytes())
         return cls(
@@ -116,22 +116,22 @@ def main(argv: list[str] | None = None) -> int:
     """0 once the verdict is acted upon; LET_GO when ours failed and the real job was let go. After any other exit code
     the wrapper does that."""
     directory = Path((sys.argv[1:] if argv is None else argv)[0])
-    voice = Voice.of_terminal("slurmwrap")
+    voice = Console.of_terminal("slurmwrap")
     signal.signal(signal.SIGTERM, _stop)
     try:
         return _main(directory, voice)
-    except (Exception, Stopped) as error:
+    except (Exception, PrerunTerminated) as error:
         voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
         return _let_go(voice, directory)
 
 
-def _main(directory: Path, voice: Voice) -> int:
-    began, trial = time.time(), Trial.read(directory)
+def _main(directory: Path, voice: Console) -> int:
+    began, trial = time.time(), PrerunFiles.read(directory)
     desk = open_desk(configuration.load(), os.environ, voice)
     with suppress(OSError, ValueError):  # gsub writes it too, but it may have been killed before
         prerun_registry.submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
     _renew(trial, desk, voice)
-    trial = Trial.read(directory)  # with what that gave
+    trial = PrerunFiles.read(directory)  # with what that gave
     judged = _judged(trial)
     _conclude(_waiting(trial), trial.directory, judged, desk, voice)
     _guests(_Crowd(trial, desk, voice, began, _end_at(trial.spec, began)), judged)
@@ -139,14 +139,14 @@ def _main(directory: Path, voice: Voice) -> int:
     return 0
 
 
-def _renew(trial: Trial, desk: Desk, voice: Voice) -> None:
+def _renew(trial: PrerunFiles, desk: SubmitContext, voice: Console) -> None:
     """Where the dependency was met late, the job and those that attached wait for this pre-run from now on."""
     if trial.spec.mode == "gate" or not trial.request.value("dependency"):
         return
     others = (Path(guest.trial_dir) for guest in prerun_registry.guests(trial.directory))
     for directory in (trial.directory, *others):
         try:
-            one = Trial.read(directory)
+            one = PrerunFiles.read(directory)
             if until := renew_grace(_waiting(one), one.grace_s, desk, one.note_given):
                 voice.say(f"job {one.spec.real_job} waits until {time.ctime(until)} at most: its dependency is met")
         except (SlurmError, OSError, ValueError, TypeError, KeyError) as error:
@@ -167,7 +167,7 @@ def _cannot_start(job: str) -> bool:
     return True
 
 
-def _conclude(waiting: Waiting, directory: Path, judged: Judged, desk: Desk, voice: Voice) -> None:
+def _conclude(waiting: HeldJob, directory: Path, judged: Judged, desk: SubmitContext, voice: Console) -> None:
     """The verdict is acted upon and left for who follows. A signal does not interrupt it: it takes milliseconds."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -194,7 +194,7 @@ def _conclude(waiting: Waiting, directory: Path, judged: Judged, desk: Desk, voi
         _tell(waiting, record, desk, voice)
 
 
-def _tell(waiting: Waiting, record: PrerunRecord, desk: Desk, voice: Voice) -> None:
+def _tell(waiting: HeldJob, record: PrerunRecord, desk: SubmitContext, voice: Console) -> None:
     """The user hears of a cancelled job; a fault of this changes nothing."""
     try:
         place, slurm = str(configuration.user_state_dir(os.environ)), SlurmCommands(timeout_s=10, environ=os.environ)
@@ -211,9 +211,9 @@ def _tell(waiting: Waiting, record: PrerunRecord, desk: Desk, voice: Voice) -> N
 class _Crowd:
     """The pre-run that others attached to, since when it runs and until when (Unix seconds) it may try them."""
 
-    first: Trial
-    desk: Desk
-    voice: Voice
+    first: PrerunFiles
+    desk: SubmitContext
+    voice: Console
     began: float
     until: float
 
@@ -251,8 +251,8 @@ def _guests(crowd: _Crowd, first: Judged) -> None:
             if speaks.outcome is not Outcome.PASS:
                 speaks = last.verdict
             prerun_registry.take(directory, guest)
-    except (Exception, Stopped) as error:  # who is left is released
-        last = replace(last, stopped=last.stopped or isinstance(error, Stopped))
+    except (Exception, PrerunTerminated) as error:  # who is left is released
+        last = replace(last, stopped=last.stopped or isinstance(error, PrerunTerminated))
         voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for guest in prerun_registry.close(directory):
@@ -275,7 +275,7 @@ def _goes_on(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) ->
     return last.outcome is Outcome.FAIL or _nobody_waited(last)
 
 
-def _cut(trial: Trial, speaks: Verdict, crowd: _Crowd) -> Trial:
+def _cut(trial: PrerunFiles, speaks: Verdict, crowd: _Crowd) -> PrerunFiles:
     """The trial of one that attached, within this Slurm job's time and, once one has passed, that of the sweep."""
     spec, now = trial.spec, time.time()
     if speaks.outcome is not Outcome.PASS:
@@ -284,11 +284,11 @@ def _cut(trial: Trial, speaks: Verdict, crowd: _Crowd) -> Trial:
     return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0))
 
 
-def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[Guest, Trial]:
+def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[WaitingJob, PrerunFiles]:
     """Who waits with arguments that were not tried yet; of those that were, each has its verdict now."""
-    waiting: dict[Guest, Trial] = {}
+    waiting: dict[WaitingJob, PrerunFiles] = {}
     for guest in prerun_registry.guests(crowd.first.directory):
-        trial = Trial.read(Path(guest.trial_dir))
+        trial = PrerunFiles.read(Path(guest.trial_dir))
         known = tried.get(trial.spec.fingerprint)
         if known is None or _nobody_waited(known.verdict):
             waiting[guest] = trial
@@ -298,7 +298,7 @@ def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[Guest, Trial]:
     return waiting
 
 
-def _try(guest: Guest, trial: Trial, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
+def _try(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
     """The fate of one that attached, by a trial of its own."""
     crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
     judged = _judged(trial)
@@ -309,10 +309,10 @@ def _try(guest: Guest, trial: Trial, tried: dict[str, Judged], crowd: _Crowd) ->
     return judged
 
 
-def _settle(guest: Guest, tried: Mapping[str, Judged], speaks: Verdict, crowd: _Crowd) -> None:
+def _settle(guest: WaitingJob, tried: Mapping[str, Judged], speaks: Verdict, crowd: _Crowd) -> None:
     """What the pre-run says of one that it did not try; whatever of ours fails releases it."""
     try:
-        trial = Trial.read(Path(guest.trial_dir))
+        trial = PrerunFiles.read(Path(guest.trial_dir))
         judged = tried.get(trial.spec.fingerprint) or Judged(_borrowed(speaks))
         borrowed = judged.verdict.outcome is not Outcome.FAIL
         _conclude(replace(_waiting(trial), borrowed=borrowed), trial.directory, judged, crowd.desk, crowd.voice)
@@ -334,7 +334,7 @@ def _nobody_waited(verdict: Verdict) -> bool:
     return verdict.layer == "supervisor" and verdict.reason.endswith(_GIVEN_UP)
 
 
-def _release(job: str, release_at: str, voice: Voice) -> None:
+def _release(job: str, release_at: str, voice: Console) -> None:
     start = start_action(job, release_at, "the pre-run failed to run")
     try:
         SlurmCommands(timeout_s=30, environ=os.environ).apply(start)
@@ -342,7 +342,7 @@ def _release(job: str, release_at: str, voice: Voice) -> None:
         voice.say(f"job {job} starts after its grace time: {error}")
 
 
-def _let_go(voice: Voice, directory: Path) -> int:
+def _let_go(voice: Console, directory: Path) -> int:
     """Ours failed: no job must wait for it. Needs nothing but the environment, its files and scontrol."""
     real_job = os.environ.get("SLURMWRAP_REAL_JOB")
     if real_job:
@@ -360,10 +360,10 @@ def _read_text(path: Path) -> str:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped
+    raise PrerunTerminated
 
 
-def _judged(trial: Trial) -> Judged:
+def _judged(trial: PrerunFiles) -> Judged:
     """The verdict says how long was tried, whatever ended the trial."""
     began = time.monotonic()
     judged = _run_and_judge(trial, began)
@@ -371,10 +371,10 @@ def _judged(trial: Trial) -> Judged:
     return replace(judged, verdict=replace(judged.verdict, seconds=seconds))
 
 
-def _run_and_judge(trial: Trial, began: float) -> Judged:
+def _run_and_judge(trial: PrerunFiles, began: float) -> Judged:
     """`began`: of time.monotonic()."""
     spec = trial.spec
-    watch = Watch(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
+    watch = RealJobWatcher(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = classifier(configuration.load(os.environ).diagnosis.signatures)
     try:
         watch.look()
@@ -385,10 +385,10 @@ def _run_and_judge(trial: Trial, began: float) -> Judged:
             return Judged(verdict, delay=spec.delay)
         if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify)
         return Judged(verdict, replace(if_delayed, measurement=None))
-    except Stopped:
+    except PrerunTerminated:
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), stopped=True)
-    except NobodyWaits as why:
+    except JobGone as why:
         lasting = time.monotonic() - began >= _LONG_S and why.started
         reason = f"{why} {_GIVEN_UP}"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, lasting=lasting))
@@ -406,7 +406,7 @@ def _environment() -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class Watch:
+class RealJobWatcher:
     """Looks now and then whether the real job still waits. An answer that does not come changes nothing.
 
     `missed`: answers in a row that knew no such job; a single one may be wrong.
@@ -419,7 +419,7 @@ class Watch:
     missed: int = 0
 
     def look(self) -> None:
-        """Asks Slurm if it is time to. Raises NobodyWaits."""
+        """Asks Slurm if it is time to. Raises JobGone."""
         if self.job is None or self.clock() < self.next_at:
             return
         wait = WATCH_S
@@ -428,7 +428,7 @@ class Watch:
             self.missed = 0 if record is not None else self.missed + 1
             if self.missed >= _SURE or (record is not None and not record.pending):
                 became = _became("" if record is None else record.state)
-                nobody = NobodyWaits(f"job {self.job} {became}")
+                nobody = JobGone(f"job {self.job} {became}")
                 nobody.started = became == "started"
                 raise nobody
             wait = AGAIN_S if self.missed else WATCH_S
@@ -439,9 +439,9 @@ def _became(state: str) -> str:
     return {"": "ended", "CANCELLED": "was cancelled"}.get(state, "started")
 
 
-def _waiting(trial: Trial) -> Waiting:
+def _waiting(trial: PrerunFiles) -> HeldJob:
     spec = trial.spec
-    return Waiting(
+    return HeldJob(
         request=trial.request,
         plan=trial.plan,
         job_id=int(spec.real_job) if spec.real_job else None,
@@ -461,9 +461,9 @@ class _Reporter:
     """Leaves progress.json for who follows, and gives up a trial for which nobody waits."""
 
     directory: Path
-    watch: Watch
+    watch: RealJobWatcher
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: TrialProgress) -> None:
         shown = asdict(progress)
         with suppress(OSError):  # a full disk costs the live view, not the trial
             _publish(self.directory / "progress.json", shown)

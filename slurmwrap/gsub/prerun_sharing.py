@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurmwrap.errors import SlurmError
-from slurmwrap.gsub.job_identity import Submitted, submitted_from
+from slurmwrap.gsub.job_identity import JobIdentity, submitted_from
 from slurmwrap.gsub.release import start_action
 from slurmwrap.gsub.start_time import moved_by_its_user
 from slurmwrap.store import prerun_registry
-from slurmwrap.store.prerun_registry import Flight, Flights, Guest
+from slurmwrap.store.prerun_registry import InflightPrerun, PrerunRegistry, WaitingJob
 
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import Desk, Prepared
+    from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
     from slurmwrap.model.job_record import JobRecord
 
 _TRIES = 3  # a pre-run may end, and another begin, between our looks
@@ -31,7 +31,7 @@ ATTACHED = "attached"  # file in a trial's directory: no Slurm job of its own, b
 OLD_S = 14 * 86400.0  # trials that nothing touched for so long are removed
 
 
-def attach_or_claim(prepared: Prepared, guest: Guest, desk: Desk) -> Flight | None:
+def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, desk: SubmitContext) -> InflightPrerun | None:
     """The pre-run in flight that `guest` now waits for; None: the job needs one of its own, and others may attach to
     it. OSError where the state directory cannot be written."""
     flights, group = desk.flights, prepared.group
@@ -56,7 +56,7 @@ def attach_or_claim(prepared: Prepared, guest: Guest, desk: Desk) -> Flight | No
     return None
 
 
-def _with_id(found: Flight, desk: Desk) -> Flight:
+def _with_id(found: InflightPrerun, desk: SubmitContext) -> InflightPrerun:
     """Waits a moment for a pre-run that is being submitted, so that its id can be told."""
     for _ in range(60):
         if found.job_id is not None:
@@ -66,7 +66,7 @@ def _with_id(found: Flight, desk: Desk) -> Flight:
     return found
 
 
-def unclaim(prepared: Prepared, directory: str, desk: Desk) -> None:
+def unclaim(prepared: PreparedJob, directory: str, desk: SubmitContext) -> None:
     """The pre-run could not be submitted: nobody shall wait for it."""
     if desk.flights is None or not prepared.group or not directory:
         return
@@ -75,7 +75,7 @@ def unclaim(prepared: Prepared, directory: str, desk: Desk) -> None:
         _start(guest, desk, "the pre-run that it waited for could not be submitted")
 
 
-def _alive(found: Flight, desk: Desk) -> bool:
+def _alive(found: InflightPrerun, desk: SubmitContext) -> bool:
     if found.job_id is None:
         return found.submitting(desk.clock.now())
     try:
@@ -85,7 +85,7 @@ def _alive(found: Flight, desk: Desk) -> bool:
     return _is_at_work(found, record)
 
 
-def let_go_of_a_dead_one(directory: Path, desk: Desk) -> tuple[int, ...]:
+def let_go_of_a_dead_one(directory: Path, desk: SubmitContext) -> tuple[int, ...]:
     """Lets go what waits for a pre-run that is gone without a verdict; returns the job ids. Once per pre-run."""
     waiting = prerun_registry.close(directory)
     if not (directory / prerun_registry.VERDICT).exists():
@@ -100,7 +100,7 @@ def let_go_of_a_dead_one(directory: Path, desk: Desk) -> tuple[int, ...]:
     return tuple(guest.job_id for guest in waiting if _start(guest, desk, "its pre-run is gone"))
 
 
-def sweep(flights: Flights, desk: Desk, *, older_than_s: float = 0.0) -> tuple[int, ...]:
+def sweep(flights: PrerunRegistry, desk: SubmitContext, *, older_than_s: float = 0.0) -> tuple[int, ...]:
     """Lets go the jobs whose pre-run was cancelled, lost or forgotten; returns their ids. One question to Slurm."""
     now = desk.clock.now()
     found = [one for path in flights.trials() if not _settled(path) and (one := prerun_registry.flight(path))]
@@ -116,16 +116,16 @@ def sweep(flights: Flights, desk: Desk, *, older_than_s: float = 0.0) -> tuple[i
     )
 
 
-def live_trials(desk: Desk) -> tuple[Path, ...]:
+def live_trials(desk: SubmitContext) -> tuple[Path, ...]:
     """Directories of trials that are not at their end."""
     return tuple(path for path in desk.flights.trials() if not _settled(path)) if desk.flights else ()
 
 
-def _runs(found: Flight, known: dict[int, JobRecord]) -> bool:
+def _runs(found: InflightPrerun, known: dict[int, JobRecord]) -> bool:
     return _is_at_work(found, known.get(found.job_id or -1))
 
 
-def _is_at_work(found: Flight, record: JobRecord | None) -> bool:
+def _is_at_work(found: InflightPrerun, record: JobRecord | None) -> bool:
     """Whether the pre-run has not ended: another job may have its id since."""
     if record is None or record.ended:
         return False
@@ -146,11 +146,11 @@ def _cluster_of(directory: Path) -> str:
         return ""
 
 
-def _main_job(directory: Path) -> Iterable[Guest]:
+def _main_job(directory: Path) -> Iterable[WaitingJob]:
     try:
         job_id = json.loads((directory / "spec.json").read_bytes())["real_job"]
         release_at = json.loads((directory / "waiting.json").read_bytes())["release_at"]
-        return [Guest(job_id=int(job_id), release_at=release_at, trial_dir=str(directory))] if job_id else []
+        return [WaitingJob(job_id=int(job_id), release_at=release_at, trial_dir=str(directory))] if job_id else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -163,7 +163,7 @@ def _given(directory: Path) -> tuple[float, ...]:
         return ()
 
 
-def _meant(directory: Path) -> Submitted | None:
+def _meant(directory: Path) -> JobIdentity | None:
     """The job of this trial as it was submitted; None when that cannot be read."""
     try:
         return submitted_from(json.loads((directory / "waiting.json").read_bytes())["job"])
@@ -171,7 +171,7 @@ def _meant(directory: Path) -> Submitted | None:
         return None
 
 
-def _start(guest: Guest, desk: Desk, because: str) -> bool:
+def _start(guest: WaitingJob, desk: SubmitContext, because: str) -> bool:
     """Only a job that waits for its time: what runs, ended, or was given another time by its user stays as it is, and
     so does another job that has the id now."""
     try:

@@ -20,7 +20,7 @@ from slurmwrap.gsub.job_identity import submitted_job
 from slurmwrap.gsub.prepare import static_verdict
 from slurmwrap.gsub.send import sbatch_call
 from slurmwrap.gsub.start_time import given_times
-from slurmwrap.gsub.submit_context import Desk, Prepared, TrialJob
+from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext, TrialJob
 from slurmwrap.gsub.verdict_output import nothing_proven
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.verdict import Verdict
@@ -45,7 +45,7 @@ from slurmwrap.store.serialize import to_plain
 
 if TYPE_CHECKING:
     from slurmwrap.config import Prerun
-    from slurmwrap.console import Voice
+    from slurmwrap.console import Console
     from slurmwrap.model.node import Node
     from slurmwrap.sbatch.request import JobRequest
 
@@ -63,7 +63,7 @@ _STEPS_S = 120.0  # what is left for the steps where a partition's limit is shor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class TrialTimes:
     """Seconds of a trial: until its steps are counted, for the CPU curve then, and the time limit of its Slurm job."""
 
     trial_s: float
@@ -71,17 +71,17 @@ class Times:
     slurm_s: float
 
 
-def trial_times(prepared: Prepared, settings: Prerun) -> Times:
+def trial_times(prepared: PreparedJob, settings: Prerun) -> TrialTimes:
     """As configured, but within the partition's time limit: beyond it Slurm would let the pre-run pend for ever."""
     named = settings.partition or prepared.request.value("partition") or prepared.snapshot.default_partition
     limits = [p.max_time_s for p in prepared.snapshot.partitions if p.name in named.split(",") and p.max_time_s]
     most = max(_LAST_ACT_S, min(limits, default=86400 * 365) - _LAST_ACT_S)
     profile_s = min(prepared.profile_s, max(0.0, most - min(_STEPS_S, settings.time_limit_s)))
     trial_s = min(_wanted_s(prepared, settings), most - profile_s)
-    return Times(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _LAST_ACT_S)
+    return TrialTimes(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _LAST_ACT_S)
 
 
-def _wanted_s(prepared: Prepared, settings: Prerun) -> float:
+def _wanted_s(prepared: PreparedJob, settings: Prerun) -> float:
     """Seconds for the steps. Of --prerun-steps the job's own time limit is a bound that fits, where nothing waits for
     the pre-run for a bounded time."""
     asked = prepared.request.own.prerun_steps or 0
@@ -90,7 +90,7 @@ def _wanted_s(prepared: Prepared, settings: Prerun) -> float:
     return float(max(settings.time_limit_s, prepared.request.shape.time_limit_s or _LONG_S))
 
 
-def many_steps(prepared: Prepared, settings: Prerun) -> str:
+def many_steps(prepared: PreparedJob, settings: Prerun) -> str:
     """What --prerun-steps means for the time that the pre-run may take, in a sentence; "" where nothing is new."""
     asked = prepared.request.own.prerun_steps or 0
     if asked <= settings.steps or prepared.prerun == "off":
@@ -105,12 +105,12 @@ def many_steps(prepared: Prepared, settings: Prerun) -> str:
     )
 
 
-def largest(prepared: Prepared) -> Node | None:
+def largest(prepared: PreparedJob) -> Node | None:
     """The usable node with the most GPUs; None when none is known."""
     return max((n for n in prepared.snapshot.nodes if n.usable), key=lambda n: n.gpus, default=None)
 
 
-def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk: Desk) -> TrialJob:
+def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, desk: SubmitContext) -> TrialJob:
     """Writes the trial's files and makes the call that submits it. OSError when they cannot be written."""
     request, settings = prepared.request, desk.config.prerun
     directory = Path(desk.memory.trial_dir())
@@ -194,7 +194,7 @@ def make_trial(prepared: Prepared, job_id: int | None, release_at: str, *, desk:
     return TrialJob(call=call, directory=str(directory))
 
 
-def _dependency(request: JobRequest, desk: Desk) -> str:
+def _dependency(request: JobRequest, desk: SubmitContext) -> str:
     """What the pre-run waits for: what its job waits for, so that it finds what that will find."""
     value = request.value("dependency") or ""
     if not value or not can_share_dependency(value):
@@ -205,7 +205,7 @@ def _dependency(request: JobRequest, desk: Desk) -> str:
     return prerun_dependency(value, array.first if array else None, arrays)
 
 
-def pre_run_first(prepared: Prepared, desk: Desk, voice: Voice, live: Voice | None = None) -> Verdict:
+def pre_run_first(prepared: PreparedJob, desk: SubmitContext, voice: Console, live: Console | None = None) -> Verdict:
     """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live, on `live`.
 
     With `only` what Slurm refuses is a verdict; else SlurmError with its words and exit code. KeyboardInterrupt: the
@@ -260,7 +260,7 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def on_gpus(prepared: Prepared) -> str:
+def on_gpus(prepared: PreparedJob) -> str:
     """ "one GPU", or how many --prerun-gpus asked for."""
     asked = prepared.request.own.prerun_gpus or 1
     return "one GPU" if asked == 1 else f"{asked} GPUs"

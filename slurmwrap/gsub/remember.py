@@ -11,11 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slurmwrap.gsub.submit_context import Desk
+    from slurmwrap.gsub.submit_context import SubmitContext
     from slurmwrap.model.resource_profile import ResourceProfile
 
 
-def known_profile(key: str, desk: Desk) -> ResourceProfile | None:
+def known_profile(key: str, desk: SubmitContext) -> ResourceProfile | None:
     """What is known under `key` for the user who submits."""
     return choose_profile(key, desk.uid, desk.memory.profile(key), desk.published.profiles)
 
@@ -29,7 +29,7 @@ def choose_profile(
     return max(known, key=lambda p: (p.runs, p.measured_at), default=None)
 
 
-def keep(write: Callable[[], None], desk: Desk) -> None:
+def keep(write: Callable[[], None], desk: SubmitContext) -> None:
     """What cannot be remembered (a full disk, no home) must not cost a job that Slurm already has."""
     try:
         write()

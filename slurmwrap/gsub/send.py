@@ -11,13 +11,13 @@ from slurmwrap.digest import sha256_hex
 from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.gsub.remember import keep
 from slurmwrap.gsub.step_counting import counting
-from slurmwrap.gsub.submit_context import Desk, MakeTrial, Prepared, Sent, last_line
+from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult, last_line
 from slurmwrap.model.placement_plan import PLACING, PlacementPlan
 from slurmwrap.profiling.profile_key import derive_variant
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.command_line import without_quiet
 from slurmwrap.sbatch.getopt import names_with
-from slurmwrap.sbatch.request import BatchScript, JobRequest, Wish
+from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render, submitted_options
 
 TYPE_CHECKING = False
@@ -32,12 +32,12 @@ _LOUD = ("sbatch: error", "sbatch: fatal")
 
 
 def send(
-    prepared: Prepared,
-    desk: Desk,
+    prepared: PreparedJob,
+    desk: SubmitContext,
     make_trial: MakeTrial,
     show: Callable[[SbatchResult], None] | None = None,
     meanwhile: Callable[[], None] | None = None,
-) -> Sent:
+) -> SubmitResult:
     """Submits the real job, then its pre-run. An ambiguous or refused sbatch is returned as it is, never repeated.
 
     `show`: with --wait sbatch's words go there and the job is remembered as soon as Slurm has it; what is returned is
@@ -47,17 +47,17 @@ def send(
     prepared = counting(prepared, desk)
     begin, release_at = _gate(prepared, desk.config, now)
     gate = () if begin is None else (begin,)
-    early: list[Sent] = []
+    early: list[SubmitResult] = []
 
     def accepted(batch: BatchScript, result: SbatchResult) -> None:
-        early.append(Sent(result=_shown(prepared, result), batch=batch))
+        early.append(SubmitResult(result=_shown(prepared, result), batch=batch))
         if show is not None:
             show(early[0].result)
         _remember(prepared, early[0], desk, now)
 
     waits = show is not None and prepared.request.setting("wait") is not None
     batch, result = _sbatch(prepared, (*prepared.added, *gate), desk, accepted if waits else None, meanwhile)
-    sent = Sent(result=_shown(prepared, result), batch=batch)
+    sent = SubmitResult(result=_shown(prepared, result), batch=batch)
     if result.job_id is None or early:
         return sent
     if begin is not None:
@@ -68,13 +68,13 @@ def send(
     return sent
 
 
-def _remember(prepared: Prepared, sent: Sent, desk: Desk, now: float) -> None:
+def _remember(prepared: PreparedJob, sent: SubmitResult, desk: SubmitContext, now: float) -> None:
     if sent.result.job_id is not None:
         job_id = sent.result.job_id
         keep(lambda: desk.memory.remember_submission(_submission(prepared, sent, job_id, desk, now)), desk)
 
 
-def _shown(prepared: Prepared, result: SbatchResult) -> SbatchResult:
+def _shown(prepared: PreparedJob, result: SbatchResult) -> SbatchResult:
     return _as_quiet(result) if is_quiet(prepared.request) else result
 
 
@@ -91,9 +91,9 @@ def _as_quiet(result: SbatchResult) -> SbatchResult:
 
 
 def _sbatch(
-    prepared: Prepared,
-    added: tuple[Wish, ...],
-    desk: Desk,
+    prepared: PreparedJob,
+    added: tuple[OptionChange, ...],
+    desk: SubmitContext,
     accepted: _Accepted | None,
     meanwhile: Callable[[], None] | None,
 ) -> tuple[BatchScript, SbatchResult]:
@@ -126,7 +126,7 @@ def _sbatch(
 def sbatch_call(
     request: JobRequest,
     batch: BatchScript,
-    desk: Desk,
+    desk: SubmitContext,
     extra: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
 ) -> SbatchCall:
@@ -149,7 +149,7 @@ def sbatch_call(
     )
 
 
-def _gate(prepared: Prepared, config: Config, now: float) -> tuple[Wish | None, str]:
+def _gate(prepared: PreparedJob, config: Config, now: float) -> tuple[OptionChange | None, str]:
     """(--begin that lets the job wait for its pre-run or None, StartTime that ends the wait)."""
     if prepared.prerun not in ("auto", "gate", "profile"):
         return None, "now"
@@ -159,10 +159,10 @@ def _gate(prepared: Prepared, config: Config, now: float) -> tuple[Wish | None, 
     # a gate has this bound too at first: start_trial takes it away once there is a pre-run
     begin, release_at = later_begin(prepared.request.value("begin"), grace, now)
     bound = "until its verdict" if prepared.prerun == "gate" else f"at most {math.ceil(grace / 60)} min"
-    return Wish(option="begin", value=begin, reason=f"waits for its pre-run on one GPU, {bound}"), release_at
+    return OptionChange(option="begin", value=begin, reason=f"waits for its pre-run on one GPU, {bound}"), release_at
 
 
-def _submission(prepared: Prepared, sent: Sent, job_id: int, desk: Desk, now: float) -> Submission:
+def _submission(prepared: PreparedJob, sent: SubmitResult, job_id: int, desk: SubmitContext, now: float) -> Submission:
     from slurmwrap.model.submission import Submission
 
     request, trial = prepared.request, sent.trial

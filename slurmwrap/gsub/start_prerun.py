@@ -13,22 +13,22 @@ from slurmwrap.gsub.release import start_action
 from slurmwrap.gsub.start_time import UNBOUNDED_S
 from slurmwrap.gsub.submit_context import last_line
 from slurmwrap.sbatch.begin import later_begin
-from slurmwrap.store.prerun_registry import VERDICT, Guest, submitted
+from slurmwrap.store.prerun_registry import VERDICT, WaitingJob, submitted
 
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import Desk, MakeTrial, Prepared, Sent
+    from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult
 
 
 def start_trial(
-    prepared: Prepared, sent: Sent, job_id: int, release_at: str, desk: Desk, make_trial: MakeTrial
-) -> Sent:
+    prepared: PreparedJob, sent: SubmitResult, job_id: int, release_at: str, desk: SubmitContext, make_trial: MakeTrial
+) -> SubmitResult:
     """Attaches to a pre-run in flight, or submits one. If that fails in any way the real job is let go at once: it runs
     as without us."""
     directory = ""
     try:
         job = make_trial(prepared, job_id, release_at)
         directory = job.directory
-        guest = Guest(job_id=job_id, release_at=release_at, trial_dir=directory)
+        guest = WaitingJob(job_id=job_id, release_at=release_at, trial_dir=directory)
         if host := attach_or_claim(prepared, guest, desk):
             _only_by_verdict(prepared, guest, host.directory, desk)
             return replace(sent, trial_dir=directory, attached_to=host.job_id or 0)
@@ -49,7 +49,7 @@ def start_trial(
     return replace(sent, trial=result, trial_dir=directory)
 
 
-def _only_by_verdict(prepared: Prepared, guest: Guest, directory: Path, desk: Desk) -> None:
+def _only_by_verdict(prepared: PreparedJob, guest: WaitingJob, directory: Path, desk: SubmitContext) -> None:
     """A gate has no bound, but not before there is a pre-run: else who kills us in between would leave a job that
     waits for ever. A pre-run that was quicker than this has its word kept."""
     if prepared.prerun != "gate":
@@ -64,7 +64,7 @@ def _only_by_verdict(prepared: Prepared, guest: Guest, directory: Path, desk: De
         desk.say(f"job {address} does not wait for its verdict without bound ({error})")
 
 
-def _let_go(job_id: int, release_at: str, desk: Desk) -> None:
+def _let_go(job_id: int, release_at: str, desk: SubmitContext) -> None:
     action = start_action(str(job_id), release_at, "the pre-run could not be submitted")
     try:
         desk.slurm.apply(action)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.sbatch.request import JobRequest, Wish
+from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import Desk, Prepared
+    from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 
 _NAMES = ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED")
 _REASON = "--count-steps: the step counter is found by these variables"
 
 
-def counting(prepared: Prepared, desk: Desk) -> Prepared:
+def counting(prepared: PreparedJob, desk: SubmitContext) -> PreparedJob:
     """`prepared` with what its job needs to count its steps, where it was asked to and can."""
     request = prepared.request
     if not request.own.count_steps:
@@ -41,7 +41,7 @@ def counting(prepared: Prepared, desk: Desk) -> Prepared:
     exported = export_with(request.value("export"), counter)
     if exported is not None:
         desk.say("its --export gets the step counter's variables: --count-steps")
-    wishes = () if exported is None else (Wish(option="export", value=exported, reason=_REASON),)
+    wishes = () if exported is None else (OptionChange(option="export", value=exported, reason=_REASON),)
     return replace(prepared, job_environ=environ, step_dir=directory, added=(*prepared.added, *wishes))
 
 

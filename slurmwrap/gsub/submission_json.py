@@ -10,18 +10,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slurmwrap.gsub.submit_context import Prepared, Sent
+    from slurmwrap.gsub.submit_context import PreparedJob, SubmitResult
     from slurmwrap.model.finding import Finding
 
 SCHEMA = 1  # as in list_options.py: grows when a field changes its meaning or goes away
 
 
-def submission_json(prepared: Prepared, sent: Sent, cluster: str) -> str:
+def submission_json(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> str:
     """One JSON object; `job_id` is null where Slurm refused the job or its answer was lost (`error` says which)."""
     return json.dumps(_plain(prepared, sent, cluster), indent=1)
 
 
-def _plain(prepared: Prepared, sent: Sent, cluster: str) -> dict[str, Any]:
+def _plain(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> dict[str, Any]:
     trial_id = sent.attached_to or (sent.trial.job_id if sent.trial is not None else None)
     result = sent.result
     return {

@@ -13,14 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slurmwrap.config import Site
+    from slurmwrap.config import SiteSection
     from slurmwrap.model.run import PrerunRecord
     from slurmwrap.model.submission import Submission
 
     Tell = Callable[[Observation], str]  # a site that listens; once
 
 
-def teller(site: Site) -> Tell:
+def teller(site: SiteSection) -> Tell:
     """Starts what seals the site's copy: there is time for it while sbatch is waited for."""
     return begin_sealed(site.spool, socket=site.munge_socket)
 

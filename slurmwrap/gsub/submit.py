@@ -21,20 +21,20 @@ from slurmwrap.gsub import process_env
 from slurmwrap.gsub.prefetch import slurm_of
 from slurmwrap.gsub.prepare import describe, prepare
 from slurmwrap.gsub.send import send
-from slurmwrap.gsub.submit_context import Desk, Prepared, Trials
-from slurmwrap.gsub.user_state import HomeMemory, touch
+from slurmwrap.gsub.submit_context import PreparedJob, PrerunChecks, SubmitContext
+from slurmwrap.gsub.user_state import UserStateStore, touch
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.prerun.code_fingerprint import code_files, installed_marks
 from slurmwrap.prerun.static import job_inputs
 from slurmwrap.prerun.trial.trial_environment import passed_on
 from slurmwrap.protocols import Published
 from slurmwrap.slurm.commands import AMBIGUOUS, SlurmCommands
-from slurmwrap.store.prerun_registry import Flights
+from slurmwrap.store.prerun_registry import PrerunRegistry
 from slurmwrap.store.user_state_files import UserState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.console import Voice
+    from slurmwrap.console import Console
     from slurmwrap.gsub.submit_context import TrialJob
     from slurmwrap.model.finding import Finding
     from slurmwrap.protocols import SbatchResult
@@ -45,14 +45,16 @@ _NEWS = 3  # cancelled jobs that one call reports
 WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
 
 
-def open_desk(config: Config, environ: Mapping[str, str], voice: Voice, slurm: SlurmCommands | None = None) -> Desk:
+def open_desk(
+    config: Config, environ: Mapping[str, str], voice: Console, slurm: SlurmCommands | None = None
+) -> SubmitContext:
     """The edges of one gsub call or one pre-run job. `slurm`: where it is asked already."""
     slurm = slurm or slurm_of(config, environ, voice)
     uid = os.getuid()
-    memory = HomeMemory(UserState(state_dir(environ)), uid, config)
+    memory = UserStateStore(UserState(state_dir(environ)), uid, config)
     if os.path.exists(memory.mark):
         _catch_up(config, slurm, memory, voice)
-    return Desk(
+    return SubmitContext(
         slurm=slurm,
         clock=SystemClock(),
         memory=memory,
@@ -63,19 +65,19 @@ def open_desk(config: Config, environ: Mapping[str, str], voice: Voice, slurm: S
         environ=environ,
         published=_published(config, memory.state, uid),
         say=voice.say,
-        flights=Flights(state_dir(environ)),
+        flights=PrerunRegistry(state_dir(environ)),
         quotas=slurm.quotas,
     )
 
 
-def refresh(desk: Desk, voice: Voice) -> None:
+def refresh(desk: SubmitContext, voice: Console) -> None:
     """Takes in what a pre-run has just left."""
     memory, slurm = desk.memory, desk.slurm
-    if isinstance(memory, HomeMemory) and isinstance(slurm, SlurmCommands) and os.path.exists(memory.mark):
+    if isinstance(memory, UserStateStore) and isinstance(slurm, SlurmCommands) and os.path.exists(memory.mark):
         _catch_up(desk.config, slurm, memory, voice)
 
 
-def _catch_up(config: Config, slurm: SlurmCommands, memory: HomeMemory, voice: Voice) -> None:
+def _catch_up(config: Config, slurm: SlurmCommands, memory: UserStateStore, voice: Console) -> None:
     """A failure costs what the last pre-runs found, not the submission; the next call tries again."""
     from slurmwrap.gsub.ingest_user_spool import catch_up
 
@@ -91,7 +93,7 @@ def _catch_up(config: Config, slurm: SlurmCommands, memory: HomeMemory, voice: V
             touch(memory.mark)
 
 
-def prepare_and_warn(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
+def prepare_and_warn(request: JobRequest, desk: SubmitContext, voice: Console) -> PreparedJob:
     """Prepare the submission; print what happened since the last call, then the warnings of the checks."""
     _tell_news(request, desk, voice)
     prepared = prepare(request, desk)
@@ -107,10 +109,10 @@ def prepare_and_warn(request: JobRequest, desk: Desk, voice: Voice) -> Prepared:
     return prepared
 
 
-def _tell_news(request: JobRequest, desk: Desk, voice: Voice) -> None:
+def _tell_news(request: JobRequest, desk: SubmitContext, voice: Console) -> None:
     """Jobs that their pre-run cancelled since the last call: once, where a person reads it."""
     memory = desk.memory
-    if not isinstance(memory, HomeMemory) or not os.path.exists(memory.news) or _tells_little(request):
+    if not isinstance(memory, UserStateStore) or not os.path.exists(memory.news) or _tells_little(request):
         return
     from slurmwrap.store.news import take_news
 
@@ -136,7 +138,7 @@ _MODES = {  # what each is, for who reads its name for the first time (docs/prer
 }
 
 
-def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
+def run(prepared: PreparedJob, desk: SubmitContext, voice: Console) -> int:
     """Everything after the preparation; returns the exit code."""
     own = prepared.request.own
     if own.explain:
@@ -178,14 +180,14 @@ def run(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     return code
 
 
-def _explained(prepared: Prepared, voice: Voice) -> str:
+def _explained(prepared: PreparedJob, voice: Console) -> str:
     from slurmwrap.sbatch.explain import explain
 
     remarks = (*prepared.plan.remarks, *prepared.snapshot.topology.remarks)
     return explain(prepared.request, prepared.batch, colour=voice.colour, remarks=remarks)
 
 
-def watch_over(desk: Desk, older_than_s: float = WATCHED_S) -> None:
+def watch_over(desk: SubmitContext, older_than_s: float = WATCHED_S) -> None:
     """Lets go the jobs whose pre-run is gone without a word. Costs nothing where every pre-run came to its end."""
     if desk.flights is not None and desk.flights.trials():
         from slurmwrap.gsub.prerun_sharing import sweep
@@ -194,7 +196,7 @@ def watch_over(desk: Desk, older_than_s: float = WATCHED_S) -> None:
             sweep(desk.flights, desk, older_than_s=older_than_s)
 
 
-def tidy(desk: Desk) -> None:
+def tidy(desk: SubmitContext) -> None:
     """The same for pre-runs of any age, and what old ones left is removed; never one in flight."""
     from slurmwrap.gsub.prerun_sharing import OLD_S, live_trials
 
@@ -204,13 +206,13 @@ def tidy(desk: Desk) -> None:
             desk.flights.prune(OLD_S, keep=frozenset(str(path) for path in live_trials(desk)))
 
 
-def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
-    def trial(of: Prepared, job_id: int | None, release_at: str) -> TrialJob:
+def _send(prepared: PreparedJob, desk: SubmitContext, voice: Console) -> int:
+    def trial(of: PreparedJob, job_id: int | None, release_at: str) -> TrialJob:
         from slurmwrap.gsub.prerun_submission import make_trial
 
         return make_trial(of, job_id, release_at, desk=desk)
 
-    meanwhile = desk.memory.expect_submission if isinstance(desk.memory, HomeMemory) else None
+    meanwhile = desk.memory.expect_submission if isinstance(desk.memory, UserStateStore) else None
     as_json = prepared.request.own.json
     sent = send(prepared, desk, trial, _show_errors if as_json else _show, meanwhile)
     result = sent.result
@@ -244,7 +246,7 @@ def _send(prepared: Prepared, desk: Desk, voice: Voice) -> int:
     return result.exit_code
 
 
-def _waits_too(prepared: Prepared) -> bool:
+def _waits_too(prepared: PreparedJob) -> bool:
     """The pre-run has the job's dependency."""
     if prepared.prerun not in ("auto", "gate", "profile") or not (dependency := prepared.request.value("dependency")):
         return False
@@ -283,7 +285,7 @@ def _show_errors(result: SbatchResult) -> None:
 # --- wiring ----------------------------------------------------------------------------------------------------------
 
 
-def _trials(environ: Mapping[str, str], config: Config) -> Trials:
+def _trials(environ: Mapping[str, str], config: Config) -> PrerunChecks:
     here = os.getcwd()
 
     def check(request: JobRequest) -> tuple[Finding, ...]:
@@ -292,7 +294,7 @@ def _trials(environ: Mapping[str, str], config: Config) -> Trials:
 
         return static_stage.check(request, run=run, environ=passed_on(request, environ, here))
 
-    return Trials(
+    return PrerunChecks(
         check=check,
         named_files=lambda request: job_inputs.named_files(request, passed_on(request, environ, here)),
         digest=_digest,

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.protocols import Clock, Memory, SbatchCall, SbatchResult, Slurm
-    from slurmwrap.sbatch.request import BatchScript, JobRequest, Wish
-    from slurmwrap.store.prerun_registry import Flights
+    from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
+    from slurmwrap.store.prerun_registry import PrerunRegistry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trials:
+class PrerunChecks:
     """What the pre-run stage gives to a submission; the caller wires the real functions."""
 
     check: Callable[[JobRequest], tuple[Finding, ...]]
@@ -34,20 +34,20 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class SubmitContext:
     """The edges and the caller's identity."""
 
     slurm: Slurm
     clock: Clock
     memory: Memory
     config: Config
-    trials: Trials
+    trials: PrerunChecks
     uid: int
     user: str
     environ: Mapping[str, str]
     published: Published = field(default_factory=Published)
     say: Callable[[str], None] = lambda line: None
-    flights: Flights | None = None  # None: pre-runs know nothing of each other
+    flights: PrerunRegistry | None = None  # None: pre-runs know nothing of each other
     quotas: Callable[[], Quotas] | None = None  # asks anew; None: no snapshot of this Slurm holds old ones
 
     @property
@@ -57,14 +57,14 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedJob:
     """A request with everything decided about it, before anything outside has changed."""
 
     request: JobRequest
     batch: BatchScript  # without the pre-run's gate
     plan: PlacementPlan
     snapshot: Snapshot
-    added: tuple[Wish, ...]
+    added: tuple[OptionChange, ...]
     profile: ResourceProfile | None
     profile_key: str
     fingerprint: str
@@ -92,7 +92,7 @@ class TrialJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SubmitResult:
     """What became of one submission. `result` is sbatch's own word on the real job."""
 
     result: SbatchResult
@@ -107,4 +107,4 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no reason given"])[-1].removeprefix("sbatch: error: ")
 
 
-MakeTrial = Callable[[Prepared, int | None, str], TrialJob]  # (prepared, real job id, StartTime that releases it)
+MakeTrial = Callable[[PreparedJob, int | None, str], TrialJob]  # (prepared, real job id, StartTime that releases it)

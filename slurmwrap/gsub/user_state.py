@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.blocked_input import BlockedInput
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.model.run import AttemptRecord, PrerunRecord
+    from slurmwrap.model.run import JobRun, PrerunRecord
     from slurmwrap.model.submission import Submission
     from slurmwrap.store.user_state_files import UserState
 
@@ -30,7 +30,7 @@ _STEPS_KEPT_S = 180 * 86400.0  # longer than a job waits, runs and is retried
 _STEPS_LOOKED_S = 86400.0
 
 
-class HomeMemory:
+class UserStateStore:
     """edges.Memory in the user's state directory; what concerns the site's reconciler also goes to the site's spool."""
 
     def __init__(self, state: UserState, uid: int, config: Config) -> None:
@@ -74,9 +74,7 @@ class HomeMemory:
         told = self._told(script_sha256, fingerprint)
         return self.state.failed_before(script_sha256, fingerprint=fingerprint, told=told)
 
-    def _told(
-        self, script_sha256: str, fingerprint: str, least: int = 2
-    ) -> tuple[tuple[AttemptRecord, Submission], ...]:
+    def _told(self, script_sha256: str, fingerprint: str, least: int = 2) -> tuple[tuple[JobRun, Submission], ...]:
         """What the site sealed for this user about their earlier submissions of the very same. () for less than `least`
         of these."""
         if not self.config.site.published:

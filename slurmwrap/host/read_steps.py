@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.node_hooks import deadline_child, step_counts, user_files
 
 DEADLINE_S = 3.0
@@ -24,7 +24,7 @@ class StepFiles:
         self._clock = clock
         self._not_before: dict[int, float] = {}
 
-    def __call__(self, record: AttemptRecord, directory: str) -> Mapping[str, Any]:
+    def __call__(self, record: JobRun, directory: str) -> Mapping[str, Any]:
         """The fact `steps` of this run (docs/records.md); {} when nothing was counted, or it cannot be read in time.
 
         `directory`: as the user's submission names it. Any caller that is neither root nor the user reads nothing.
@@ -48,7 +48,7 @@ class StepFiles:
         return told
 
 
-def _reader(record: AttemptRecord, directory: str, user: pwd.struct_passwd) -> Callable[[Any], None]:
+def _reader(record: JobRun, directory: str, user: pwd.struct_passwd) -> Callable[[Any], None]:
     """What the child does; everything that it needs is loaded before it becomes the user."""
     since = None if record.start_time is None else float(record.start_time)
     place, job_id = os.fsencode(directory), record.attempt.job_id

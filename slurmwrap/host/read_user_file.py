@@ -11,7 +11,7 @@ import pwd
 import time
 
 from slurmwrap.model.evidence import LogTail
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.node_hooks import log_tails
 from slurmwrap.node_hooks.user_files import may_become
 
@@ -24,7 +24,7 @@ class UserLogs:
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
 
-    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
         """The last 64 KiB of what this run wrote to each; empty when they cannot be read, or not in time."""
         if not may_become(record.uid):  # type: ignore[no-untyped-call]
             return ()

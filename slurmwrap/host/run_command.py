@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.host.spawn import Child
+from slurmwrap.host.spawn import SpawnedProcess
 
 _CHUNK = 1 << 16  # the size of a pipe's buffer in Linux
 _TICK_S = 0.05  # how often to look whether a child ended whose pipes somebody else still holds
@@ -23,7 +23,7 @@ _GRACE_S = 0.4  # for the kernel to end a killed child; a child in D state may n
 
 Heard = Callable[[bytes, bytes], None]
 
-_abandoned: list[Child] = []  # killed, not yet dead; reaped when the next command runs
+_abandoned: list[SpawnedProcess] = []  # killed, not yet dead; reaped when the next command runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def begin(
     """`run` in two: the program is started now, and what comes back, to be called once, waits for its end."""
     deadline = time.monotonic() + timeout_s
     child = _started(argv, None, environ, stdin is not None, True, None, None)
-    if isinstance(child, Child):
+    if isinstance(child, SpawnedProcess):
         _feed_small(child, stdin)
 
     def ended() -> CommandResult:
@@ -117,11 +117,11 @@ def _started(
     session: bool,
     cwd: str | os.PathLike[str] | None,
     uid: int | None,
-) -> Child | CommandResult:
+) -> SpawnedProcess | CommandResult:
     _reap_abandoned()
     environ = {**os.environ, "LC_ALL": "C"} if environ is None else environ
     try:
-        return Child(argv, program=program, environ=environ, fed=fed, session=session, cwd=cwd, uid=uid)
+        return SpawnedProcess(argv, program=program, environ=environ, fed=fed, session=session, cwd=cwd, uid=uid)
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument
         reason = f"{program or (argv[0] if argv else '')}: {getattr(error, 'strerror', None) or error}"
         return CommandResult(
@@ -129,7 +129,7 @@ def _started(
         )
 
 
-def _feed_small(child: Child, stdin: bytes | None) -> None:
+def _feed_small(child: SpawnedProcess, stdin: bytes | None) -> None:
     """An empty pipe takes it whole: nobody needs to come back for it."""
     if child.stdin is not None and stdin is not None and len(stdin) <= select.PIPE_BUF:
         with suppress(BrokenPipeError):
@@ -138,7 +138,7 @@ def _feed_small(child: Child, stdin: bytes | None) -> None:
 
 
 def _ended(
-    child: Child,
+    child: SpawnedProcess,
     argv: Sequence[str],
     stdin: bytes | None,
     deadline: float,
@@ -168,7 +168,7 @@ def _ended(
 
 
 @contextmanager
-def _passing_signals_on(child: Child) -> Iterator[None]:
+def _passing_signals_on(child: SpawnedProcess) -> Iterator[None]:
     """SIGTERM and SIGHUP of ours are the child's, unless we were started with them ignored (nohup), or are a thread."""
     kept = {}
     try:
@@ -183,7 +183,7 @@ def _passing_signals_on(child: Child) -> Iterator[None]:
 
 
 def _talk(
-    child: Child,
+    child: SpawnedProcess,
     stdin: bytes,
     kept: tuple[bytearray, bytearray],
     deadline: float,
@@ -217,7 +217,7 @@ def _talk(
     return True
 
 
-def _poller(child: Child) -> select.poll:
+def _poller(child: SpawnedProcess) -> select.poll:
     poller = select.poll()
     poller.register(child.stdout, select.POLLIN)
     poller.register(child.stderr, select.POLLIN)
@@ -227,7 +227,7 @@ def _poller(child: Child) -> select.poll:
     return poller
 
 
-def _feed(poller: select.poll, child: Child, pending: memoryview) -> memoryview:
+def _feed(poller: select.poll, child: SpawnedProcess, pending: memoryview) -> memoryview:
     """Writes what fits; closes stdin at its end, or when the child reads no more."""
     assert child.stdin is not None
     try:
@@ -242,7 +242,7 @@ def _feed(poller: select.poll, child: Child, pending: memoryview) -> memoryview:
     return pending
 
 
-def _kill(child: Child, group: bool) -> None:
+def _kill(child: SpawnedProcess, group: bool) -> None:
     """Ends it, or its whole group. What does not die (D state) is left behind and reaped later: that may never end."""
     try:
         (os.killpg if group else os.kill)(child.pid, signal.SIGKILL)

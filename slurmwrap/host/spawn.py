@@ -22,7 +22,7 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.05  # between two looks at whether it ended
 
 
-class Child:
+class SpawnedProcess:
     """A process that runs `argv`. OSError when it cannot be started, ValueError for a NUL byte in an argument."""
 
     def __init__(

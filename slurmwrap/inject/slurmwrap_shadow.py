@@ -27,7 +27,7 @@ def _below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder if folder.endswith("/") else folder + "/")
 
 
-class Shadow(object):
+class ShadowTrees(object):
     """The two trees of one trial and what lies outside of them."""
 
     def __init__(self, trial_dir: str, free: "List[str]", held: "List[str]") -> None:
@@ -199,7 +199,7 @@ class Shadow(object):
         return over, set(n for n in under - over if not _there(self.gone + path + "/" + n + "/" + _GONE))
 
 
-_shadow = Shadow("/nonexistent", ["/"], [])  # of this process; all is free until slurmwrap_guard sets it up
+_shadow = ShadowTrees("/nonexistent", ["/"], [])  # of this process; all is free until slurmwrap_guard sets it up
 
 
 def _there(path: str) -> bool:

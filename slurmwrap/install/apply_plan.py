@@ -24,8 +24,8 @@ from slurmwrap.install.manifest import (
     joined,
     write_manifest,
 )
-from slurmwrap.install.plan_installation import NEW, SAME, UPGRADE, Change, Plan, edited
-from slurmwrap.install.safe_files import Found, Tree
+from slurmwrap.install.plan_installation import NEW, SAME, UPGRADE, FileChange, InstallationPlan, edited
+from slurmwrap.install.safe_files import FileTree, FoundFile
 
 _SYSTEMD_RUNS = Path("/run/systemd/system")  # sd_booted(3)
 _PATIENCE_S = 60.0
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 class System:
     """What of the running system is told of the change. In an image (`tree.root` not "/") nothing is."""
 
-    tree: Tree
+    tree: FileTree
     manifest_file: Path = FILE
     reconfigure: bool = True
     systemd: bool = True
@@ -60,7 +60,7 @@ class System:
         return self.systemd and self.alive and _SYSTEMD_RUNS.is_dir()
 
 
-def prepare(plan: Plan, system: System, before: Manifest | None) -> Manifest:
+def prepare(plan: InstallationPlan, system: System, before: Manifest | None) -> Manifest:
     """Everything but Slurm's configuration: manifest, directories, files here. Returns what is now written down."""
     if plan.conflicts:
         raise SlurmwrapError("nothing was done: " + "; ".join(plan.conflicts), hint="`slurmwrap hooks plan` shows all.")
@@ -71,12 +71,12 @@ def prepare(plan: Plan, system: System, before: Manifest | None) -> Manifest:
             system.tree.make_directory(place.path, place.mode, place.uid, place.gid)
     for item in plan.items:
         if item.state in (NEW, UPGRADE):
-            system.tree.write(item.path, Found(content=item.content, mode=item.mode, uid=0, gid=0))
+            system.tree.write(item.path, FoundFile(content=item.content, mode=item.mode, uid=0, gid=0))
     restore_labels([item.path for item in plan.items], system)
     return manifest
 
 
-def switch_on(plan: Plan, system: System, manifest: Manifest, *, unfinished: bool) -> Manifest:
+def switch_on(plan: InstallationPlan, system: System, manifest: Manifest, *, unfinished: bool) -> Manifest:
     """slurm.conf, slurmctld, systemd; then the files of an earlier release that no longer belong.
 
     `unfinished`: an earlier attempt may have edited slurm.conf and not come to tell Slurm.
@@ -101,7 +101,7 @@ def switch_on(plan: Plan, system: System, manifest: Manifest, *, unfinished: boo
     return manifest
 
 
-def write_change(change: Change, system: System) -> None:
+def write_change(change: FileChange, system: System) -> None:
     """One of the site's files. SlurmwrapError where it is not any more what the plan was made of: minutes may pass
     between, and nobody's edit may be lost."""
     now = system.tree.read(change.path)
@@ -113,13 +113,13 @@ def write_change(change: Change, system: System) -> None:
     system.tree.write(change.path, replace(change.found, content=change.after.encode("latin-1")))
 
 
-def _settled(written: Written, plan: Plan) -> Written:
+def _settled(written: Written, plan: InstallationPlan) -> Written:
     """Only what lies there now: an older content is nobody's business any more."""
     now = [digest(item.content) for item in plan.items if str(item.path) == written.path]
     return replace(written, digests=tuple(now)) if now else written
 
 
-def _intended(plan: Plan, before: Manifest | None) -> Manifest:
+def _intended(plan: InstallationPlan, before: Manifest | None) -> Manifest:
     known = {one.path for one in before.files} if before else set()
     files = [item for item in plan.items if item.state != SAME or str(item.path) in known]
     return Manifest(
@@ -146,7 +146,7 @@ def tell_slurm(system: System) -> None:
     system.say("slurmctld and the nodes have read slurm.conf again")
 
 
-def _enable(plan: Plan, system: System) -> tuple[str, ...]:
+def _enable(plan: InstallationPlan, system: System) -> tuple[str, ...]:
     if not plan.enable or not system.systemd_runs:
         return ()
     systemctl(["daemon-reload"])

@@ -11,7 +11,7 @@ from slurmwrap.host.run_command import run
 from slurmwrap.install import systemd_units
 from slurmwrap.install.apply_plan import System
 from slurmwrap.install.controllers import others
-from slurmwrap.install.install_target import Wanted, account
+from slurmwrap.install.install_target import InstallTarget, account
 from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
 from slurmwrap.install.plan_installation import configured
 from slurmwrap.install.slurm_conf import Edit, holds
@@ -20,7 +20,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class InstallationCheck:
     """One thing looked at. `hint`: how to mend it."""
 
     what: str
@@ -29,7 +29,7 @@ class Held:
     hint: str = ""
 
 
-def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, str]]) -> tuple[Held, ...]:
+def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, str]]) -> tuple[InstallationCheck, ...]:
     """`slurm`: what the controller has in force (`scontrol show config`), asked only of a living system."""
     if manifest.state == REMOVED:
         return (_taken_back(manifest),)
@@ -40,20 +40,22 @@ def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, s
     return tuple(looks)
 
 
-def _whole(manifest: Manifest) -> Held:
+def _whole(manifest: Manifest) -> InstallationCheck:
     if manifest.state == INSTALLED:
-        return Held(what="installation", state=OK, text=f"slurmwrap {manifest.release}")
+        return InstallationCheck(what="installation", state=OK, text=f"slurmwrap {manifest.release}")
     hint = "`slurmwrap hooks install` goes on, `slurmwrap hooks uninstall` takes back."
-    return Held(what="installation", state=FAIL, text=f"was interrupted while {manifest.state}", hint=hint)
+    return InstallationCheck(what="installation", state=FAIL, text=f"was interrupted while {manifest.state}", hint=hint)
 
 
-def _taken_back(manifest: Manifest) -> Held:
+def _taken_back(manifest: Manifest) -> InstallationCheck:
     left = [*manifest.directories[-3:], *([f"files on {len(manifest.nodes)} nodes"] if manifest.nodes else [])]
     hint = "`slurmwrap hooks uninstall` tries the nodes again, with --purge the data too; `install` begins anew."
-    return Held(what="installation", state=FAIL, text=f"was taken back; left: {', '.join(left)}", hint=hint)
+    return InstallationCheck(
+        what="installation", state=FAIL, text=f"was taken back; left: {', '.join(left)}", hint=hint
+    )
 
 
-def _files(manifest: Manifest, system: System) -> list[Held]:
+def _files(manifest: Manifest, system: System) -> list[InstallationCheck]:
     wrong = []
     for one in manifest.files:
         found = system.tree.read(Path(one.path))
@@ -63,25 +65,29 @@ def _files(manifest: Manifest, system: System) -> list[Held]:
             wrong.append(_wrong(one.path, "was changed"))
         elif found.uid != 0 or found.mode & 0o022:
             wrong.append(_wrong(one.path, f"is uid {found.uid}'s with mode {found.mode:04o}"))
-    return wrong or [Held(what="files", state=OK, text=f"{len(manifest.files)} as they were written")]
+    return wrong or [InstallationCheck(what="files", state=OK, text=f"{len(manifest.files)} as they were written")]
 
 
-def _wrong(path: str, what: str) -> Held:
-    return Held(what="files", state=FAIL, text=f"{path} {what}", hint="`slurmwrap hooks install` writes it again.")
+def _wrong(path: str, what: str) -> InstallationCheck:
+    return InstallationCheck(
+        what="files", state=FAIL, text=f"{path} {what}", hint="`slurmwrap hooks install` writes it again."
+    )
 
 
-def _edits(manifest: Manifest, system: System) -> list[Held]:
+def _edits(manifest: Manifest, system: System) -> list[InstallationCheck]:
     found = []
     for one in manifest.edits:
         there = system.tree.read(Path(one.edit.file))
         if there is None or not holds(there.content.decode("latin-1"), one.edit):
             hint = "`slurmwrap hooks plan` shows what belongs there, `slurmwrap hooks install` writes it."
-            found.append(Held(what="slurm.conf", state=FAIL, text=f"{one.edit.file} has not our lines", hint=hint))
+            found.append(
+                InstallationCheck(what="slurm.conf", state=FAIL, text=f"{one.edit.file} has not our lines", hint=hint)
+            )
     names = ", ".join(one.edit.file for one in manifest.edits)
-    return found or [Held(what="slurm.conf", state=OK, text=names)]
+    return found or [InstallationCheck(what="slurm.conf", state=OK, text=names)]
 
 
-def _places(manifest: Manifest, system: System) -> list[Held]:
+def _places(manifest: Manifest, system: System) -> list[InstallationCheck]:
     settings, found = manifest.settings, []
     slurm = account(system.tree, str(settings["slurm_user"]))
     wanted = {str(settings["spool"]): 0o1733, str(settings["published"]): 0o755, str(settings["state_dir"]): 0o700}
@@ -89,35 +95,39 @@ def _places(manifest: Manifest, system: System) -> list[Held]:
         try:
             there = system.tree.directory(Path(path))
         except SlurmwrapError as error:
-            found.append(Held(what="directories", state=FAIL, text=str(error), hint=error.hint))
+            found.append(InstallationCheck(what="directories", state=FAIL, text=str(error), hint=error.hint))
             continue
         if there is None or (there.st_mode & 0o7777, there.st_uid) != (mode, slurm.uid):
             mend = f"install -d -m {mode:04o} -o {slurm.name} {path}"
-            found.append(Held(what="directories", state=FAIL, text=f"{path} is not as it must be", hint=mend))
-    return found or [Held(what="directories", state=OK, text=", ".join(wanted))]
+            found.append(
+                InstallationCheck(what="directories", state=FAIL, text=f"{path} is not as it must be", hint=mend)
+            )
+    return found or [InstallationCheck(what="directories", state=OK, text=", ".join(wanted))]
 
 
-def _in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]], here: str) -> list[Held]:
+def _in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]], here: str) -> list[InstallationCheck]:
     """Whether slurmctld has read the lines."""
     try:
         told = slurm()
     except SlurmwrapError as error:
-        return [Held(what="slurmctld", state=FAIL, text=str(error), hint=error.hint)]
+        return [InstallationCheck(what="slurmctld", state=FAIL, text=str(error), hint=error.hint)]
     missing = [line for one in manifest.edits for line in _lines(one.edit) if not _is_told(line, told)]
     if missing:
         hint = "Run `scontrol reconfigure`."
-        return [Held(what="slurmctld", state=FAIL, text=f"has not in force: {', '.join(missing)}", hint=hint)]
-    return [Held(what="slurmctld", state=OK, text="has all lines in force"), *_controllers(told, here)]
+        return [
+            InstallationCheck(what="slurmctld", state=FAIL, text=f"has not in force: {', '.join(missing)}", hint=hint)
+        ]
+    return [InstallationCheck(what="slurmctld", state=OK, text="has all lines in force"), *_controllers(told, here)]
 
 
-def _controllers(told: Mapping[str, str], here: str) -> list[Held]:
+def _controllers(told: Mapping[str, str], here: str) -> list[InstallationCheck]:
     """What cannot be seen from here is said, not judged."""
     hosts = [name.partition("(")[0] for name in told.get("SlurmctldHost", "").split(",")]
     names = others(hosts, here)
     if not names:
         return []
     hint = "What belongs there: `slurmwrap hooks bundle --controller FILE.tar.gz`; there `tar -C / -dzf` compares."
-    return [Held(what="controllers", state=OK, text=f"not looked at: {', '.join(names)}", hint=hint)]
+    return [InstallationCheck(what="controllers", state=OK, text=f"not looked at: {', '.join(names)}", hint=hint)]
 
 
 def _lines(edit: Edit) -> tuple[str, ...]:
@@ -133,26 +143,28 @@ def _is_told(line: str, told: Mapping[str, str]) -> bool:
     return {word.strip().lower() for word in value.split("#")[0].split(",")} <= words
 
 
-def _units(manifest: Manifest, system: System) -> list[Held]:
+def _units(manifest: Manifest, system: System) -> list[InstallationCheck]:
     if not any(one.kind == "unit" for one in manifest.files):
-        return [Held(what="systemd", state=OK, text="not used")]
+        return [InstallationCheck(what="systemd", state=OK, text="not used")]
     if not system.systemd_runs:
         hint = "Run `slurmwrap reconcile --watch` as SlurmUser by other means; docs/install.md says how."
-        return [Held(what="systemd", state=WARN, text="does not run here: no unit is active", hint=hint)]
+        return [InstallationCheck(what="systemd", state=WARN, text="does not run here: no unit is active", hint=hint)]
     asleep = [unit for unit in manifest.units if not run(["systemctl", "is-active", "-q", unit], timeout_s=10).ok]
     if asleep or not manifest.units:
         hint = f"systemctl enable --now {' '.join(asleep or systemd_units.ENABLED)}"
-        return [Held(what="systemd", state=FAIL, text=f"not active: {', '.join(asleep) or 'none'}", hint=hint)]
+        return [
+            InstallationCheck(what="systemd", state=FAIL, text=f"not active: {', '.join(asleep) or 'none'}", hint=hint)
+        ]
     if _out_of_step(manifest, system):
         hint = "They may write only where they were told to: `slurmwrap hooks install` writes them again."
         text = f"{', '.join(_out_of_step(manifest, system))}: {manifest.settings['config']} names other places by now"
-        return [Held(what="systemd", state=WARN, text=text, hint=hint)]
-    return [Held(what="systemd", state=OK, text=", ".join(manifest.units))]
+        return [InstallationCheck(what="systemd", state=WARN, text=text, hint=hint)]
+    return [InstallationCheck(what="systemd", state=OK, text=", ".join(manifest.units))]
 
 
 def _out_of_step(manifest: Manifest, system: System) -> list[str]:
     """Units that would be others with the site's configuration as it is now: a report directory set since then."""
-    wanted = Wanted(**manifest.settings)
+    wanted = InstallTarget(**manifest.settings)
     now = systemd_units.rendered(wanted, configured(wanted, system.tree))
     found = ((name, system.tree.read(Path(wanted.units) / name)) for name, _ in now)
     there = {name: one.content for name, one in found if one is not None}

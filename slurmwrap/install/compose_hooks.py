@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.install.slurm_conf import KEPT, Edit, Setting, named
+from slurmwrap.install.slurm_conf import KEPT, Edit, SlurmConfSetting, named
 
 # Since then a reconfigured slurmctld is a new process. Before, it does not take up an EpilogSlurmctld where none was
 # set when it started (seen on 22.05.8).
@@ -60,16 +60,16 @@ class _Part:
     """What one key asks for."""
 
     lines: tuple[str, ...] = ()
-    swaps: tuple[tuple[Setting, str], ...] = ()  # a setting, and its new value; "": the line becomes a comment
+    swaps: tuple[tuple[SlurmConfSetting, str], ...] = ()  # a setting, and its new value; "": the line becomes a comment
     chain: Chain | None = None
     copy: tuple[Path, str] | None = None
-    first: Setting | None = None  # our line has to come before this one
+    first: SlurmConfSetting | None = None  # our line has to come before this one
     conflict: str = ""
     remark: str = ""
 
 
 def compose(
-    settings: Collection[Setting],
+    settings: Collection[SlurmConfSetting],
     *,
     directory: Path,
     release: tuple[int, int],
@@ -124,7 +124,7 @@ def hook_of(key: str) -> str:
 
 def _program(
     key: str,
-    found: tuple[Setting, ...],
+    found: tuple[SlurmConfSetting, ...],
     directory: Path,
     release: tuple[int, int],
     names_in: Collection[tuple[str, str]],
@@ -150,7 +150,7 @@ def _program(
     return _chained(key, found[0], directory, release)
 
 
-def _chained(key: str, site: Setting, directory: Path, release: tuple[int, int]) -> _Part:
+def _chained(key: str, site: SlurmConfSetting, directory: Path, release: tuple[int, int]) -> _Part:
     if "," in site.value:
         return _Part(conflict=f"{_where(site)}: {key}={site.value} holds a comma; Slurm {_text(release)} takes one "
                               "program: name one, or a directory by a pattern, /etc/slurm/prolog.d/*.")  # fmt: skip
@@ -162,7 +162,7 @@ def _chained(key: str, site: Setting, directory: Path, release: tuple[int, int])
     return _Part(swaps=((site, ""),), lines=(f"{key}={directory / chain.name}",), chain=chain, remark=remark)
 
 
-def _into_pattern(key: str, site: Setting, names_in: Collection[tuple[str, str]]) -> _Part:
+def _into_pattern(key: str, site: SlurmConfSetting, names_in: Collection[tuple[str, str]]) -> _Part:
     pattern = PurePosixPath(site.value)
     if not pattern.is_absolute() or _PATTERN & set(str(pattern.parent)):
         return _Part(conflict=f"{_where(site)}: {key}={site.value}: where our file would go is not clear: name one "
@@ -179,7 +179,7 @@ def _into_pattern(key: str, site: Setting, names_in: Collection[tuple[str, str]]
     return _Part(copy=(Path(pattern.parent / name), hook_of(key)), remark=remark)
 
 
-def _flags(found: tuple[Setting, ...], theirs: bool) -> _Part:
+def _flags(found: tuple[SlurmConfSetting, ...], theirs: bool) -> _Part:
     """`theirs`: the site has a Prolog."""
     when = " With Alloc the Prolog, yours too, runs on every node of a job as it is allocated, not at the first step."
     if not found:
@@ -197,7 +197,7 @@ def _flags(found: tuple[Setting, ...], theirs: bool) -> _Part:
     )
 
 
-def _timeout(found: tuple[Setting, ...], others: bool) -> _Part:
+def _timeout(found: tuple[SlurmConfSetting, ...], others: bool) -> _Part:
     if not found:
         if others:
             return _Part(remark="PrologEpilogTimeout is not set and stays so: it would end the site's programs too. "
@@ -206,7 +206,7 @@ def _timeout(found: tuple[Setting, ...], others: bool) -> _Part:
     return _short(found)
 
 
-def _short(found: tuple[Setting, ...]) -> _Part:
+def _short(found: tuple[SlurmConfSetting, ...]) -> _Part:
     """A remark where the site's own timeout may end a hook of ours; 26.05 has one for each of them as well."""
     value = found[-1].value if found else ""
     if value.isdigit() and int(value) < OUR_DEADLINE_S + 5:
@@ -216,7 +216,7 @@ def _short(found: tuple[Setting, ...]) -> _Part:
     return _Part()
 
 
-def _filter(found: tuple[Setting, ...]) -> _Part:
+def _filter(found: tuple[SlurmConfSetting, ...]) -> _Part:
     if not found:
         return _Part(lines=("CliFilterPlugins=lua",))
     if "lua" in {word.strip().lower() for word in found[-1].value.split(",")}:
@@ -234,7 +234,7 @@ def _edits(parts: Iterable[_Part], main: str) -> tuple[Edit, ...]:
 
 
 def _edit(
-    file: str, swaps: Iterable[tuple[Setting, str]], lines: tuple[str, ...], parts: Iterable[_Part], main: str
+    file: str, swaps: Iterable[tuple[SlurmConfSetting, str]], lines: tuple[str, ...], parts: Iterable[_Part], main: str
 ) -> Edit:
     here = tuple((setting.text, _instead(setting, value)) for setting, value in swaps if setting.file == file)
     if file != main:
@@ -245,11 +245,11 @@ def _edit(
     return Edit(file=file, swaps=here, block=lines, before=before, top=top)
 
 
-def _instead(setting: Setting, value: str) -> str:
+def _instead(setting: SlurmConfSetting, value: str) -> str:
     return f"{setting.key}={value}" if value else f"{KEPT}{setting.text}"
 
 
-def _where(setting: Setting) -> str:
+def _where(setting: SlurmConfSetting) -> str:
     return f"{setting.file}:{setting.line}"
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from slurmwrap.install.slurm_conf import Setting, named
+from slurmwrap.install.slurm_conf import SlurmConfSetting, named
 
 
-def hosts_of(settings: Collection[Setting]) -> tuple[str, ...]:
+def hosts_of(settings: Collection[SlurmConfSetting]) -> tuple[str, ...]:
     """By name, the primary first: `SlurmctldHost=ctl0(10.0.0.1)` on lines of its own, or the keys of before 18.08."""
     found = [one.value for one in named(settings, "SlurmctldHost")]
     if not found:

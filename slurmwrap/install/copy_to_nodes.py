@@ -44,7 +44,7 @@ NOT_SEEN = frozenset(_WORDS[code] for code in (unpack_hooks.NOT_NAMED, unpack_ho
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shipment:
+class NodePayload:
     """What goes to the nodes. `files`: (path, mode, content); `named`: what their slurm.conf shall set of them."""
 
     files: tuple[tuple[Path, int, bytes], ...]
@@ -54,7 +54,7 @@ class Shipment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class NodeResult:
     """What became of one node. `reason` "": all lies there as it should."""
 
     node: str
@@ -67,7 +67,7 @@ class _Job:
     job_id: int
 
 
-def bundle(shipment: Shipment) -> bytes:
+def bundle(shipment: NodePayload) -> bytes:
     """A tar.gz of the files by their full paths, the same bytes every time: `tar -C / -xzf` lays them."""
     packed = io.BytesIO()
     with (
@@ -85,7 +85,7 @@ def bundle(shipment: Shipment) -> bytes:
     return packed.getvalue()
 
 
-def script(shipment: Shipment, action: str) -> bytes:
+def script(shipment: NodePayload, action: str) -> bytes:
     """The batch script of one node: `action` of unpack_hooks.py. ValueError: larger than Slurm would take."""
     source = Path(unpack_hooks.__file__).read_text(encoding="utf-8")
     contents = shipment if action == "lay" else _names_only(shipment)
@@ -96,27 +96,27 @@ def script(shipment: Shipment, action: str) -> bytes:
     return text
 
 
-def _names_only(shipment: Shipment) -> Shipment:
+def _names_only(shipment: NodePayload) -> NodePayload:
     return replace(shipment, files=tuple((path, mode, b"") for path, mode, _ in shipment.files))
 
 
 def send(
     nodes: Sequence[str],
     known: Iterable[Node],
-    shipment: Shipment,
+    shipment: NodePayload,
     slurm: Slurm,
     clock: Clock,
     *,
     action: str = "lay",
     patience_s: float = 300.0,
-    done: Callable[[Sent], None] = lambda sent: None,
-) -> tuple[Sent, ...]:
+    done: Callable[[NodeResult], None] = lambda sent: None,
+) -> tuple[NodeResult, ...]:
     """One result per node, in the order given; `done` hears of each as it ends. Jobs that do not start in `patience_s`
     are cancelled: the node is busy or down, and nothing was changed there."""
     text, by_name = script(shipment, action), {node.name: node for node in known}
-    found: dict[str, Sent] = {}
+    found: dict[str, NodeResult] = {}
 
-    def ended(sent: Sent) -> None:
+    def ended(sent: NodeResult) -> None:
         found[sent.node] = sent
         done(sent)
 
@@ -128,16 +128,16 @@ def send(
             name = waiting.pop(0)
             job, reason = _submitted(name, by_name.get(name), text, slurm)
             if job is None:
-                ended(Sent(node=name, reason=reason))
+                ended(NodeResult(node=name, reason=reason))
             else:
                 running.append(job)
         running = _still_running(running, slurm, ended)
         if running and clock.now() > deadline:
             for job in running:
                 _cancel(job.job_id, slurm)
-                ended(Sent(node=job.node, reason=f"its job did not end within {patience_s:.0f} s: it is busy"))
+                ended(NodeResult(node=job.node, reason=f"its job did not end within {patience_s:.0f} s: it is busy"))
             for name in waiting:
-                ended(Sent(node=name, reason="there was no time left for it"))
+                ended(NodeResult(node=name, reason="there was no time left for it"))
             break
         if running:
             clock.sleep(0.3)
@@ -166,7 +166,7 @@ def _submitted(name: str, node: Node | None, text: bytes, slurm: Slurm) -> tuple
     return _Job(name, told.job_id), ""
 
 
-def _still_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[Sent], None]) -> list[_Job]:
+def _still_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[NodeResult], None]) -> list[_Job]:
     if not jobs:
         return []
     shown = {record.job_id: record for record in slurm.jobs("root")}
@@ -177,9 +177,9 @@ def _still_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[Sent], None]
             left.append(job)
             continue
         if record is None:
-            ended(Sent(node=job.node, reason=f"Slurm forgot job {job.job_id}"))
+            ended(NodeResult(node=job.node, reason=f"Slurm forgot job {job.job_id}"))
         else:
-            ended(Sent(node=job.node, reason=_reason(record.state, record.exit_code)))
+            ended(NodeResult(node=job.node, reason=_reason(record.state, record.exit_code)))
     return left
 
 
@@ -194,7 +194,7 @@ def _cancel(job_id: int, slurm: Slurm) -> None:
         slurm.apply(SlurmAction(verb=Verb.CANCEL, target=str(job_id)))
 
 
-def summed(sent: Collection[Sent]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def summed(sent: Collection[NodeResult]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """(reason, nodes) of those that failed: the same reason once."""
     reasons: dict[str, list[str]] = {}
     for one in sent:

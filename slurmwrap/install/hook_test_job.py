@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.node import Node
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 
 AFTER_S = 8.0  # after the end of a job: its Epilogs have 10 s at most, and are done when Slurm says it ended
@@ -23,7 +23,7 @@ _WHERE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class HookTestResult:
     """One test job. `missing`: what was not heard of, with where to look; () all is well. `error`: it did not run."""
 
     node: str
@@ -57,12 +57,12 @@ def try_out(
     nodes: Iterable[Node],
     slurm: Slurm,
     heard: Callable[[int], Iterable[Observation]],
-    aside: Callable[[], Iterable[Collected]],
+    aside: Callable[[], Iterable[SpoolEntry]],
     clock: Clock,
     *,
     user: str = "",
     patience_s: float = 60.0,
-) -> tuple[Tried, ...]:
+) -> tuple[HookTestResult, ...]:
     """One job on each of `names`, as `user` (root). `heard(job id)`: what is believed of a job by now; `aside()`: what
     the spool holds and nobody believes."""
     by_name = {node.name: node for node in nodes}
@@ -99,17 +99,19 @@ def _submitted(node: Node | None, name: str, slurm: Slurm, user: str) -> int | s
 
 def _tried(
     name: str, job: int | str, contexts: dict[int, set[Context]], slurm: Slurm, reasons: tuple[str, ...]
-) -> Tried:
+) -> HookTestResult:
     if isinstance(job, str):
-        return Tried(node=name, error=job)
+        return HookTestResult(node=name, error=job)
     missing = [context for context in _WANTED if context not in contexts.get(job, set())]
     if len(missing) == len(_WANTED):
         record = slurm.job(str(job))
         if record is not None and record.state == "PENDING":
-            return Tried(node=name, job_id=job, error=f"the test job waits ({record.reason}); it may be tried again")
+            return HookTestResult(
+                node=name, job_id=job, error=f"the test job waits ({record.reason}); it may be tried again"
+            )
     word = f"; set aside: {'; '.join(reasons)}" if reasons else ""
-    return Tried(node=name, job_id=job, missing=tuple((one.value, _WHERE[one] + word) for one in missing))
+    return HookTestResult(node=name, job_id=job, missing=tuple((one.value, _WHERE[one] + word) for one in missing))
 
 
-def _reasons(aside: Iterable[Collected]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.item.reason for one in aside if isinstance(one.item, SetAside)))[:3]
+def _reasons(aside: Iterable[SpoolEntry]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.item.reason for one in aside if isinstance(one.item, RejectedEntry)))[:3]

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.escape import harmless
 
 if TYPE_CHECKING:
-    from slurmwrap.install.hook_test_job import Tried
+    from slurmwrap.install.hook_test_job import HookTestResult
 
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -22,7 +22,7 @@ def harmless_lines(text: str) -> str:
     return "".join(part if _COLOUR.fullmatch(part) else harmless(part) for part in _COLOUR.split(text))
 
 
-def tell_tried(tried: Sequence[Tried], voice: Voice, restart: str) -> None:
+def tell_tried(tried: Sequence[HookTestResult], voice: Console, restart: str) -> None:
     """One line per job and what is missing. `restart`: what is to be done before EpilogSlurmctld can be heard, or "".
 
     SlurmwrapError where a hook should have been heard and was not.
@@ -42,7 +42,7 @@ def tell_tried(tried: Sequence[Tried], voice: Voice, restart: str) -> None:
         )
 
 
-def _lines(one: Tried, restart: str) -> list[str]:
+def _lines(one: HookTestResult, restart: str) -> list[str]:
     where = f"test job {one.job_id or ''} on {one.node}".replace("  ", " ")
     if one.error:
         return [f"{where}: {one.error}"]

@@ -14,8 +14,8 @@ from slurmwrap.config import Config
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.host.hook_files import HookSettings
-from slurmwrap.install.safe_files import Tree
-from slurmwrap.install.slurm_conf import Setting, named
+from slurmwrap.install.safe_files import FileTree
+from slurmwrap.install.slurm_conf import SlurmConfSetting, named
 
 DIRECTORY = "/usr/local/lib/slurmwrap/hooks"
 CONF_PLACES = (
@@ -28,7 +28,7 @@ _NO = ("", "no", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class InstallTarget:
     """Everything that installation fixes. Paths are as they are called in the installed system; "" = not wanted."""
 
     slurm_conf: str
@@ -69,7 +69,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class SystemAccount:
     """A user of the installed system."""
 
     name: str
@@ -79,7 +79,7 @@ class Account:
 
 def settle(
     asked: Mapping[str, Any], before: Mapping[str, Any], told: Mapping[str, Any], config: Config, shared: str
-) -> Wanted:
+) -> InstallTarget:
     """`asked`: flags (None: not given); `before`: the manifest's settings; `told`: slurm.conf and distribution.
 
     UsageError where it is not known what nodes and controller share.
@@ -88,7 +88,7 @@ def settle(
     site |= {"munge_socket": config.site.munge_socket}
     below = {"spool": f"{shared}/spool", "published": f"{shared}/published"} if shared else {}
     layers = (told, {key: value for key, value in site.items() if value}, before, below, asked)
-    known = set(Wanted.__dataclass_fields__)
+    known = set(InstallTarget.__dataclass_fields__)
     values: dict[str, Any] = {}
     for layer in layers:
         values |= {key: value for key, value in layer.items() if value is not None and key in known}
@@ -97,10 +97,10 @@ def settle(
             "nodes and controller need a directory that they share, for what the hooks find",
             hint="Say where: --shared /shared/slurmwrap (or site.spool and site.published in the configuration).",
         )
-    return Wanted(**values)
+    return InstallTarget(**values)
 
 
-def told_by(settings: tuple[Setting, ...], tree: Tree, slurm_conf: Path) -> dict[str, Any]:
+def told_by(settings: tuple[SlurmConfSetting, ...], tree: FileTree, slurm_conf: Path) -> dict[str, Any]:
     """What slurm.conf and the system itself say. SlurmwrapError where slurm.conf has no ClusterName."""
 
     def value(key: str, default: str = "") -> str:
@@ -119,7 +119,7 @@ def told_by(settings: tuple[Setting, ...], tree: Tree, slurm_conf: Path) -> dict
     }
 
 
-def _python(tree: Tree) -> str:
+def _python(tree: FileTree) -> str:
     """RHEL 8 has platform-python, and python3 only where somebody installed it."""
     for path in ("/usr/bin/python3", "/usr/libexec/platform-python"):
         if (tree.root / path.lstrip("/")).exists():
@@ -127,7 +127,7 @@ def _python(tree: Tree) -> str:
     return "/usr/bin/python3"
 
 
-def family(tree: Tree) -> str:
+def family(tree: FileTree) -> str:
     """ "debian", "rhel" or "other", by /etc/os-release."""
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         text = tree.root / path.lstrip("/")
@@ -143,27 +143,27 @@ def family(tree: Tree) -> str:
     return "other"
 
 
-def account(tree: Tree, user: str) -> Account:
+def account(tree: FileTree, user: str) -> SystemAccount:
     """Of the installed system: its own /etc/passwd where it is an image. SlurmwrapError where there is none."""
     if tree.root == Path("/"):
         import pwd
 
         try:
             entry = pwd.getpwnam(user)
-            return Account(name=user, uid=entry.pw_uid, gid=entry.pw_gid)
+            return SystemAccount(name=user, uid=entry.pw_uid, gid=entry.pw_gid)
         except KeyError:
             raise _nobody(user, tree) from None
     passwd = tree.root / "etc/passwd"
     for line in passwd.read_text(encoding="utf-8", errors="replace").splitlines() if passwd.is_file() else ():
         fields = line.split(":")
         if fields[0] == user and len(fields) >= 4 and fields[2].isdigit() and fields[3].isdigit():
-            return Account(name=user, uid=int(fields[2]), gid=int(fields[3]))
+            return SystemAccount(name=user, uid=int(fields[2]), gid=int(fields[3]))
     if user == "root":
-        return Account(name="root", uid=0, gid=0)
+        return SystemAccount(name="root", uid=0, gid=0)
     raise _nobody(user, tree)
 
 
-def _nobody(user: str, tree: Tree) -> SlurmwrapError:
+def _nobody(user: str, tree: FileTree) -> SlurmwrapError:
     make = f"useradd --system --no-create-home --shell /usr/sbin/nologin {user}"
     if family(tree) == "rhel":
         make = f"useradd --system --no-create-home --shell /sbin/nologin {user}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import asdict, dataclass, field, replace
-from slurmwrap.install.safe_files import Found, Tree
+from slurmwrap.install.safe_files import FileTree, FoundFile
 from slurmwrap.install.slurm_conf import Edit
 
 VERSION = 1
@@ -67,7 +67,7 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_manifest(tree: Tree, file: Path = FILE) -> Manifest | None:
+def read_manifest(tree: FileTree, file: Path = FILE) -> Manifest | None:
     """None where nothing is installed. SlurmwrapError for one that is damaged or newer."""
     found = tree.read(file)
     if found is None:
@@ -80,7 +80,7 @@ def read_manifest(tree: Tree, file: Path = FILE) -> Manifest | None:
         ) from error
 
 
-def write_manifest(tree: Tree, manifest: Manifest, file: Path = FILE) -> None:
+def write_manifest(tree: FileTree, manifest: Manifest, file: Path = FILE) -> None:
     """Replaces it in one step. Its directory is root's alone: it decides what root removes."""
     if tree.directory(file.parent) is None:
         for parent in reversed(file.parent.parents):  # in a bare image not even /var need be there
@@ -88,10 +88,10 @@ def write_manifest(tree: Tree, manifest: Manifest, file: Path = FILE) -> None:
                 tree.make_directory(parent, 0o755, 0, 0)
         tree.make_directory(file.parent, 0o700, 0, 0)
     content = json.dumps(_to_json(manifest), indent=1).encode() + b"\n"
-    tree.write(file, Found(content=content, mode=0o600, uid=0, gid=0))
+    tree.write(file, FoundFile(content=content, mode=0o600, uid=0, gid=0))
 
 
-def remove_manifest(tree: Tree, file: Path = FILE) -> None:
+def remove_manifest(tree: FileTree, file: Path = FILE) -> None:
     """The last step of taking back."""
     tree.remove(file)
     tree.remove_directory(file.parent)

@@ -13,10 +13,20 @@ from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.host.hook_files import Chained, rendered
 from slurmwrap.install import controllers, systemd_units
 from slurmwrap.install.compose_hooks import Composition, compose
-from slurmwrap.install.install_target import Account, Wanted, account
+from slurmwrap.install.install_target import InstallTarget, SystemAccount, account
 from slurmwrap.install.manifest import Edited, Manifest, digest
-from slurmwrap.install.safe_files import Found, Tree
-from slurmwrap.install.slurm_conf import BEGIN, KEPT, Edit, Setting, applied, holds, reverted, settings_of, stripped
+from slurmwrap.install.safe_files import FileTree, FoundFile
+from slurmwrap.install.slurm_conf import (
+    BEGIN,
+    KEPT,
+    Edit,
+    SlurmConfSetting,
+    applied,
+    holds,
+    reverted,
+    settings_of,
+    stripped,
+)
 from slurmwrap.install.spank import plugins_there
 from slurmwrap.resources import shipped
 
@@ -25,7 +35,7 @@ _HEADER = "# The site's configuration of slurmwrap. `slurmwrap config show` expl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class InstalledDirectory:
     """A directory that there has to be."""
 
     path: Path
@@ -52,11 +62,11 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FileChange:
     """A file of the site's that is edited. `base`: its text without any line of ours."""
 
     path: Path  # the real one, links resolved
-    found: Found = field(repr=False)
+    found: FoundFile = field(repr=False)
     base: str = field(repr=False)
     after: str = field(repr=False)
     edit: Edit
@@ -68,14 +78,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class InstallationPlan:
     """All that installation does. `conflicts`: why it does nothing."""
 
-    wanted: Wanted
+    wanted: InstallTarget
     release: tuple[int, int]
-    places: tuple[Place, ...]
+    places: tuple[InstalledDirectory, ...]
     items: tuple[Item, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
     enable: tuple[str, ...]
     conflicts: tuple[str, ...]
     remarks: tuple[str, ...]
@@ -95,21 +105,23 @@ class Plan:
         return settled and all(one.before == one.after for one in self.changes) and not self.stale
 
 
-def read_conf(tree: Tree, path: Path, manifest: Manifest | None, *, edit: bool = True) -> tuple[Setting, ...]:
+def read_conf(
+    tree: FileTree, path: Path, manifest: Manifest | None, *, edit: bool = True
+) -> tuple[SlurmConfSetting, ...]:
     """slurm.conf and what it includes, as they would be without us. `edit` False: lines that others brought there, as
     we asked them to, are ours though no manifest knows of them."""
     return settings_of(str(tree.real(path)), lambda name: _base(tree, Path(name), manifest, edit=edit)[0])
 
 
 def make_plan(
-    wanted: Wanted,
-    tree: Tree,
+    wanted: InstallTarget,
+    tree: FileTree,
     manifest: Manifest | None,
     release: tuple[int, int],
     *,
     command_found: bool = True,
     here: str = "",
-) -> Plan:
+) -> InstallationPlan:
     """SlurmwrapError where the system cannot even be looked at. `here`: this machine's name; "" for an image."""
     main = tree.real(Path(wanted.slurm_conf))
     settings = read_conf(tree, main, manifest, edit=wanted.edit)
@@ -134,21 +146,21 @@ def make_plan(
     paths = {str(item.path) for item in items}
     old = manifest.files if manifest else ()
     stale = tuple(one.path for one in old if one.path not in paths and one.kind != "config")
-    return Plan(
+    return InstallationPlan(
         wanted=wanted, release=release, places=places, items=items, changes=changes,
         enable=systemd_units.ENABLED if wanted.units else (), conflicts=conflicts, remarks=tuple(remarks), stale=stale,
         restart=together.restart, controllers=controllers.others(hosts, here),
     )  # fmt: skip
 
 
-def _refuse_open(paths: list[Path], tree: Tree) -> None:
+def _refuse_open(paths: list[Path], tree: FileTree) -> None:
     """SlurmwrapError where anybody but root could put something in the place of what root runs; SlurmUser neither."""
     strict = replace(tree, trusted=frozenset({0, os.geteuid()}))
     for folder in dict.fromkeys(path.parent for path in paths):
         strict.names(folder)  # opens every directory on the way
 
 
-def _base(tree: Tree, path: Path, manifest: Manifest | None, *, edit: bool) -> tuple[str, Found]:
+def _base(tree: FileTree, path: Path, manifest: Manifest | None, *, edit: bool) -> tuple[str, FoundFile]:
     """(a configuration file's text without our lines, the file)."""
     found = tree.read(path)
     if found is None:
@@ -167,7 +179,9 @@ def _base(tree: Tree, path: Path, manifest: Manifest | None, *, edit: bool) -> t
     return text, found
 
 
-def _names_in(tree: Tree, settings: tuple[Setting, ...], manifest: Manifest | None) -> tuple[tuple[str, str], ...]:
+def _names_in(
+    tree: FileTree, settings: tuple[SlurmConfSetting, ...], manifest: Manifest | None
+) -> tuple[tuple[str, str], ...]:
     ours = {one.path for one in manifest.files} if manifest else set()
     folders = {str(Path(one.value).parent) for one in settings if one.key.lower() in ("prolog", "epilog")}
     found = []
@@ -176,34 +190,34 @@ def _names_in(tree: Tree, settings: tuple[Setting, ...], manifest: Manifest | No
     return tuple(found)
 
 
-def _places(wanted: Wanted, slurm: Account, tree: Tree) -> list[Place]:
+def _places(wanted: InstallTarget, slurm: SystemAccount, tree: FileTree) -> list[InstalledDirectory]:
     own: dict[str, Any] = {"uid": slurm.uid, "gid": slurm.gid, "owner": slurm.name}
     state = Path(wanted.state_dir)
     named = [
-        Place(path=Path(wanted.spool), mode=0o1733, why="what the hooks found, until it is read", **own),
-        Place(path=Path(wanted.published), mode=0o755, why="what everybody may see", **own),
-        Place(path=state, mode=0o700, why="the site's database", **own),
-        Place(path=state / "controller", mode=0o700, why="what EpilogSlurmctld leaves", **own),
-        Place(path=state / "reports", mode=0o700, why="the night's reports", **own),
+        InstalledDirectory(path=Path(wanted.spool), mode=0o1733, why="what the hooks found, until it is read", **own),
+        InstalledDirectory(path=Path(wanted.published), mode=0o755, why="what everybody may see", **own),
+        InstalledDirectory(path=state, mode=0o700, why="the site's database", **own),
+        InstalledDirectory(path=state / "controller", mode=0o700, why="what EpilogSlurmctld leaves", **own),
+        InstalledDirectory(path=state / "reports", mode=0o700, why="the night's reports", **own),
     ]
     roots = [Path(wanted.directory), Path(wanted.config).parent, *([Path(wanted.units)] if wanted.units else [])]
-    named += [Place(path=path, uid=0, gid=0, owner="root", mode=0o755) for path in roots]
+    named += [InstalledDirectory(path=path, uid=0, gid=0, owner="root", mode=0o755) for path in roots]
     return _with_parents(named, tree)
 
 
-def _with_parents(named: list[Place], tree: Tree) -> list[Place]:
+def _with_parents(named: list[InstalledDirectory], tree: FileTree) -> list[InstalledDirectory]:
     """The missing directories above, root's, each once and before what is in it."""
-    found: dict[Path, Place] = {}
+    found: dict[Path, InstalledDirectory] = {}
     mine = {place.path: place for place in named}
     for place in named:
         for parent in reversed(place.path.parents):
             if parent not in found and parent not in mine and tree.directory(parent) is None:
-                found[parent] = Place(path=parent, uid=0, gid=0, owner="root", mode=0o755)
+                found[parent] = InstalledDirectory(path=parent, uid=0, gid=0, owner="root", mode=0o755)
         found[place.path] = place
     return list(found.values())
 
 
-def _looked(place: Place, tree: Tree) -> Place:
+def _looked(place: InstalledDirectory, tree: FileTree) -> InstalledDirectory:
     """A directory that is there is never changed: where it is not as it must be, that is said."""
     there = tree.directory(place.path)
     if there is None:
@@ -222,11 +236,11 @@ def _looked(place: Place, tree: Tree) -> Place:
     )
 
 
-def _with(place: Place, state: str, text: str) -> Place:
+def _with(place: InstalledDirectory, state: str, text: str) -> InstalledDirectory:
     return replace(place, state=state, text=text)
 
 
-def _items(wanted: Wanted, together: Composition, tree: Tree, main: Path) -> list[Item]:
+def _items(wanted: InstallTarget, together: Composition, tree: FileTree, main: Path) -> list[Item]:
     chains = tuple(Chained(name=one.name, first=one.first, site=one.site) for one in together.chains)
     hooks = rendered(wanted.hooks, chains)
     items = [
@@ -249,7 +263,7 @@ def _items(wanted: Wanted, together: Composition, tree: Tree, main: Path) -> lis
     return items
 
 
-def _judged(item: Item, tree: Tree, manifest: Manifest | None) -> Item:
+def _judged(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
     there = tree.read(item.path)
     if there is None:
         return item
@@ -272,13 +286,13 @@ def _judged(item: Item, tree: Tree, manifest: Manifest | None) -> Item:
     return replace(item, state=CONFLICT, text=text)
 
 
-def _change(edit: Edit, tree: Tree, manifest: Manifest | None, wanted: Wanted) -> Change:
+def _change(edit: Edit, tree: FileTree, manifest: Manifest | None, wanted: InstallTarget) -> FileChange:
     path = Path(edit.file)
     base, found = _base(tree, path, manifest, edit=wanted.edit)
-    return Change(path=path, found=found, base=base, after=applied(base, edit), edit=edit)
+    return FileChange(path=path, found=found, base=base, after=applied(base, edit), edit=edit)
 
 
-def config_text(wanted: Wanted) -> str:
+def config_text(wanted: InstallTarget) -> str:
     """The [site] of a new configuration file; every other key has its default."""
     keys = {
         "spool": wanted.spool,
@@ -295,7 +309,7 @@ def _toml(text: str) -> str:
     return json.dumps(text)  # TOML's basic strings are JSON's
 
 
-def configured(wanted: Wanted, tree: Tree) -> dict[str, Any]:
+def configured(wanted: InstallTarget, tree: FileTree) -> dict[str, Any]:
     """The site's file as it is; {} where there is none, or one that slurmwrap itself will refuse."""
     found = tree.read(Path(wanted.config))
     try:
@@ -304,7 +318,7 @@ def configured(wanted: Wanted, tree: Tree) -> dict[str, Any]:
         return {}
 
 
-def _about_filter(wanted: Wanted, manifest: Manifest | None, main: Path) -> list[str]:
+def _about_filter(wanted: InstallTarget, manifest: Manifest | None, main: Path) -> list[str]:
     """Slurm refuses every sbatch and srun on a host whose configuration names the plugin and that lacks its file (seen
     on 22.05.8), and we cannot write on login nodes."""
     if wanted.cli_filter not in ("off", "files", "on"):
@@ -324,7 +338,7 @@ def _adoptable(item: Item, there: bytes) -> bool:
     return item.kind == "hook" and signs.get(item.path.name, b"\n# slurmwrap: ") in there
 
 
-def _about_config(wanted: Wanted, tree: Tree, items: tuple[Item, ...]) -> list[str]:
+def _about_config(wanted: InstallTarget, tree: FileTree, items: tuple[Item, ...]) -> list[str]:
     """Which keys the site's own file lacks, or has otherwise."""
     if any(item.kind == "config" and item.state == NEW for item in items):
         return []
@@ -341,7 +355,7 @@ def _about_config(wanted: Wanted, tree: Tree, items: tuple[Item, ...]) -> list[s
     return [f"{wanted.config} is the site's own and stays. Its [site] needs: {'; '.join(missing)}"]
 
 
-def edited(plan: Plan, manifest: Manifest | None) -> tuple[Edited, ...]:
+def edited(plan: InstallationPlan, manifest: Manifest | None) -> tuple[Edited, ...]:
     """What the manifest has to know of the edits."""
     return tuple(
         Edited(edit=one.edit, original=one.base.encode("latin-1"), newline_at_end=one.base.endswith("\n"))

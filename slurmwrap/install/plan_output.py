@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from slurmwrap.fast_dataclasses import asdict
-from slurmwrap.install.check_installation import Held
+from slurmwrap.install.check_installation import InstallationCheck
 from slurmwrap.install.controllers import needs
-from slurmwrap.install.plan_installation import CONFLICT, NEW, SAME, UPGRADE, Change, Plan
-from slurmwrap.install.uninstall import Taking
+from slurmwrap.install.plan_installation import CONFLICT, NEW, SAME, UPGRADE, FileChange, InstallationPlan
+from slurmwrap.install.uninstall import UninstallResult
 from slurmwrap.report.job_report.job_report_text import Paint
 
 _SIGNS = {NEW: "+", UPGRADE: "~", SAME: "=", CONFLICT: "!"}
 _STYLES = {NEW: "green", UPGRADE: "yellow", SAME: "dim", CONFLICT: "red"}
 
 
-def diff(changes: Iterable[Change]) -> str:
+def diff(changes: Iterable[FileChange]) -> str:
     """Unified, as `patch` takes it; bytes above ASCII as they are in latin-1."""
     parts = []
     for one in changes:
@@ -32,7 +32,7 @@ def _lines(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def plan_text(plan: Plan, steps: Sequence[str], paint: Paint) -> str:
+def plan_text(plan: InstallationPlan, steps: Sequence[str], paint: Paint) -> str:
     """What `hooks plan` prints: everything that installation would do, and nothing else."""
     wanted = plan.wanted
     head = f"Cluster {wanted.cluster}, Slurm {plan.release[0]}.{plan.release[1]:02}, SlurmUser {wanted.slurm_user}"
@@ -83,7 +83,7 @@ def _item(one: Any, paint: Paint) -> str:
     )
 
 
-def plan_json(plan: Plan, steps: Sequence[str]) -> dict[str, Any]:
+def plan_json(plan: InstallationPlan, steps: Sequence[str]) -> dict[str, Any]:
     """For programs."""
     return {
         "settings": plan.wanted.to_plain(),
@@ -109,7 +109,7 @@ def plan_json(plan: Plan, steps: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_text(held: Sequence[Held], paint: Paint) -> str:
+def check_text(held: Sequence[InstallationCheck], paint: Paint) -> str:
     """One line per thing, and what to do below it."""
     styles, wide = {"ok": "green", "warn": "yellow", "fail": "red"}, max(len(one.what) for one in held)
     lines = []
@@ -119,12 +119,12 @@ def check_text(held: Sequence[Held], paint: Paint) -> str:
     return "\n".join(lines)
 
 
-def check_json(held: Sequence[Held], state: str) -> dict[str, Any]:
+def check_json(held: Sequence[InstallationCheck], state: str) -> dict[str, Any]:
     """For programs."""
     return {"state": state, "checks": [asdict(one) for one in held]}
 
 
-def taking_text(taking: Taking, purge: bool, paint: Paint) -> str:
+def taking_text(taking: UninstallResult, purge: bool, paint: Paint) -> str:
     """What `hooks uninstall --dry-run` prints."""
     kept = () if purge else taking.data
     blocks = [_coloured(diff(taking.changes), paint) or "slurm.conf: no change"]

@@ -24,7 +24,7 @@ MOST = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundFile:
     """A regular file as it is. `xattrs`: extended attributes, those that may be read."""
 
     content: bytes
@@ -35,7 +35,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class FileTree:
     """The files of one system. `root`: "/" or an image's directory; paths are given as they are called in it."""
 
     root: Path
@@ -54,7 +54,7 @@ class Tree:
             raise SlurmwrapError(f"{path} is not a directory", hint="Move it away, or choose another place.")
         return found
 
-    def read(self, path: Path) -> Found | None:
+    def read(self, path: Path) -> FoundFile | None:
         """A regular file; None where there is nothing. SlurmwrapError for anything else, and for more than 64 MiB."""
         with self._parent(path) as (parent, name):
             if parent < 0:
@@ -69,7 +69,7 @@ class Tree:
                 found = os.fstat(handle)
                 if not stat.S_ISREG(found.st_mode) or found.st_size > MOST:
                     raise SlurmwrapError(f"{path} is not a plain file of at most {MOST >> 20} MiB")
-                return Found(
+                return FoundFile(
                     content=stream.read(), mode=stat.S_IMODE(found.st_mode), uid=found.st_uid, gid=found.st_gid,
                     xattrs=_xattrs(handle),
                 )  # fmt: skip
@@ -79,7 +79,7 @@ class Tree:
         real = PurePosixPath("/", *self._real_parts(path))
         return Path(real)
 
-    def write(self, path: Path, file: Found) -> None:
+    def write(self, path: Path, file: FoundFile) -> None:
         """Replaces or makes `path` in one step, with owner, mode and attributes, and on the disk before we go on."""
         with self._parent(path) as (parent, name):
             if parent < 0:
@@ -96,7 +96,7 @@ class Tree:
                     os.unlink(aside, dir_fd=parent)
                 raise SlurmwrapError(f"{path}: {error.strerror}", hint="Nothing was changed there.") from error
 
-    def _fill(self, parent: int, aside: str, file: Found) -> None:
+    def _fill(self, parent: int, aside: str, file: FoundFile) -> None:
         handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)
         with os.fdopen(handle, "wb") as stream:
             stream.write(file.content)

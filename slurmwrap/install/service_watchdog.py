@@ -23,7 +23,7 @@ REMIND_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Late:
+class OverdueState:
     """What should have been heard of. `at`: when it last was, Unix seconds; 0.0 never."""
 
     what: str  # "reconciler" or "report"
@@ -49,7 +49,7 @@ def since(state_dir: Path, now: float) -> float:
     return at if isinstance(at, float) else now
 
 
-def look(state_dir: Path, reports: Path, now: float, *, since: float = 0.0) -> tuple[Late, ...]:
+def look(state_dir: Path, reports: Path, now: float, *, since: float = 0.0) -> tuple[OverdueState, ...]:
     """() where all is well. `reports`: where the night's pages are kept. `since`: what was never heard of is due from
     then on; before its first night a new installation is not late."""
     heard, told = last_beat(state_dir), last_report(reports)
@@ -57,11 +57,13 @@ def look(state_dir: Path, reports: Path, now: float, *, since: float = 0.0) -> t
     if not 0 <= now - (heard or since) < LATE_S:
         hint = "systemctl status slurmwrap-reconcile; journalctl -u slurmwrap-reconcile; slurmwrap doctor"
         found.append(
-            Late(what="reconciler", at=heard, text=f"no pass of the reconciler for {_ago(now, heard)}", hint=hint)
+            OverdueState(
+                what="reconciler", at=heard, text=f"no pass of the reconciler for {_ago(now, heard)}", hint=hint
+            )
         )
     if not -3600 <= now - (told or since) < REPORT_S:
         hint = "systemctl list-timers slurmwrap-report.timer; journalctl -u slurmwrap-report"
-        found.append(Late(what="report", at=told, text=f"no night report for {_ago(now, told)}", hint=hint))
+        found.append(OverdueState(what="report", at=told, text=f"no night report for {_ago(now, told)}", hint=hint))
     return tuple(found)
 
 
@@ -78,7 +80,7 @@ def last_report(reports: Path) -> float:
         return 0.0
 
 
-def news(state_dir: Path, late: tuple[Late, ...], now: float) -> str:
+def news(state_dir: Path, late: tuple[OverdueState, ...], now: float) -> str:
     """What people shall hear now: "late" when something new is late or a day has passed, "well" when all is well
     again, "" when they know. Keeps what they heard. StoreError where that cannot be kept."""
     path, began = state_dir / MEMORY, since(state_dir, now)
@@ -94,7 +96,7 @@ def news(state_dir: Path, late: tuple[Late, ...], now: float) -> str:
     return word
 
 
-def _keep(state_dir: Path, path: Path, memory: dict[str, Any], late: tuple[Late, ...]) -> None:
+def _keep(state_dir: Path, path: Path, memory: dict[str, Any], late: tuple[OverdueState, ...]) -> None:
     """The memory, and a file that is there as long as something is late, for monitors that look at files."""
     state = state_dir / STATE
     try:

@@ -27,7 +27,7 @@ Read = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SlurmConfSetting:
     """One `key=value` where it stands. `line` counts from 1; `text`: that line as it is in the file.
 
     `alone`: nothing else is set on that line, and it is not continued.
@@ -52,7 +52,7 @@ class Edit:
     top: bool = False  # the block goes before everything
 
 
-def settings_of(main: str, read: Read) -> tuple[Setting, ...]:
+def settings_of(main: str, read: Read) -> tuple[SlurmConfSetting, ...]:
     """Everything that is set, in the order in which Slurm reads it. `read(path)` gives a file's text.
 
     SlurmwrapError where an Include goes in circles. A value of a NodeName= line counts too; ask by key.
@@ -60,12 +60,12 @@ def settings_of(main: str, read: Read) -> tuple[Setting, ...]:
     return tuple(_walk(main, read, 0, []))
 
 
-def named(settings: Iterable[Setting], key: str) -> tuple[Setting, ...]:
+def named(settings: Iterable[SlurmConfSetting], key: str) -> tuple[SlurmConfSetting, ...]:
     """Those of one key, as Slurm compares keys."""
     return tuple(one for one in settings if one.key.lower() == key.lower())
 
 
-def _walk(file: str, read: Read, depth: int, clusters: list[str]) -> Iterator[Setting]:
+def _walk(file: str, read: Read, depth: int, clusters: list[str]) -> Iterator[SlurmConfSetting]:
     """`clusters`: ClusterName as far as it was read, for the %c of an Include."""
     if depth > _DEPTH:
         raise SlurmwrapError(f"{file}: more than {_DEPTH} files include each other", hint="Look for a circle.")
@@ -80,7 +80,7 @@ def _walk(file: str, read: Read, depth: int, clusters: list[str]) -> Iterator[Se
             alone = len(pairs) == 1 and whole
             if key.lower() == "clustername":
                 clusters.append(value.strip('"'))
-            yield Setting(key=key, value=value.strip('"'), file=file, line=number, text=line, alone=alone)
+            yield SlurmConfSetting(key=key, value=value.strip('"'), file=file, line=number, text=line, alone=alone)
 
 
 def _included(name: str, file: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slurmwrap.resources import shipped
 
 if TYPE_CHECKING:
-    from slurmwrap.install.install_target import Wanted
+    from slurmwrap.install.install_target import InstallTarget
 
 ENABLED = ("slurmwrap-reconcile.service", "slurmwrap-report.timer", "slurmwrap-watchdog.timer")
 STAMPS = (Path("/var/lib/systemd/timers/stamp-slurmwrap-report.timer"),)  # of Persistent=, systemd.timer(5)
@@ -17,7 +17,7 @@ PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "
 _HIDDEN = ("/tmp", "/var/tmp")  # by PrivateTmp=
 
 
-def rendered(wanted: Wanted, configured: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def rendered(wanted: InstallTarget, configured: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """(file name, text), by name. `configured`: the site's configuration, for the places that it names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -38,7 +38,7 @@ def rendered(wanted: Wanted, configured: Mapping[str, Any]) -> tuple[tuple[str, 
     return tuple((name, template.render(values, name=name)) for name, template in units.items())
 
 
-def _writable(wanted: Wanted, configured: Mapping[str, Any]) -> tuple[str, ...]:
+def _writable(wanted: InstallTarget, configured: Mapping[str, Any]) -> tuple[str, ...]:
     """What the services write: the site's own places, and those that its configuration names."""
     found = [wanted.spool, wanted.published, wanted.state_dir]
     textfile = _named(configured, "metrics", "textfile")

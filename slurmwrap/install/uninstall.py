@@ -19,8 +19,8 @@ from slurmwrap.install.manifest import (
     remove_manifest,
     write_manifest,
 )
-from slurmwrap.install.plan_installation import Change
-from slurmwrap.install.safe_files import Tree
+from slurmwrap.install.plan_installation import FileChange
+from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.slurm_conf import BEGIN, holds, reverted
 
 _DATA = ("spool", "published", "state_dir")
@@ -28,17 +28,17 @@ NODE_KINDS = ("hook", "copy", "filter")  # of the files: those that lie on nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taking:
+class UninstallResult:
     """What taking back does. `changed`: files that somebody changed since; they stay, and are named."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
     files: tuple[Path, ...]
     changed: tuple[Path, ...]
     directories: tuple[Path, ...]  # children first
     data: tuple[Path, ...]  # of the directories: those that hold what was found
 
 
-def make_taking(manifest: Manifest, tree: Tree) -> Taking:
+def make_taking(manifest: Manifest, tree: FileTree) -> UninstallResult:
     """SlurmwrapError where our lines in slurm.conf cannot be told from others any more: then nothing may go."""
     ours, changed = list[Path](), list[Path]()
     for one in manifest.files:
@@ -50,7 +50,7 @@ def make_taking(manifest: Manifest, tree: Tree) -> Taking:
     data = {str(manifest.settings.get(key, "")) for key in _DATA}
     data |= {f"{manifest.settings.get('state_dir', '')}/{name}" for name in ("controller", "reports")}
     directories = tuple(Path(path) for path in reversed(manifest.directories))
-    return Taking(
+    return UninstallResult(
         changes=tuple(filter(None, (_change(one, tree) for one in reversed(manifest.edits)))),
         files=tuple(ours),
         changed=tuple(changed),
@@ -59,7 +59,7 @@ def make_taking(manifest: Manifest, tree: Tree) -> Taking:
     )
 
 
-def _change(known: Edited, tree: Tree) -> Change | None:
+def _change(known: Edited, tree: FileTree) -> FileChange | None:
     path = Path(known.edit.file)
     found = tree.read(path)
     if found is None:
@@ -70,10 +70,10 @@ def _change(known: Edited, tree: Tree) -> Change | None:
             reverted(text, known.edit)  # says what is wrong
         return None  # not edited yet, or taken out by hand
     base = reverted(text, known.edit, newline_at_end=known.newline_at_end)
-    return Change(path=path, found=found, base=base, after=base, edit=known.edit)
+    return FileChange(path=path, found=found, base=base, after=base, edit=known.edit)
 
 
-def restore_conf(taking: Taking, manifest: Manifest, system: System) -> Manifest:
+def restore_conf(taking: UninstallResult, manifest: Manifest, system: System) -> Manifest:
     """The site's configuration as it was; slurmctld and nodes read it again. After that no hook is started."""
     if taking.changes and not manifest.settings.get("edit", True):
         raise SlurmwrapError(
@@ -92,7 +92,7 @@ def restore_conf(taking: Taking, manifest: Manifest, system: System) -> Manifest
 
 
 def take_away(
-    taking: Taking, manifest: Manifest, system: System, *, purge: bool, behind: Collection[str] = ()
+    taking: UninstallResult, manifest: Manifest, system: System, *, purge: bool, behind: Collection[str] = ()
 ) -> tuple[Path, ...]:
     """Units, files, directories, manifest. Returns what stays: changed files, directories with something in them.
 
@@ -126,7 +126,7 @@ def _forget(manifest: Manifest, system: System) -> None:
         system.tree.remove(stamp)
 
 
-def _empty(path: Path, tree: Tree) -> None:
+def _empty(path: Path, tree: FileTree) -> None:
     """A directory that cannot be emptied stays, and is named."""
     with suppress(SlurmwrapError):
         tree.empty(path)

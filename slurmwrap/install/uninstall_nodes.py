@@ -8,13 +8,13 @@ from pathlib import Path
 from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.install.compose_hooks import PROGRAMS
-from slurmwrap.install.copy_to_nodes import STILL_NAMED, Sent, Shipment, send
+from slurmwrap.install.copy_to_nodes import STILL_NAMED, NodePayload, NodeResult, send
 from slurmwrap.install.uninstall import NODE_KINDS
-from slurmwrap.install.workflow import ALL, NONE, Ground, all_nodes, settled_nodes
+from slurmwrap.install.workflow import ALL, NONE, InstallContext, all_nodes, settled_nodes
 from slurmwrap.model import hostlist
 
 
-def refuse_in_force(where: Ground) -> None:
+def refuse_in_force(where: InstallContext) -> None:
     """SlurmwrapError while slurmctld still names hooks of ours: a node whose hook's file is gone is drained."""
     if where.manifest is None or not where.system.alive:
         return
@@ -31,7 +31,7 @@ def refuse_in_force(where: Ground) -> None:
         )
 
 
-def refuse_named(sent: Iterable[Sent]) -> None:
+def refuse_named(sent: Iterable[NodeResult]) -> None:
     """SlurmwrapError while a node's own slurm.conf names hooks of ours: it may share this disk, and lose them."""
     names = [one.node for one in sent if one.reason == STILL_NAMED]
     if names:
@@ -41,7 +41,7 @@ def refuse_named(sent: Iterable[Sent]) -> None:
         )
 
 
-def left_behind(where: Ground) -> str:
+def left_behind(where: InstallContext) -> str:
     """What files do that stay on a node."""
     copies = [one.path for one in where.manifest.files if one.kind == "copy"] if where.manifest else []
     if copies:  # the site's own pattern in slurm.conf still names them
@@ -49,7 +49,7 @@ def left_behind(where: Ground) -> str:
     return "Nothing runs them any more"
 
 
-def take_from_nodes(where: Ground, asked: str, patience_s: float) -> tuple[Sent, ...]:
+def take_from_nodes(where: InstallContext, asked: str, patience_s: float) -> tuple[NodeResult, ...]:
     """Removes the nodes' files, by the same kind of job: none as long as one node's slurm.conf names them, since nodes
     may share a disk."""
     manifest = where.manifest
@@ -60,7 +60,7 @@ def take_from_nodes(where: Ground, asked: str, patience_s: float) -> tuple[Sent,
     files = tuple((Path(one.path), 0o644, b"") for one in kinds)
     if not names or not files:
         return ()
-    shipment = Shipment(files=files, python=str(manifest.settings["python"]))
+    shipment = NodePayload(files=files, python=str(manifest.settings["python"]))
     nodes = settled_nodes(where, names) or all_nodes(where)
     clock = SystemClock()
     asked_first = send(names, nodes, shipment, where.slurm, clock, action="free", patience_s=patience_s)

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.config import Config, load, site_file
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import ConfigError, SlurmError, SlurmwrapError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.install.apply_plan import System, prepare, switch_on
-from slurmwrap.install.copy_to_nodes import Shipment, bundle, send, summed
-from slurmwrap.install.hook_test_job import Tried, representatives, try_out
+from slurmwrap.install.copy_to_nodes import NodePayload, bundle, send, summed
+from slurmwrap.install.hook_test_job import HookTestResult, representatives, try_out
 from slurmwrap.install.install_target import CONF_PLACES, account, settle, told_by
 from slurmwrap.install.manifest import INSTALLED, Manifest, digest, read_manifest, write_manifest
-from slurmwrap.install.plan_installation import Plan, config_text, make_plan, read_conf
-from slurmwrap.install.safe_files import Tree
+from slurmwrap.install.plan_installation import InstallationPlan, config_text, make_plan, read_conf
+from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.systemd_units import PATH as SERVICE_PATH
 from slurmwrap.model import hostlist
 from slurmwrap.model.node import Node
 from slurmwrap.model.observation import Observation
-from slurmwrap.model.spool_entry import Collected
+from slurmwrap.model.spool_entry import SpoolEntry
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm.compatibility import commands_release
 from slurmwrap.slurm.scontrol_parser import as_release
@@ -42,33 +42,33 @@ RESTART = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class InstallContext:
     """What a command of `slurmwrap hooks` works on."""
 
     system: System
     manifest: Manifest | None
     slurm: SlurmCommands
-    voice: Voice
+    voice: Console
 
 
 def ground(
     root: Path, manifest_file: Path, *, reconfigure: bool = True, systemd: bool = True, slurm_conf: Path | None = None
-) -> Ground:
+) -> InstallContext:
     """SlurmwrapError where the manifest cannot be read."""
-    voice = Voice.of_terminal("slurmwrap")
-    tree = Tree(root=root, trusted=frozenset({0, os.geteuid()}))
+    voice = Console.of_terminal("slurmwrap")
+    tree = FileTree(root=root, trusted=frozenset({0, os.geteuid()}))
     manifest = read_manifest(tree, manifest_file)
     named = slurm_conf or (manifest.settings.get("slurm_conf") if manifest else None)
     if named and root == Path("/"):
         os.environ["SLURM_CONF"] = str(named)  # Slurm's commands shall speak of the same cluster
     system = System(tree=tree, manifest_file=manifest_file, reconfigure=reconfigure, systemd=systemd, say=voice.say)
     commands = SlurmCommands(dict(os.environ), timeout_s=30.0)
-    return Ground(system=system, manifest=manifest, slurm=commands, voice=voice)
+    return InstallContext(system=system, manifest=manifest, slurm=commands, voice=voice)
 
 
 def make(
-    where: Ground, asked: Mapping[str, Any], shared: str, slurm_conf: Path | None, release: str
-) -> tuple[Ground, Plan]:
+    where: InstallContext, asked: Mapping[str, Any], shared: str, slurm_conf: Path | None, release: str
+) -> tuple[InstallContext, InstallationPlan]:
     """The plan, and the ground with SlurmUser trusted, whose directories the site's are."""
     conf = _conf(where, slurm_conf)
     before = where.manifest.settings if where.manifest else {}
@@ -87,7 +87,7 @@ def make(
     return where, make_plan(wanted, tree, where.manifest, of, command_found=found, here=here)
 
 
-def _conf(where: Ground, named: Path | None) -> Path:
+def _conf(where: InstallContext, named: Path | None) -> Path:
     if named is not None:
         return named
     if where.manifest is not None:
@@ -105,7 +105,7 @@ def _conf(where: Ground, named: Path | None) -> Path:
     return Path(told)
 
 
-def _config(where: Ground) -> Config:
+def _config(where: InstallContext) -> Config:
     """The site's, of the running system; an image has none of ours yet."""
     if not where.system.alive:
         return Config()
@@ -133,7 +133,9 @@ def _release(named: str) -> tuple[int, int]:
     return found
 
 
-def steps_of(plan: Plan, where: Ground, names: Sequence[str], *, by_hand: bool, test: bool) -> tuple[str, ...]:
+def steps_of(
+    plan: InstallationPlan, where: InstallContext, names: Sequence[str], *, by_hand: bool, test: bool
+) -> tuple[str, ...]:
     """What installation does, in its order."""
     found = [f"{where.system.manifest_file}: what is done is written down first"]
     found.append("directories and files on this machine")
@@ -161,18 +163,18 @@ def steps_of(plan: Plan, where: Ground, names: Sequence[str], *, by_hand: bool, 
     return tuple(found)
 
 
-def lines_missing(plan: Plan) -> bool:
+def lines_missing(plan: InstallationPlan) -> bool:
     """Whether slurm.conf lacks lines that others have to bring there."""
     return not plan.wanted.edit and any(one.before != one.after for one in plan.changes)
 
 
-def shipment_of(plan: Plan) -> Shipment:
+def shipment_of(plan: InstallationPlan) -> NodePayload:
     """What every node needs."""
     files = tuple((item.path, item.mode, item.content) for item in plan.node_items)
-    return Shipment(files=files, python=plan.wanted.python)
+    return NodePayload(files=files, python=plan.wanted.python)
 
 
-def for_controller(plan: Plan, where: Ground) -> Shipment:
+def for_controller(plan: InstallationPlan, where: InstallContext) -> NodePayload:
     """What a backup controller needs: the nodes' files, the configuration, EpilogSlurmctld's directory."""
     wanted, nodes = plan.wanted, shipment_of(plan)
     there = where.system.tree.read(Path(wanted.config))
@@ -182,7 +184,7 @@ def for_controller(plan: Plan, where: Ground) -> Shipment:
     return replace(nodes, files=(*nodes.files, (Path(wanted.config), 0o644, content)), folders=folders)
 
 
-def target_nodes(where: Ground, asked: str, plan: Plan) -> tuple[str, ...]:
+def target_nodes(where: InstallContext, asked: str, plan: InstallationPlan) -> tuple[str, ...]:
     """Who gets the files: `asked` NONE, ALL, a host list, or "": those that have not got just these."""
     if asked == NONE or not where.system.alive:
         return ()
@@ -196,12 +198,14 @@ def target_nodes(where: Ground, asked: str, plan: Plan) -> tuple[str, ...]:
     return tuple(name for name in names if known.get(name) != mark)
 
 
-def all_nodes(where: Ground) -> tuple[Node, ...]:
+def all_nodes(where: InstallContext) -> tuple[Node, ...]:
     """Of this cluster. SlurmError where slurmctld does not answer."""
     return tuple(where.slurm.snapshot().nodes)
 
 
-def install(where: Ground, plan: Plan, names: Sequence[str], patience_s: float, skip: Iterable[str]) -> Manifest:
+def install(
+    where: InstallContext, plan: InstallationPlan, names: Sequence[str], patience_s: float, skip: Iterable[str]
+) -> Manifest:
     """Everything but the test job. SlurmwrapError says how far it came: Slurm's configuration is untouched until every
     node has the files."""
     if where.system.alive and os.geteuid() != 0:
@@ -216,7 +220,12 @@ def install(where: Ground, plan: Plan, names: Sequence[str], patience_s: float, 
 
 
 def _send(
-    where: Ground, plan: Plan, names: Sequence[str], patience_s: float, skip: frozenset[str], manifest: Manifest
+    where: InstallContext,
+    plan: InstallationPlan,
+    names: Sequence[str],
+    patience_s: float,
+    skip: frozenset[str],
+    manifest: Manifest,
 ) -> Manifest:
     shipment = shipment_of(plan)
     where.voice.say(f"sending {len(bundle(shipment)) >> 10} KiB to {hostlist.fold(names)}")
@@ -241,7 +250,9 @@ def _send(
     return manifest
 
 
-def test_jobs(where: Ground, plan: Plan, names: Sequence[str], user: str, patience_s: float) -> tuple[Tried, ...]:
+def test_jobs(
+    where: InstallContext, plan: InstallationPlan, names: Sequence[str], user: str, patience_s: float
+) -> tuple[HookTestResult, ...]:
     """Waits until the hooks of one tiny job on each node were heard and believed."""
     nodes, wanted = settled_nodes(where), plan.wanted
     trusted = frozenset({0, account(where.system.tree, wanted.slurm_user).uid})
@@ -249,7 +260,7 @@ def test_jobs(where: Ground, plan: Plan, names: Sequence[str], user: str, patien
     sealed = SealedSpool(wanted.spool, wanted.munge_socket, lambda: addresses, trusted, wanted.cluster)
     controller = PlainSpool(Path(wanted.state_dir) / "controller", trusted)
 
-    def spooled() -> list[Collected]:
+    def spooled() -> list[SpoolEntry]:
         return [*sealed.collect(100_000), *controller.collect(100_000)]
 
     def heard(job_id: int) -> list[Observation]:
@@ -267,7 +278,7 @@ def _unsettled(node: Node) -> bool:
     return node.state == "UNKNOWN" or "NOT_RESPONDING" in node.flags
 
 
-def settled_nodes(where: Ground, names: Collection[str] = ()) -> tuple[Node, ...]:
+def settled_nodes(where: InstallContext, names: Collection[str] = ()) -> tuple[Node, ...]:
     """Since 23.11 a reconfigured slurmctld starts anew, and its nodes answer some seconds later. `names`: those that
     are waited for; (): all."""
     nodes: tuple[Node, ...] = ()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab import daemons, lab_accounting, lab_cgroups, lab_files, machine
-from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.lab_spec import LabSpec, checked
 from slurmwrap.lab.lab_state import LabState, locked, read_state, with_daemon, write_state
 from slurmwrap.lab.render_slurm_conf import Means
@@ -29,7 +29,7 @@ _CONTROLLER_PATIENCE_S, _NODES_PATIENCE_S, _MUNGE_PATIENCE_S, _DATABASE_PATIENCE
 class _Bringup:
     """One attempt: the state so far and the children still watched."""
 
-    layout: Layout
+    layout: LabDirectories
     state: LabState
     say: Say
     children: dict[str, subprocess.Popen[bytes]]
@@ -55,7 +55,7 @@ def up(spec: LabSpec, say: Say, *, hooks: bool = True, reconcile: bool = True) -
     """Starts the lab and returns when all nodes are idle. LabError when it runs already, ports are taken, the directory
     holds something else, or Slurm does not come up (then the cause is Slurm's own log line)."""
     checked(spec)
-    layout = Layout(spec.directory)
+    layout = LabDirectories(spec.directory)
     owner = machine.check_user(spec.slurm_user)
     for name in ("munged", "mungekey", "slurmctld", "slurmd", "sinfo"):
         machine.program(name)
@@ -73,7 +73,7 @@ def up(spec: LabSpec, say: Say, *, hooks: bool = True, reconcile: bool = True) -
 
 
 def _first_that_works(
-    spec: LabSpec, layout: Layout, owner: pwd.struct_passwd, say: Say, *, hooks: bool, reconcile: bool
+    spec: LabSpec, layout: LabDirectories, owner: pwd.struct_passwd, say: Say, *, hooks: bool, reconcile: bool
 ) -> LabState:
     """With cgroups where they can be had; without, when Slurm's own plugin then refuses them."""
     means = _prepared(spec, layout)
@@ -88,7 +88,7 @@ def _first_that_works(
         return _attempt(spec, layout, means, owner, say, hooks=hooks, reconcile=reconcile)
 
 
-def _prepared(spec: LabSpec, layout: Layout) -> Means:
+def _prepared(spec: LabSpec, layout: LabDirectories) -> Means:
     """Marks the empty directory as a lab's and asks the machine what can be had in it."""
     write_state(layout, LabState(spec=spec, means=Means(release=(0, 0), root=os.geteuid() == 0)))
     lab_files.make_skeleton(layout)
@@ -96,7 +96,14 @@ def _prepared(spec: LabSpec, layout: Layout) -> Means:
 
 
 def _attempt(
-    spec: LabSpec, layout: Layout, means: Means, owner: pwd.struct_passwd, say: Say, *, hooks: bool, reconcile: bool
+    spec: LabSpec,
+    layout: LabDirectories,
+    means: Means,
+    owner: pwd.struct_passwd,
+    say: Say,
+    *,
+    hooks: bool,
+    reconcile: bool,
 ) -> LabState:
     paths = lab_files.install_hooks(spec, layout, owner) if hooks else None
     lab_files.fill(spec, layout, means, owner, paths)
@@ -191,7 +198,7 @@ def _start_reconciler(run: _Bringup) -> None:
         run.state = replace(run.state, notes=(*run.state.notes, f"the reconciler does not run{reason}"))
 
 
-def _refuse_running(layout: Layout) -> LabState | None:
+def _refuse_running(layout: LabDirectories) -> LabState | None:
     state = read_state(layout)
     if state is not None and state.running:
         raise LabError(
@@ -203,7 +210,7 @@ def _refuse_running(layout: Layout) -> LabState | None:
 
 
 @contextlib.contextmanager
-def _root_directory(layout: Layout) -> Iterator[None]:
+def _root_directory(layout: LabDirectories) -> Iterator[None]:
     """Makes the directory; when nothing comes to live in it, it goes away again."""
     try:
         layout.root.mkdir(parents=True, exist_ok=True)
@@ -219,7 +226,7 @@ def _root_directory(layout: Layout) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nothing_left_on_failure(layout: Layout) -> Iterator[None]:
+def _nothing_left_on_failure(layout: LabDirectories) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -256,10 +263,10 @@ def _notes(means: Means, *, hooks: bool) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _all_idle(layout: Layout, spec: LabSpec) -> bool:
+def _all_idle(layout: LabDirectories, spec: LabSpec) -> bool:
     words = _ask(layout, "sinfo", "-h", "-N", "-p", "gpu", "-o", "%T").split()
     return len(words) == spec.nodes and set(words) == {"idle"}
 
 
-def _ask(layout: Layout, command: str, *arguments: str) -> str:
+def _ask(layout: LabDirectories, command: str, *arguments: str) -> str:
     return machine.output([machine.program(command), *arguments], environ=exports(layout))

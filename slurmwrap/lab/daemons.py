@@ -21,7 +21,7 @@ from pathlib import Path
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab import lab_cgroups
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 
 MARK = "SLURMWRAP_LAB"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -38,7 +38,12 @@ class Daemon:
 
 
 def start(
-    name: str, argv: Sequence[str], layout: Layout, *, user: str | None = None, environ: Mapping[str, str] | None = None
+    name: str,
+    argv: Sequence[str],
+    layout: LabDirectories,
+    *,
+    user: str | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[Daemon, subprocess.Popen[bytes]]:
     """Starts `argv` in a session of its own, its output in D/log/NAME.err. LabError when it cannot."""
     env = {
@@ -86,14 +91,14 @@ def started_at(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
-def owned(layout: Layout) -> set[int]:
+def owned(layout: LabDirectories) -> set[int]:
     """All living processes of this lab, but never ourselves or who called us."""
     hosts = _hosts_files(layout)
     found = {pid for pid in _pids() if _is_ours(pid, layout, hosts)} | set(lab_cgroups.members(layout.cgroup_name))
     return {pid for pid in found - set(_ancestry()) if started_at(pid)}
 
 
-def kill_all(layout: Layout) -> int:
+def kill_all(layout: LabDirectories) -> int:
     """Ends every process of this lab and waits for it; how many there were. LabError when one will not go."""
     deadline, total = time.monotonic() + _KILL_PATIENCE_S, set[int]()
     while pids := owned(layout):
@@ -109,7 +114,7 @@ def kill_all(layout: Layout) -> int:
     return len(total)
 
 
-def _is_ours(pid: int, layout: Layout, hosts: set[tuple[int, int]]) -> bool:
+def _is_ours(pid: int, layout: LabDirectories, hosts: set[tuple[int, int]]) -> bool:
     with contextlib.suppress(OSError):
         seen = os.stat(f"/proc/{pid}/root/etc/hosts")  # noqa: PTH116 - follows the process's own mounts
         if (seen.st_dev, seen.st_ino) in hosts:
@@ -126,7 +131,7 @@ def _is_ours(pid: int, layout: Layout, hosts: set[tuple[int, int]]) -> bool:
     return is_hook and any(argument.startswith(f"{layout.hooks}/") for argument in _strings(pid, "cmdline"))
 
 
-def _is_stepd(pid: int, layout: Layout) -> bool:
+def _is_stepd(pid: int, layout: LabDirectories) -> bool:
     """slurmstepd writes its title over its own environment; what remains is its open log file."""
     with contextlib.suppress(OSError):
         if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace") == "slurmstepd\n":
@@ -135,7 +140,7 @@ def _is_stepd(pid: int, layout: Layout) -> bool:
     return False
 
 
-def _hosts_files(layout: Layout) -> set[tuple[int, int]]:
+def _hosts_files(layout: LabDirectories) -> set[tuple[int, int]]:
     stats = [path.stat() for path in layout.node("any").parent.glob("*/hosts")]
     return {(stat.st_dev, stat.st_ino) for stat in stats}
 

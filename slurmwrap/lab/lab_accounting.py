@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab import daemons, machine
-from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.lab_spec import ACCOUNT, LabSpec
 from slurmwrap.lab.render_slurm_conf import DATABASE
 
 _PEOPLE = range(1000, 60_000)  # UID_MIN to UID_MAX of login.defs(5), as Debian ships them
 
 
-def make_database(layout: Layout, user: str) -> None:
+def make_database(layout: LabDirectories, user: str) -> None:
     """An empty MariaDB whose only account is `user`. LabError with the program's own words.
 
     slurmdbd would make its database itself, but with libmariadb3 11.8.9 it cannot: after a connection that failed for
@@ -38,7 +38,7 @@ def make_database(layout: Layout, user: str) -> None:
     _checked(argv)
 
 
-def mariadbd_argv(layout: Layout, user: str) -> list[str]:
+def mariadbd_argv(layout: LabDirectories, user: str) -> list[str]:
     """Small, on its socket only, and of no configuration of the machine's own server."""
     place = layout.accounting
     return [
@@ -50,12 +50,12 @@ def mariadbd_argv(layout: Layout, user: str) -> list[str]:
     ]  # fmt: skip
 
 
-def slurmdbd_environ(layout: Layout) -> dict[str, str]:
+def slurmdbd_environ(layout: LabDirectories) -> dict[str, str]:
     """slurmdbd.conf lies beside slurm.conf; where the database's socket is, only the client library can be told."""
     return {**exports(layout), "MYSQL_UNIX_PORT": str(layout.database_socket)}
 
 
-def admit(spec: LabSpec, layout: Layout) -> None:
+def admit(spec: LabSpec, layout: LabDirectories) -> None:
     """Who may run jobs: everybody with an account on this machine, or only we; all in the account "lab"."""
     add = [machine.program("sacctmgr"), "-i", "add"]
     environ = exports(layout)

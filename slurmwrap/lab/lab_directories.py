@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LabDirectories:
     """Paths of the lab in `root` (absolute, resolved)."""
 
     root: Path
@@ -111,6 +111,6 @@ class Layout:
         return self.log(name) if name == "reconcile" else self.logs / f"{name}.err"
 
 
-def exports(layout: Layout) -> dict[str, str]:
+def exports(layout: LabDirectories) -> dict[str, str]:
     """The variables by which Slurm's commands and slurmwrap find this lab."""
     return {"SLURM_CONF": str(layout.slurm_conf), "SLURMWRAP_CONFIG": str(layout.site_config)}

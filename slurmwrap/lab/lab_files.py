@@ -9,19 +9,21 @@ import sys
 from pathlib import Path
 
 from slurmwrap.host import hook_files
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec, gpu_bus_id, gpu_information, hosts_text
 from slurmwrap.lab.machine import output, program
 from slurmwrap.lab.render_slurm_conf import HookPaths, Means, render
 
 
-def make_skeleton(layout: Layout) -> None:
+def make_skeleton(layout: LabDirectories) -> None:
     """The directories that probing needs."""
     for path in (layout.etc, layout.munge_key.parent, layout.munge_socket.parent, layout.logs, layout.devices):
         _directory(path, 0o755)
 
 
-def fill(spec: LabSpec, layout: Layout, means: Means, owner: pwd.struct_passwd, hooks: HookPaths | None) -> None:
+def fill(
+    spec: LabSpec, layout: LabDirectories, means: Means, owner: pwd.struct_passwd, hooks: HookPaths | None
+) -> None:
     """Everything the daemons need before they start."""
     _make_key(layout)
     _make_slurmwrap_places(layout, owner)
@@ -42,7 +44,7 @@ def fill(spec: LabSpec, layout: Layout, means: Means, owner: pwd.struct_passwd, 
             _give(path, owner)
 
 
-def install_hooks(spec: LabSpec, layout: Layout, owner: pwd.struct_passwd) -> HookPaths:
+def install_hooks(spec: LabSpec, layout: LabDirectories, owner: pwd.struct_passwd) -> HookPaths:
     """This project's hooks, unpacked into D/hooks."""
     controller_dir = layout.state / "controller"
     _directory(layout.hooks, 0o755)
@@ -64,18 +66,18 @@ def install_hooks(spec: LabSpec, layout: Layout, owner: pwd.struct_passwd) -> Ho
     return HookPaths(prolog=str(files.prolog), epilog=str(files.epilog), epilog_slurmctld=str(files.epilog_slurmctld))
 
 
-def _make_key(layout: Layout) -> None:
+def _make_key(layout: LabDirectories) -> None:
     output([program("mungekey"), "--create", f"--keyfile={layout.munge_key}"])
     layout.munge_key.chmod(0o400)
 
 
-def _make_slurmwrap_places(layout: Layout, owner: pwd.struct_passwd) -> None:
+def _make_slurmwrap_places(layout: LabDirectories, owner: pwd.struct_passwd) -> None:
     _directory(layout.spool, 0o1733, owner)
     _directory(layout.published, 0o755, owner)
     _directory(layout.state, 0o700, owner)
 
 
-def _make_node(spec: LabSpec, layout: Layout, name: str) -> None:
+def _make_node(spec: LabSpec, layout: LabDirectories, name: str) -> None:
     node = layout.node(name)
     for path in (node, node / "spool"):
         _directory(path, 0o755)

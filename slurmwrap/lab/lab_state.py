@@ -13,7 +13,7 @@ from typing import Any
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab.daemons import Daemon, alive
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec
 from slurmwrap.lab.render_slurm_conf import Means
 
@@ -36,7 +36,7 @@ class LabState:
         return any(daemon.name == "slurmctld" and alive(daemon) for daemon in self.daemons)
 
 
-def read_state(layout: Layout) -> LabState | None:
+def read_state(layout: LabDirectories) -> LabState | None:
     """The lab of this directory; None when there is none (no directory, or an empty one). LabError when it holds
     something else: it is never touched."""
     try:
@@ -54,7 +54,7 @@ def read_state(layout: Layout) -> LabState | None:
         ) from error
 
 
-def write_state(layout: Layout, state: LabState) -> None:
+def write_state(layout: LabDirectories, state: LabState) -> None:
     """Replaces D/lab.json in one step."""
     data = {"version": VERSION, **asdict(state), "spec": {**asdict(state.spec), "directory": str(state.spec.directory)}}
     aside = layout.state_file.with_suffix(".tmp")
@@ -62,7 +62,7 @@ def write_state(layout: Layout, state: LabState) -> None:
     aside.replace(layout.state_file)
 
 
-def with_daemon(layout: Layout, state: LabState, daemon: Daemon) -> LabState:
+def with_daemon(layout: LabDirectories, state: LabState, daemon: Daemon) -> LabState:
     """`state` with one more daemon, written down."""
     state = replace(state, daemons=(*state.daemons, daemon))
     write_state(layout, state)
@@ -70,7 +70,7 @@ def with_daemon(layout: Layout, state: LabState, daemon: Daemon) -> LabState:
 
 
 @contextlib.contextmanager
-def locked(layout: Layout) -> Iterator[None]:
+def locked(layout: LabDirectories) -> Iterator[None]:
     """Holds the lab's directory, which must exist. LabError when another command is changing it."""
     try:
         handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -85,7 +85,7 @@ def locked(layout: Layout) -> Iterator[None]:
         os.close(handle)
 
 
-def _refuse_foreign(layout: Layout) -> None:
+def _refuse_foreign(layout: LabDirectories) -> None:
     try:
         foreign = sorted(os.listdir(layout.root))  # noqa: PTH208
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from typing import Any
 from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
 from slurmwrap.lab.daemons import alive
-from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.lab_spec import ACCOUNT, gpu_bus_id
 from slurmwrap.lab.lab_state import LabState, read_state
 from slurmwrap.lab.render_slurm_conf import PRERUN_PARTITION, enforcement
@@ -29,7 +29,7 @@ class LabStatus:
 
     def to_plain(self) -> dict[str, Any]:
         """For --json."""
-        spec, layout = self.state.spec, Layout(self.state.spec.directory)
+        spec, layout = self.state.spec, LabDirectories(self.state.spec.directory)
         return {
             "directory": str(spec.directory),
             "running": self.state.running and self.state.ready,
@@ -56,7 +56,7 @@ class LabStatus:
         }
 
 
-def status(layout: Layout) -> LabStatus:
+def status(layout: LabDirectories) -> LabStatus:
     """LabError when there is no lab in the directory."""
     state = read_state(layout)
     if state is None:
@@ -81,12 +81,12 @@ def text(status: LabStatus) -> str:
         *([f"  limits    enforced (slurmdbd); everybody is in the account '{ACCOUNT}'"] if spec.accounting else []),
         *(f"  enforced  {what}: {how}" for what, how in plain["enforced"].items()),
         *(f"  note      {note}" for note in status.state.notes),
-        *(f"  DEAD      {name}; its log was {Layout(spec.directory).log(name)}" for name in status.dead),
+        *(f"  DEAD      {name}; its log was {LabDirectories(spec.directory).log(name)}" for name in status.dead),
     ]
     return "\n".join(lines)
 
 
-def environment_lines(layout: Layout, path: str) -> list[str]:
+def environment_lines(layout: LabDirectories, path: str) -> list[str]:
     """`export ...` lines for a POSIX shell; PATH only where `path` (the caller's PATH) does not lead to gsub."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports(layout).items()]
     programs = Path(sys.executable).parent
@@ -95,7 +95,7 @@ def environment_lines(layout: Layout, path: str) -> list[str]:
     return lines
 
 
-def append_kernel_line(layout: Layout, node: str, line: str) -> None:
+def append_kernel_line(layout: LabDirectories, node: str, line: str) -> None:
     """Adds a line to the node's simulated kernel log. LabError for an unknown node or more than one line."""
     state = read_state(layout)
     if state is None:
@@ -119,7 +119,7 @@ def _counted(status: LabStatus) -> str:
     return ", ".join(f"{words.count(word)} {word}" for word in sorted(set(words)))
 
 
-def _node_states(layout: Layout) -> dict[str, str]:
+def _node_states(layout: LabDirectories) -> dict[str, str]:
     argv = [machine.program("sinfo"), "-h", "-N", "-p", "gpu", "-o", "%N %T"]
     rows = machine.output(argv, environ=exports(layout)).splitlines()
     return {row.split()[0]: row.split()[1] for row in rows if len(row.split()) == 2}

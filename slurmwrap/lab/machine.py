@@ -16,7 +16,7 @@ from pathlib import Path
 
 from slurmwrap.errors import LabError, UsageError
 from slurmwrap.lab import lab_cgroups, node_launcher
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import ROOTS_PLACE
 from slurmwrap.lab.render_slurm_conf import Means, parse_release
 
@@ -88,7 +88,7 @@ def default_directory() -> Path:
     return ROOTS_PLACE if os.geteuid() == 0 or (ROOTS_PLACE.exists() and not own.exists()) else own
 
 
-def probe(layout: Layout, gpus: int) -> Means:
+def probe(layout: LabDirectories, gpus: int) -> Means:
     """What a lab in this (existing) directory can have."""
     root = os.geteuid() == 0
     no_namespaces = _no_namespaces(layout)
@@ -102,7 +102,7 @@ def probe(layout: Layout, gpus: int) -> Means:
     )
 
 
-def make_devices(layout: Layout, gpus: int) -> str:
+def make_devices(layout: LabDirectories, gpus: int) -> str:
     """Makes D/dev/nvidiaN: character devices, or links to /dev/null. Returns why mknod was refused, "" when it was not.
 
     Slurm numbers GPUs by the digits of the file's name, but only where stat() shows a character device: a plain file
@@ -170,7 +170,7 @@ def launcher(name: str, hosts: Path, groups: dict[Path, Path]) -> list[str]:
     return [sys.executable, "-I", "-S", str(Path(node_launcher.__file__)), name, str(hosts), *pairs, "--"]
 
 
-def _no_namespaces(layout: Layout) -> str:
+def _no_namespaces(layout: LabDirectories) -> str:
     if os.geteuid() != 0:
         return "only root can give nodes namespaces of their own"
     with tempfile.NamedTemporaryFile(dir=layout.root, prefix=".hosts-") as hosts:

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurmwrap.config import RULES
 from slurmwrap.errors import LabError
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec
 from slurmwrap.resources import shipped
 
@@ -54,7 +54,7 @@ def parse_release(version: str) -> tuple[int, int]:
     return release
 
 
-def render(spec: LabSpec, layout: Layout, means: Means, hooks: HookPaths | None) -> dict[str, str]:
+def render(spec: LabSpec, layout: LabDirectories, means: Means, hooks: HookPaths | None) -> dict[str, str]:
     """File name below D/etc -> text."""
     values = _values(spec, layout, means, hooks)
     names = ["slurm.conf", "gres.conf", "slurmwrap/config.toml"]
@@ -88,7 +88,7 @@ def _environment() -> Any:
     )
 
 
-def _values(spec: LabSpec, layout: Layout, means: Means, hooks: HookPaths | None) -> Mapping[str, Any]:
+def _values(spec: LabSpec, layout: LabDirectories, means: Means, hooks: HookPaths | None) -> Mapping[str, Any]:
     return {
         "spec": spec,
         "layout": layout,

@@ -6,12 +6,12 @@ import contextlib
 import re
 from collections.abc import Iterable
 
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 
 _COMPLAINT = re.compile(r"\bfatal\b|\berror:|\bError:|Traceback|refused|denied", re.IGNORECASE)
 
 
-def cause(layout: Layout, names: Iterable[str]) -> str:
+def cause(layout: LabDirectories, names: Iterable[str]) -> str:
     """': NAME said LINE' for an error message; "" when the daemons said nothing."""
     chosen = telling([(name, line) for name in names for line in _log_lines(layout, name)])
     return "" if chosen is None else f": {described(chosen[0])} said '{chosen[1]}'"
@@ -30,7 +30,7 @@ def described(name: str) -> str:
     return name if name in ("munged", "mariadbd", "slurmdbd", "slurmctld", "reconcile") else f"slurmd of {name}"
 
 
-def _log_lines(layout: Layout, name: str) -> list[str]:
+def _log_lines(layout: LabDirectories, name: str) -> list[str]:
     lines: list[str] = []
     for path in dict.fromkeys((layout.errors(name), layout.log(name))):
         with contextlib.suppress(OSError):

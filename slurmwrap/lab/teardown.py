@@ -7,11 +7,11 @@ import shutil
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab import daemons, lab_cgroups
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_state import locked, read_state
 
 
-def down(layout: Layout) -> int:
+def down(layout: LabDirectories) -> int:
     """Ends every process of the lab (running jobs too) and removes its directory; returns how many processes ended.
     LabError when there is no lab here, or it is another account's."""
     state = read_state(layout)
@@ -23,7 +23,7 @@ def down(layout: Layout) -> int:
         return sweep(layout)
 
 
-def sweep(layout: Layout, *, keep_root: bool = False) -> int:
+def sweep(layout: LabDirectories, *, keep_root: bool = False) -> int:
     """Ends and removes everything of this lab. The directory must be known to be a lab."""
     ended = daemons.kill_all(layout)
     try:

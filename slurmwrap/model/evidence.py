@@ -28,7 +28,7 @@ class KernelLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class RunKey:
     """The key of one run of a job."""
 
     cluster: str
@@ -40,7 +40,7 @@ class Attempt:
 class Evidence:
     """All facts of one attempt, joined. Everything but the log tails is Slurm's, the kernel's or root's word."""
 
-    attempt: Attempt | None = None
+    attempt: RunKey | None = None
     state: str = ""  # final Slurm state, "" when unknown
     reason: str = ""
     exit_code: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.sbatch.request import Wish
+from slurmwrap.sbatch.request import OptionChange
 
 # What a plan may set and what is loosened of it: scontrol's key for a waiting job -> sbatch's option.
 OPTION_OF = {
@@ -37,7 +37,7 @@ class Level:
 class PlacementPlan:
     """What to ask Slurm for. Everything the render step needs is in `lines`; the rest is for people and the store."""
 
-    lines: tuple[Wish, ...] = ()
+    lines: tuple[OptionChange, ...] = ()
     node_count: int | None = None
     gpus_per_node: int | None = None
     candidates: tuple[str, ...] = ()  # nodes that looked free and best, for information

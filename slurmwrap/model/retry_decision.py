@@ -8,7 +8,7 @@ from slurmwrap.model.blocked_input import BlockedInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruled:
+class PlannedAction:
     """One intended action under one rule of config.RULES. Applied only when the rule's mode is `act`."""
 
     rule: str
@@ -41,7 +41,7 @@ class RetryDecision:
 
     decision: str
     reason: str
-    actions: tuple[Ruled, ...] = ()
+    actions: tuple[PlannedAction, ...] = ()
     strikes: tuple[Strike, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
     start_at: float | None = None  # Unix seconds when the next run may start, where the rule's mode is `act`

@@ -1,4 +1,4 @@
-"""AttemptRecord and others: what is remembered of each run. Records only.
+"""JobRun and others: what is remembered of each run. Records only.
 
 Times in Unix seconds. The key of an attempt is (cluster, raw job id, SubmitTime): SubmitTime changes on requeue.
 """
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.verdict import Verdict
 
 WAITING_RULES = ("relax", "tune")  # what they do is about a job that waits, and over when it starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRecord:
+class JobRun:
     """One run of a job: Slurm's word, what was measured, the diagnosis and what was decided."""
 
-    attempt: Attempt
+    attempt: RunKey
     address: str = ""  # what scontrol is given: "81" or "77_2"
     restarts: int = 0
     name: str = ""
@@ -49,7 +49,9 @@ class AttemptRecord:
     diagnosis: Diagnosis | None = None  # None: not judged yet
     decision: str = ""  # after ledger and consent; "" while undecided
     decision_reason: str = ""
-    planned: tuple[Ruled, ...] = ()  # what was decided with the diagnosis and is not all written as intended yet
+    planned: tuple[
+        PlannedAction, ...
+    ] = ()  # what was decided with the diagnosis and is not all written as intended yet
     retry_at: float | None = None  # Unix seconds when the next run may start, for a retry of ours
     longest_s: int | None = None  # of a run that its time limit ended: the longest that its partition allows
     incident: str = ""  # Incident.incident_id of the incident that this failure belongs to
@@ -103,7 +105,7 @@ class ActionRecord:
     """One intended change of Slurm and what became of it."""
 
     action_id: int
-    attempt: Attempt | None
+    attempt: RunKey | None
     rule: str
     mode: str  # observe | advise | act
     verb: str
@@ -116,7 +118,7 @@ class ActionRecord:
     error: str = ""  # "" when it worked
 
 
-def intended(attempt: Attempt | None, ruled: Ruled, mode: str, at: float, *, action_id: int = 0) -> ActionRecord:
+def intended(attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, action_id: int = 0) -> ActionRecord:
     """The record of an action that is not done yet; `at` in Unix seconds."""
     action = ruled.action
     return ActionRecord(
@@ -137,7 +139,7 @@ def intended(attempt: Attempt | None, ruled: Ruled, mode: str, at: float, *, act
 class QueueDelay:
     """How long one run waited after it became eligible, and for what (Philly's split, ATC 2019). Seconds."""
 
-    attempt: Attempt
+    attempt: RunKey
     address: str = ""
     user: str = ""
     gpus: int = 0

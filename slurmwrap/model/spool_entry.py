@@ -7,7 +7,7 @@ from slurmwrap.model.observation import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
+class RejectedEntry:
     """A spool file that was not believed, and why. It is kept apart and counted."""
 
     name: str
@@ -16,8 +16,8 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class SpoolEntry:
     """One spool file read; `name` is handed back to `Spool.discard` once it is stored."""
 
     name: str
-    item: Observation | SetAside
+    item: Observation | RejectedEntry

@@ -43,7 +43,7 @@ class StepReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TrialProgress:
     """A live view of the trial."""
 
     seconds: float

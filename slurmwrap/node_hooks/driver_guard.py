@@ -14,7 +14,7 @@ MARKER = "driver.stuck"
 TURN_S = 1.0  # for another hook of this node that is asking right now
 
 
-class Answer:
+class DriverAnswer:
     """`data`: what the child sent. `error`: why there is no more, "" when it is whole. `hung`: see hung(), or None."""
 
     def __init__(self, data, error, stuck=None):
@@ -32,21 +32,21 @@ def ask(settings, work, deadline, limit, doing):
     directory = node_state.ensure(settings.node_state_dir)
     stuck = hung(directory)
     if stuck is not None:
-        return Answer(b"", said(stuck), stuck)
+        return DriverAnswer(b"", said(stuck), stuck)
     lock = os.open(os.path.join(directory, "driver.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         if not _turn(lock, min(deadline, time.monotonic() + TURN_S)):
-            return Answer(b"", "another hook was asking the driver all the time")
+            return DriverAnswer(b"", "another hook was asking the driver all the time")
         found = deadline_child.call(work, deadline, limit)
         if found.left is not None:
             stuck = _mark(directory, found.left, doing(found.data))
-            return Answer(found.data, said(stuck), stuck)
+            return DriverAnswer(found.data, said(stuck), stuck)
     finally:
         os.close(lock)
     if found.complete:
-        return Answer(found.data, "")
+        return DriverAnswer(found.data, "")
     why = "the driver did not answer in time" if found.late else "the question to the driver failed"
-    return Answer(found.data, why)
+    return DriverAnswer(found.data, why)
 
 
 def hung(directory):

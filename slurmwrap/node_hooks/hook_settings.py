@@ -7,7 +7,7 @@ KEYS = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_l
 ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": "", "release": ""}  # absent in files of older installations
 
 
-class Settings:
+class HookSettings:
     """What installation fixed. `%n` in a path has become the name of this node.
 
     `token`: the shim's word for this run, which the gate needs; "" where the gate is off.
@@ -28,7 +28,7 @@ def load(path, environ, token=""):
     """Settings from the JSON file at `path`. OSError, ValueError or KeyError when it cannot be used."""
     with open(path, "rb") as stream:
         values = json.loads(stream.read().decode("utf-8"))
-    found = Settings(node_name(environ), values, token)
+    found = HookSettings(node_name(environ), values, token)
     found.directory = os.path.dirname(path)
     return found
 

@@ -18,7 +18,7 @@ JOURNAL_LINES = 5000
 JOURNALCTL = ("/usr/bin/journalctl", "/bin/journalctl")
 
 
-class Found:
+class KernelLines:
     """`lines`: (text, Unix seconds or None). `lost`: why some that were written since the mark are missing, or ""."""
 
     def __init__(self, lines, lost=""):
@@ -49,10 +49,10 @@ def since(source, marked, at, deadline):
     if not isinstance(marked, dict) or marked.get("source") != source:
         marked = {}
     if source == KMSG:
-        return _kmsg(_ring(), marked, None if marked else at) if marked or at else Found([])
+        return _kmsg(_ring(), marked, None if marked else at) if marked or at else KernelLines([])
     if source.startswith("file:"):
-        return _file(source[5:], marked) if marked else Found([])
-    return _journal(marked, at, deadline) if marked or at else Found([])
+        return _file(source[5:], marked) if marked else KernelLines([])
+    return _journal(marked, at, deadline) if marked or at else KernelLines([])
 
 
 def boot():
@@ -107,7 +107,7 @@ def _kmsg(found, marked, at):
         line = parse_record(record)
         if line is not None and sequence > after and (at is None or zero + line[1] >= at - 1.0):
             lines.append((line[2], zero + line[1]))
-    return Found(lines, lost)
+    return KernelLines(lines, lost)
 
 
 def parse_record(record):
@@ -145,7 +145,7 @@ def _file(path, marked):
     try:
         descriptor, found = _open_file(path)
     except FileNotFoundError:
-        return Found([])
+        return KernelLines([])
     try:
         same = marked.get("inode") == found.st_ino and marked.get("offset", 0) <= found.st_size
         wanted = marked["offset"] if same else 0
@@ -154,7 +154,7 @@ def _file(path, marked):
     finally:
         os.close(descriptor)
     lines = [(strip_prefix(line), None) for line in data.decode("utf-8", "replace").split("\n") if line]
-    return Found(lines, "more than %d bytes: lines lost" % FILE_BYTES if start > wanted else "")
+    return KernelLines(lines, "more than %d bytes: lines lost" % FILE_BYTES if start > wanted else "")
 
 
 def strip_prefix(line):
@@ -184,7 +184,7 @@ def _journal(marked, at, deadline, programs=JOURNALCTL):
     lines = [line for line in map(_journal_line, rows) if line]
     cut = not found.complete or len(rows) > JOURNAL_LINES
     kept = [(text, stamp + now - ticks) for text, stamp in lines if stamp >= after]
-    return Found(kept, "more lines than are read from the journal: lines lost" if cut else "")
+    return KernelLines(kept, "more lines than are read from the journal: lines lost" if cut else "")
 
 
 def _journal_line(line):

@@ -22,7 +22,7 @@ MARK = b"slurmwrap"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-class Refused(Exception):
+class UnpackRefused(Exception):
     """`code`: one of those above."""
 
     def __init__(self, code, text):
@@ -35,7 +35,7 @@ def run(action, packed, named=()):
     slurm.conf shall set, "Prolog=/.../prolog". The exit code."""
     try:
         if os.geteuid() != 0:
-            raise Refused(NOT_ROOT, "not root")
+            raise UnpackRefused(NOT_ROOT, "not root")
         if action == "look":
             look(named)
             return DONE
@@ -45,7 +45,7 @@ def run(action, packed, named=()):
             refuse_named(["/" + name for name, _, _ in files])
         for name, mode, content in files if action != "free" else ():
             (lay if action == "lay" else take)(name, mode, content)
-    except Refused as refusal:
+    except UnpackRefused as refusal:
         sys.stdout.write("%s\n" % refusal)
         return refusal.code
     except OSError as error:
@@ -58,12 +58,12 @@ def look(named):
     """Whether the slurm.conf of this node's slurmd sets all of `named`."""
     path, found = conf()
     if not path:
-        raise Refused(NO_CONF, "no slurm.conf")
+        raise UnpackRefused(NO_CONF, "no slurm.conf")
     for one in named:
         key, _, value = one.partition("=")
         if (key.lower(), value) not in found:
             stale = path == CONFIGLESS or os.path.basename(os.path.dirname(path)) == "conf-cache"
-            raise Refused(STALE if stale else NOT_NAMED, "%s has not %s" % (path, one))
+            raise UnpackRefused(STALE if stale else NOT_NAMED, "%s has not %s" % (path, one))
 
 
 def refuse_named(paths):
@@ -71,7 +71,7 @@ def refuse_named(paths):
     path, found = conf()
     named = [value for _, value in found if value in paths]
     if named:
-        raise Refused(STILL_NAMED, "%s names %s" % (path, named[0]))
+        raise UnpackRefused(STILL_NAMED, "%s names %s" % (path, named[0]))
 
 
 def conf():
@@ -102,12 +102,12 @@ def lay(name, mode, content):
     try:
         there = read(folder, last)
         if there is not None and there != content and MARK not in there:
-            raise Refused(NOT_OURS, "/%s is not ours" % name)
+            raise UnpackRefused(NOT_OURS, "/%s is not ours" % name)
         if there != content or stat.S_IMODE(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode) != mode:
             write(folder, last, mode, content)
         back = read(folder, last)
         if back is None or hashlib.sha256(back).digest() != hashlib.sha256(content).digest():
-            raise Refused(DIFFERS, "/%s differs after it was written" % name)
+            raise UnpackRefused(DIFFERS, "/%s differs after it was written" % name)
     finally:
         os.close(folder)
 
@@ -121,7 +121,7 @@ def take(name, mode, content):
         there = read(folder, last)
         if there is not None:
             if MARK not in there:
-                raise Refused(NOT_OURS, "/%s is not ours" % name)
+                raise UnpackRefused(NOT_OURS, "/%s is not ours" % name)
             os.unlink(last, dir_fd=folder)
     except FileNotFoundError:
         pass  # the nodes share this directory, and another one was faster
@@ -158,7 +158,7 @@ def opened(name, make):
         others = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0)
         if found.st_uid != 0 or (others and not found.st_mode & stat.S_ISVTX):
             os.close(folder)
-            raise Refused(OPEN_TO_OTHERS, "others can write %s of /%s" % (part, name))
+            raise UnpackRefused(OPEN_TO_OTHERS, "others can write %s of /%s" % (part, name))
     return folder, parts[-1]
 
 
@@ -170,7 +170,7 @@ def read(folder, name):
         return None
     with os.fdopen(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise Refused(NOT_OURS, "%s is not a plain file" % name)
+            raise UnpackRefused(NOT_OURS, "%s is not a plain file" % name)
         return stream.read()
 
 

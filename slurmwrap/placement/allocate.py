@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmwrap.placement.demand import Claim, Grant, Server, Settings
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.graded import graded
 from slurmwrap.placement.proportional import proportional
 from slurmwrap.placement.synergy_tune import tune
 
 
 def allocate(
-    queue: Sequence[Claim], servers: Sequence[Server], policy: str, settings: Settings | None = None
-) -> tuple[Grant, ...]:
+    queue: Sequence[JobDemand], servers: Sequence[Server], policy: str, settings: GradedSettings | None = None
+) -> tuple[Allocation, ...]:
     """One grant per claim, in the order of `queue` (first: highest priority). ValueError for an unknown policy.
 
     `tune` and, with ROUNDS, `graded` are for rounds: pass the chosen jobs and empty servers. Otherwise `graded` and
     `proportional` take the waiting jobs and servers as they are now; what is granted to a job that does not fit yet
     (no `servers`) is what it should ask for.
     """
-    chosen = settings or Settings()
+    chosen = settings or GradedSettings()
     if policy == "graded" and chosen.leases_end:
         from slurmwrap.placement.lease_rounds import graded_rounds  # gsub never needs it
 

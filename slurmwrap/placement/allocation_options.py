@@ -17,14 +17,14 @@ from functools import lru_cache
 from math import floor, log
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.placement.demand import Claim, Server, SpeedPoint
+from slurmwrap.placement.demand import JobDemand, Server, SpeedPoint
 from slurmwrap.placement.throughput import speed_at
 
 _SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class AllocationOption:
     """CPUs and MiB per GPU; `speed` relative to the proportional share, None where nobody knows."""
 
     cpus: float
@@ -53,7 +53,7 @@ class Share:
     whole: bool  # it owns all GPUs of a node
 
 
-def share_of(claim: Claim, servers: Sequence[Server]) -> Share | None:
+def share_of(claim: JobDemand, servers: Sequence[Server]) -> Share | None:
     """None where it could run nowhere. Whole CPUs per node, as Slurm gives them."""
     if not servers or claim.gpus_per_node < 1:
         return None
@@ -68,25 +68,27 @@ def share_of(claim: Claim, servers: Sequence[Server]) -> Share | None:
     )
 
 
-def as_asked(claim: Claim, prices: Prices) -> Rung:
+def as_asked(claim: JobDemand, prices: Prices) -> AllocationOption:
     """The one rung of a job of which nobody knows how fast it would be elsewhere."""
-    return Rung(cpus=claim.cpus, mem_mib=claim.mem_mib, price=claim.cpus * prices.cpu + claim.mem_mib * prices.mib)
+    return AllocationOption(
+        cpus=claim.cpus, mem_mib=claim.mem_mib, price=claim.cpus * prices.cpu + claim.mem_mib * prices.mib
+    )
 
 
-def rungs(claim: Claim, share: Share | None, prices: Prices) -> tuple[Rung, ...]:
+def rungs(claim: JobDemand, share: Share | None, prices: Prices) -> tuple[AllocationOption, ...]:
     """The floor first. One rung, as asked, where nothing is known or nothing allowed is as fast."""
     if share is None or not claim.speeds:
         return (as_asked(claim, prices),)
-    least = Point(
+    least = AllocationPoint(
         cpus=max(claim.least_cpus, share.cpus if share.whole else 0.0),
         mem_mib=max(claim.least_mem_mib, share.mem_mib if share.whole else 0),
     )
-    asked = Point(cpus=claim.cpus, mem_mib=claim.mem_mib)
+    asked = AllocationPoint(cpus=claim.cpus, mem_mib=claim.mem_mib)
     return _rungs(claim.speeds, asked, least, share, prices) or (as_asked(claim, prices),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class AllocationPoint:
     """CPUs and MiB per GPU."""
 
     cpus: float
@@ -95,8 +97,8 @@ class Point:
 
 @lru_cache(maxsize=4096)
 def _rungs(
-    speeds: tuple[SpeedPoint, ...], asked: Point, least: Point, share: Share, prices: Prices
-) -> tuple[Rung, ...]:
+    speeds: tuple[SpeedPoint, ...], asked: AllocationPoint, least: AllocationPoint, share: Share, prices: Prices
+) -> tuple[AllocationOption, ...]:
     at_share = speed_at(speeds, share.cpus, share.mem_mib)
     base = max(at_share, speed_at(speeds, asked.cpus, asked.mem_mib))
     points = []
@@ -105,31 +107,33 @@ def _rungs(
         price = price_of(point, prices)
         if speed >= base * (1 - _SAME) if base else _no_less(point, asked, share):
             relative = speed / at_share if at_share else None
-            points.append(Rung(cpus=point.cpus, mem_mib=point.mem_mib, price=price, speed=relative))
+            points.append(AllocationOption(cpus=point.cpus, mem_mib=point.mem_mib, price=price, speed=relative))
     return _hull(points) if points else ()
 
 
-def allowed(speeds: Sequence[SpeedPoint], asked: Point, least: Point, share: Share) -> list[Point]:
+def allowed(
+    speeds: Sequence[SpeedPoint], asked: AllocationPoint, least: AllocationPoint, share: Share
+) -> list[AllocationPoint]:
     """Every point that is known, the share, and what the user asked: within all limits but the last, his own word."""
     known = [(float(point.cpus), point.mem_mib) for point in speeds]
     wanted = {(max(c, least.cpus), max(m, least.mem_mib)) for c, m in [*known, (share.cpus, share.mem_mib)]}
     within = {p for p in wanted if p[0] <= share.most_cpus + _SAME and p[1] <= share.most_mem_mib}
     if asked.cpus >= least.cpus and asked.mem_mib >= least.mem_mib:
         within.add((asked.cpus, asked.mem_mib))
-    return [Point(cpus=cpus, mem_mib=mem) for cpus, mem in sorted(within)]
+    return [AllocationPoint(cpus=cpus, mem_mib=mem) for cpus, mem in sorted(within)]
 
 
-def price_of(point: Point, prices: Prices) -> float:
+def price_of(point: AllocationPoint, prices: Prices) -> float:
     """Of a GPU's part. As graded.py prices it, a share's CPUs cost 1 and its memory Settings.memory_weight."""
     return point.cpus * prices.cpu + point.mem_mib * prices.mib
 
 
-def _no_less(point: Point, asked: Point, share: Share) -> bool:
+def _no_less(point: AllocationPoint, asked: AllocationPoint, share: Share) -> bool:
     """Where the speed at the share and as asked is unknown, only what is no less than either can be no slower."""
     return point.cpus >= max(share.cpus, asked.cpus) and point.mem_mib >= max(share.mem_mib, asked.mem_mib)
 
 
-def _hull(points: Sequence[Rung]) -> tuple[Rung, ...]:
+def _hull(points: Sequence[AllocationOption]) -> tuple[AllocationOption, ...]:
     """From the cheapest, always to the point with the greatest gain, ever dearer and ever faster."""
     if points[0].speed is None:  # nothing to compare
         return (min(points, key=lambda p: p.price),)
@@ -140,12 +144,14 @@ def _hull(points: Sequence[Rung]) -> tuple[Rung, ...]:
         if not above:
             return tuple(steps)
         gain, best = max(above, key=lambda item: (item[0], -item[1].price, item[1].cpus))
-        steps.append(Rung(cpus=best.cpus, mem_mib=best.mem_mib, price=best.price, speed=best.speed, gain=gain))
+        steps.append(
+            AllocationOption(cpus=best.cpus, mem_mib=best.mem_mib, price=best.price, speed=best.speed, gain=gain)
+        )
 
 
-def _beyond(here: Rung, there: Rung) -> bool:
+def _beyond(here: AllocationOption, there: AllocationOption) -> bool:
     return there.price > here.price and (there.speed or 0.0) > (here.speed or 0.0) * (1 + _SAME)
 
 
-def _gain(here: Rung, there: Rung) -> float:
+def _gain(here: AllocationOption, there: AllocationOption) -> float:
     return log((there.speed or 1.0) / (here.speed or 1.0)) / (there.price - here.price)

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.placement.allocation_options import Rung
-from slurmwrap.placement.demand import Claim
-from slurmwrap.placement.free_capacity import Order, Room, choose, eligible
+from slurmwrap.placement.allocation_options import AllocationOption
+from slurmwrap.placement.demand import JobDemand
+from slurmwrap.placement.free_capacity import FreeCapacity, Order, choose, eligible
 from slurmwrap.placement.lease_options import Menu
 
 
-class Step(NamedTuple):
+class LevelStep(NamedTuple):
     """From one level of a job's ladder to the next, for one of its nodes. In order, the greatest gain comes first."""
 
     minus_gain: float  # weighted
@@ -34,12 +34,12 @@ class Job:
     """One job of a round; `given` holds where it is seated."""
 
     number: int  # in the queue
-    claim: Claim
+    claim: JobDemand
     menu: Menu
     weight: float  # of one GPU's speed
-    given: Rung
-    rooms: tuple[Room, ...] = ()
-    ladder: tuple[Step, ...] = ()  # above its floor
+    given: AllocationOption
+    rooms: tuple[FreeCapacity, ...] = ()
+    ladder: tuple[LevelStep, ...] = ()  # above its floor
     gpus: int = field(init=False)  # on one of its nodes, as what follows
     floor_cpus: float = field(init=False)
     floor_mib: float = field(init=False)
@@ -48,16 +48,16 @@ class Job:
         self.gpus = self.claim.gpus_per_node
         self.floor_cpus, self.floor_mib = self.menu.floor.cpus * self.gpus, self.menu.floor.mem_mib * self.gpus
 
-    def worth(self, rung: Rung) -> float:
+    def worth(self, rung: AllocationOption) -> float:
         """Of a node's part at that rung; a speed that nobody knows counts as that of the share."""
         return self.weight * self.gpus * (1.0 if rung.speed is None else rung.speed)
 
 
-def job_of(number: int, claim: Claim, menu: Menu, weight: float) -> Job:
+def job_of(number: int, claim: JobDemand, menu: Menu, weight: float) -> Job:
     """`number`: in the queue; `weight`: of one GPU's speed. It has no seat yet."""
     job = Job(number=number, claim=claim, menu=menu, weight=weight, given=menu.floor)
     job.ladder = tuple(
-        Step(
+        LevelStep(
             minus_gain=-there.gain * weight,
             number=number,
             level=level,
@@ -96,7 +96,7 @@ def climb(jobs: Sequence[Job], cpus: float, mem_mib: float) -> Climb:
     return Climb(worth=worth, levels=levels, cpus=cpus, mem_mib=mem_mib)
 
 
-def seat(jobs: Sequence[Job], rooms: Sequence[Room]) -> None:
+def seat(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> None:
     """Sets `rooms` of all jobs that find a place, each with its floor. `jobs`: highest priority first."""
     chosen = _first(jobs, sum(room.gpus for room in rooms))
     targets = _targets(chosen, rooms)
@@ -122,22 +122,22 @@ def _first(jobs: Sequence[Job], gpus: int) -> list[Job]:
     return chosen
 
 
-def _targets(jobs: Sequence[Job], rooms: Sequence[Room]) -> dict[int, Rung]:
+def _targets(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> dict[int, AllocationOption]:
     """By number; as if the servers were one."""
     parts = [job for job in jobs for _ in range(job.claim.nodes)]
     levels = climb(parts, sum(room.cpus for room in rooms), sum(room.mem_mib for room in rooms)).levels
     return {job.number: job.menu.steps[levels[job.number]] for job in jobs}
 
 
-def _place_in_line(job: Job, target: Rung) -> tuple[float, ...]:
+def _place_in_line(job: Job, target: AllocationOption) -> tuple[float, ...]:
     return (-job.gpus, -job.claim.nodes, -target.cpus, -target.mem_mib, job.number)
 
 
-def _order(job: Job, target: Rung, plans: Mapping[str, Room], *, most: bool) -> Order:
+def _order(job: Job, target: AllocationOption, plans: Mapping[str, FreeCapacity], *, most: bool) -> Order:
     """Where the target fits beside what is planned; then by what is planned to be left per free GPU."""
     sign = -1.0 if most else 1.0
 
-    def order(room: Room) -> tuple[float | str, ...]:
+    def order(room: FreeCapacity) -> tuple[float | str, ...]:
         plan = plans[room.server.name]
         fits = plan.holds(job.gpus, target.cpus, target.mem_mib)
         return (float(not fits), sign * plan.cpus / plan.gpus, sign * plan.mem_mib / plan.gpus, room.server.name)

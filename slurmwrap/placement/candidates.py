@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.node import Node, Partition, Reservation, Snapshot
     from slurmwrap.model.topology import Topology
-    from slurmwrap.placement.resource_units import Need
+    from slurmwrap.placement.resource_units import ResourceUnits
     from slurmwrap.sbatch.request import JobRequest
 
 _SIMPLE_FEATURE = r"(?a)[A-Za-z0-9._-]+"
@@ -27,7 +27,7 @@ _OPEN = frozenset({"UP", ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class NodeSlot:
     """A node with room for `units` of the job now."""
 
     node: Node
@@ -35,11 +35,11 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class CandidateNodes:
     """The nodes of one request. `capacity`: units that an able node holds when it is empty; `certain`: in whichever
     of its partitions."""
 
-    need: Need
+    need: ResourceUnits
     members: tuple[Node, ...]  # of its partitions
     able: tuple[Node, ...]  # of these, whose size, GPU type and features allow it; whatever runs there now
     capacity: Mapping[str, int]
@@ -47,7 +47,7 @@ class Field:
     cpu_cap: int | None  # CPUs of one node that the tightest of its partitions gives a job
     ready: frozenset[str]  # able nodes that are up and not reserved for others while the job would run
     partitions: tuple[Partition, ...]  # those it names, as far as Slurm told them
-    free: tuple[tuple[Spot, ...], ...]  # room now, for each partition: a job never lies in two
+    free: tuple[tuple[NodeSlot, ...], ...]  # room now, for each partition: a job never lies in two
     reserved: tuple[str, ...]  # able and free, but for a reservation that begins before the job would end
     levels: tuple[Mapping[str, str], ...]  # node -> network domain, the closest level first
     fewest: int  # nodes that it needs at least, were the able ones empty
@@ -78,7 +78,9 @@ class Field:
         return False
 
 
-def field_of(request: JobRequest, need: Need, snapshot: Snapshot, like: Field | None = None) -> Field:
+def field_of(
+    request: JobRequest, need: ResourceUnits, snapshot: Snapshot, like: CandidateNodes | None = None
+) -> CandidateNodes:
     """The field of `request`, which takes `need`. `like`: one of the same partitions and snapshot, to build on."""
     names = wanted_partitions(request, snapshot)
     members = like.members if like else _members(names, snapshot)
@@ -91,7 +93,7 @@ def field_of(request: JobRequest, need: Need, snapshot: Snapshot, like: Field | 
     held = _held_cpus(request, snapshot, able, partitions)
     ready = _ready(able, request)
     free, reserved = _free(ready, need, partitions, held)
-    return Field(
+    return CandidateNodes(
         need=need,
         members=members,
         able=able,
@@ -153,7 +155,7 @@ def _most(caps: Sequence[int | None]) -> int | None:
 
 
 def _capacity(
-    members: Sequence[Node], need: Need, request: JobRequest, caps: Caps, *, strict: bool
+    members: Sequence[Node], need: ResourceUnits, request: JobRequest, caps: Caps, *, strict: bool
 ) -> Mapping[str, int]:
     """Units per able node. Not `strict`: by GPUs alone, for CPUs and memory that we do not know shut no node out."""
     kind = request.shape.gpu_type
@@ -171,7 +173,7 @@ def _capacity(
     return found
 
 
-def _tasks(need: Need, node: Node, cap: int | None) -> int:
+def _tasks(need: ResourceUnits, node: Node, cap: int | None) -> int:
     cpus = node.cpus if cap is None else min(cap, node.cpus)
     if need.gpus_bring_cpus:
         cpus = min(cpus, int(_by_gpus(need, node) * need.cpus))
@@ -179,11 +181,11 @@ def _tasks(need: Need, node: Node, cap: int | None) -> int:
     return min(room, node.mem_mib // need.task_mem_mib) if need.task_mem_mib else room
 
 
-def _by_gpus(need: Need, node: Node) -> int:
+def _by_gpus(need: ResourceUnits, node: Node) -> int:
     return min(need.units, node.gpus // need.gpus, need.per_node or need.units)
 
 
-def _fewest(capacities: Iterable[int], need: Need) -> int:
+def _fewest(capacities: Iterable[int], need: ResourceUnits) -> int:
     """The least number of nodes that holds all units; the request's own where even all nodes do not."""
     units = count = 0
     for capacity in sorted(capacities, reverse=True):
@@ -206,10 +208,10 @@ def _ready(able: Sequence[Node], request: JobRequest) -> list[Node]:
 
 
 def _free(
-    ready: Sequence[Node], need: Need, partitions: Sequence[Partition], held: Mapping[str, int]
-) -> tuple[tuple[tuple[Spot, ...], ...], tuple[str, ...]]:
+    ready: Sequence[Node], need: ResourceUnits, partitions: Sequence[Partition], held: Mapping[str, int]
+) -> tuple[tuple[tuple[NodeSlot, ...], ...], tuple[str, ...]]:
     """(room now per partition, nodes with room that a reservation takes away)."""
-    spots: list[Spot] = []
+    spots: list[NodeSlot] = []
     reserved: list[str] = []
     alone = need.whole or (bool(partitions) and all(p.exclusive for p in partitions))
     for node in ready:
@@ -221,7 +223,7 @@ def _free(
             if not units:
                 reserved.append(node.name)
         if units:
-            spots.append(Spot(node=node, units=units))
+            spots.append(NodeSlot(node=node, units=units))
     if len(partitions) <= 1:
         return (tuple(spots) if _open(partitions) else (),), tuple(reserved)
     groups = (tuple(s for s in spots if one.name in s.node.partitions) for one in partitions if _open((one,)))

@@ -20,7 +20,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class JobDemand:
     """One job of the queue. What its user asked, what it may be given at least and at most, and what it makes of it.
 
     `cpus` and `mem_mib` are what the user asked, not what it was changed to since: else every pass would start from the
@@ -48,7 +48,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Allocation:
     """What one job is to ask for. `servers`: where it would start now, one name per node; () when it must wait."""
 
     job: str
@@ -61,7 +61,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class GradedSettings:
     """Of `graded`. Chosen on generated queues (docs/placement.md), one setting for all.
 
     `leases_end` makes another problem of it, which lease_rounds.py solves: all servers are divided anew each time, so
@@ -78,4 +78,4 @@ class Settings:
     lead: float = 1.0  # only then: speed at the queue's head counts e^lead times as much as one cluster behind it
 
 
-ROUNDS = Settings(leases_end=True)  # for the simulator's mode of the same name
+ROUNDS = GradedSettings(leases_end=True)  # for the simulator's mode of the same name

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.action import DRAIN_PREFIX
 from slurmwrap.model.hostlist import expand, fold
-from slurmwrap.placement.candidates import Field, opaque
-from slurmwrap.sbatch.request import JobRequest, Wish
+from slurmwrap.placement.candidates import CandidateNodes, opaque
+from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ _RANK = {"lemon": 0, "suspect": 1}  # the order in which the cap is spent
 class Avoidance:
     """The wish, if there is anything to say, and all nodes that are avoided then: the user's own too."""
 
-    wish: Wish | None = None
+    wish: OptionChange | None = None
     nodes: frozenset[str] = frozenset()
     readable: bool = True  # the user's own list is one that we understand
 
 
-def avoid(request: JobRequest, field: Field, health: Sequence[NodeHealth], config: Config) -> Avoidance:
+def avoid(request: JobRequest, field: CandidateNodes, health: Sequence[NodeHealth], config: Config) -> Avoidance:
     """--exclude with the user's own nodes first; never one without which the job could not run at all."""
     own = request.value("exclude") or ""
     try:
@@ -36,7 +36,7 @@ def avoid(request: JobRequest, field: Field, health: Sequence[NodeHealth], confi
         theirs = frozenset(expand(own))
     except ValueError as error:
         reason = f"your list of nodes is kept as it is: {error}"
-        return Avoidance(wish=Wish(option="exclude", value=None, reason=reason), readable=False)
+        return Avoidance(wish=OptionChange(option="exclude", value=None, reason=reason), readable=False)
     # its own --switches is firm to begin with: Slurm refuses a job that no switch could hold then
     settled = opaque(request) or request.setting("switches") is not None
     doubtful = [] if settled else _doubtful(field, health, theirs)
@@ -48,13 +48,13 @@ def avoid(request: JobRequest, field: Field, health: Sequence[NodeHealth], confi
         chosen = chosen[:-1]
     left_in = [_left_in(entry, capped=len(chosen) == allowed) for entry in doubtful[len(chosen) :][:1]]
     if not chosen:
-        return Avoidance(wish=Wish(option="exclude", value=None, reason=left_in[0]), nodes=theirs)
+        return Avoidance(wish=OptionChange(option="exclude", value=None, reason=left_in[0]), nodes=theirs)
     named = {entry.node for entry in chosen}
     value = ",".join(part for part in (own.strip(","), fold(n.name for n in field.members if n.name in named)) if part)
     reasons = [f"{_named(entry)}: {entry.reason}" for entry in chosen[:3]]
     more = [f"and {len(chosen) - 3} more"] if len(chosen) > 3 else []
     reason = "; ".join([*reasons, *more, *left_in])
-    return Avoidance(wish=Wish(option="exclude", value=value, reason=reason), nodes=theirs | named)
+    return Avoidance(wish=OptionChange(option="exclude", value=value, reason=reason), nodes=theirs | named)
 
 
 def _left_in(entry: NodeHealth, *, capped: bool) -> str:
@@ -67,13 +67,13 @@ def _named(entry: NodeHealth) -> str:
     return f"{entry.node} is {'a lemon' if entry.status == 'lemon' else entry.status}"
 
 
-def _doubtful(field: Field, health: Sequence[NodeHealth], settled: frozenset[str]) -> list[NodeHealth]:
+def _doubtful(field: CandidateNodes, health: Sequence[NodeHealth], settled: frozenset[str]) -> list[NodeHealth]:
     """Worst first, then newest. A drained node needs no wish; what the user named himself is his."""
     found = [h for h in health if h.status in _RANK and h.node in field.capacity and h.node not in settled]
     return sorted(found, key=lambda entry: (_RANK[entry.status], -entry.since, entry.node))
 
 
-def _allowed(field: Field, config: Config) -> int:
+def _allowed(field: CandidateNodes, config: Config) -> int:
     """The cap counts what we drained already. A small partition may lose one node, never its only one."""
     cap = config.placement.exclude_cap
     total = len(field.members)
@@ -81,7 +81,7 @@ def _allowed(field: Field, config: Config) -> int:
     return max(0, max(int(cap * total), 1 if cap > 0 and total > 1 else 0) - ours)
 
 
-def _enough(field: Field, before: frozenset[str], after: frozenset[str]) -> bool:
+def _enough(field: CandidateNodes, before: frozenset[str], after: frozenset[str]) -> bool:
     """With every node up, the job could still run in each partition where it could before."""
     could = 0
     for name in [partition.name for partition in field.partitions] or [""]:

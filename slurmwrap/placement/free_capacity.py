@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.placement.demand import Claim, Server
+from slurmwrap.placement.demand import JobDemand, Server
 
 ROUNDING = 1e-6  # sums of fractional CPUs
 
 
 @dataclass(slots=True, kw_only=True)
-class Room:
+class FreeCapacity:
     """What is free on one server."""
 
     server: Server
@@ -30,14 +30,14 @@ class Room:
         self.mem_mib -= mem_mib * gpus
 
 
-Order = Callable[[Room], tuple[float | str, ...]]
+Order = Callable[[FreeCapacity], tuple[float | str, ...]]
 
 
-def rooms_of(servers: Iterable[Server]) -> tuple[Room, ...]:
-    return tuple(Room(server=s, gpus=s.gpus_free, cpus=s.cpus_free, mem_mib=s.mem_free_mib) for s in servers)
+def rooms_of(servers: Iterable[Server]) -> tuple[FreeCapacity, ...]:
+    return tuple(FreeCapacity(server=s, gpus=s.gpus_free, cpus=s.cpus_free, mem_mib=s.mem_free_mib) for s in servers)
 
 
-def eligible(claim: Claim, rooms: Sequence[Room]) -> Sequence[Room]:
+def eligible(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> Sequence[FreeCapacity]:
     """Where the job may run, whatever runs there now."""
     if claim.servers is None:
         return [room for room in rooms if room.server.gpus >= claim.gpus_per_node]
@@ -45,12 +45,14 @@ def eligible(claim: Claim, rooms: Sequence[Room]) -> Sequence[Room]:
     return [room for room in rooms if room.server.gpus >= claim.gpus_per_node and room.server.name in names]
 
 
-def fullest(room: Room) -> tuple[float | str, ...]:
+def fullest(room: FreeCapacity) -> tuple[float | str, ...]:
     """The order of Synergy's code (its simulator, commit 1bb2bed6): the server with fewest free GPUs first."""
     return (room.gpus, room.server.name)
 
 
-def choose(claim: Claim, cpus: float, mem_mib: float, rooms: Iterable[Room], order: Order) -> tuple[Room, ...]:
+def choose(
+    claim: JobDemand, cpus: float, mem_mib: float, rooms: Iterable[FreeCapacity], order: Order
+) -> tuple[FreeCapacity, ...]:
     """The best rooms by `order`, one per node; () where it does not fit now."""
     fitting = [room for room in rooms if room.holds(claim.gpus_per_node, cpus, mem_mib)]
     if len(fitting) < claim.nodes:

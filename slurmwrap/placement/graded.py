@@ -25,25 +25,25 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.placement.allocation_options import Prices, Rung, Share, rungs, share_of
-from slurmwrap.placement.demand import Claim, Grant, Server, Settings
-from slurmwrap.placement.free_capacity import Order, Room, choose, eligible, rooms_of
+from slurmwrap.placement.allocation_options import AllocationOption, Prices, Share, rungs, share_of
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
+from slurmwrap.placement.free_capacity import FreeCapacity, Order, choose, eligible, rooms_of
 
 _HALF = 0.5  # of what a tuned request saves, spent on waiting for it at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    claim: Claim
+    claim: JobDemand
     share: Share | None
-    rungs: tuple[Rung, ...]
+    rungs: tuple[AllocationOption, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pool:
     """Servers that share jobs, with what all of them have and hold. Sums over servers."""
 
-    rooms: tuple[Room, ...]
+    rooms: tuple[FreeCapacity, ...]
     gpus: int
     cpus: int
     mem_mib: int
@@ -56,9 +56,9 @@ class _Pool:
         return Prices(cpu=self.gpus / max(1, self.cpus), mib=self.gpus / max(1, self.mem_mib))
 
 
-def graded(queue: Sequence[Claim], servers: Sequence[Server], settings: Settings) -> tuple[Grant, ...]:
+def graded(queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings) -> tuple[Allocation, ...]:
     """One grant per claim, in the order of the queue (first: highest priority)."""
-    grants: dict[int, Grant] = {}
+    grants: dict[int, Allocation] = {}
     for pool, numbers in _pools(queue, servers):
         candidates = _candidates([queue[number] for number in numbers], pool, settings)
         targets = _fill(candidates, pool, settings)
@@ -70,7 +70,7 @@ def graded(queue: Sequence[Claim], servers: Sequence[Server], settings: Settings
 # ------------------------------------------------------------------------------------------- who competes with whom
 
 
-def _pools(queue: Sequence[Claim], servers: Sequence[Server]) -> list[tuple[_Pool, list[int]]]:
+def _pools(queue: Sequence[JobDemand], servers: Sequence[Server]) -> list[tuple[_Pool, list[int]]]:
     """Servers that some job could use either of belong together; the numbers of the jobs of each pool, in order."""
     everywhere = frozenset(server.name for server in servers)
     wanted = [everywhere if claim.servers is None else claim.servers & everywhere for claim in queue]
@@ -100,7 +100,7 @@ def _pool(servers: Sequence[Server]) -> _Pool:
     )
 
 
-def _candidates(claims: Sequence[Claim], pool: _Pool, settings: Settings) -> list[_Candidate]:
+def _candidates(claims: Sequence[JobDemand], pool: _Pool, settings: GradedSettings) -> list[_Candidate]:
     shares: dict[tuple[object, ...], Share | None] = {}
     prices = Prices(cpu=pool.prices.cpu, mib=pool.prices.mib * settings.memory_weight)
     found = []
@@ -115,7 +115,7 @@ def _candidates(claims: Sequence[Claim], pool: _Pool, settings: Settings) -> lis
 # ------------------------------------------------------------------------------------------- how much
 
 
-def _fill(candidates: Sequence[_Candidate], pool: _Pool, settings: Settings) -> list[int]:
+def _fill(candidates: Sequence[_Candidate], pool: _Pool, settings: GradedSettings) -> list[int]:
     """The rung of each job, by its number."""
     window = _window(candidates, pool.gpus)
     left = _budget(candidates, window, pool, settings)
@@ -176,7 +176,7 @@ class _Budget:
         return True
 
 
-def _budget(candidates: Sequence[_Candidate], window: Sequence[int], pool: _Pool, settings: Settings) -> _Budget:
+def _budget(candidates: Sequence[_Candidate], window: Sequence[int], pool: _Pool, settings: GradedSettings) -> _Budget:
     """What the window's jobs may ask for together."""
     waiting = sum(candidates[number].claim.gpus for number in window)
     queue = sum(c.claim.gpus for c in candidates if c.share is not None and c.claim.gpus <= pool.gpus)
@@ -193,7 +193,9 @@ def _budget(candidates: Sequence[_Candidate], window: Sequence[int], pool: _Pool
 # ------------------------------------------------------------------------------------------- where, now
 
 
-def _place(candidates: Sequence[_Candidate], levels: Sequence[int], pool: _Pool, settings: Settings) -> list[Grant]:
+def _place(
+    candidates: Sequence[_Candidate], levels: Sequence[int], pool: _Pool, settings: GradedSettings
+) -> list[Allocation]:
     """In the order of the queue; what a job that can start takes is gone for those behind it.
 
     First all that fit as they should be, then those that have waited enough, with what is left: a slot with few CPUs
@@ -211,7 +213,7 @@ def _place(candidates: Sequence[_Candidate], levels: Sequence[int], pool: _Pool,
     return [_grant(candidate, *given[number]) for number, candidate in enumerate(candidates)]
 
 
-def _seat(candidate: _Candidate, rung: Rung, pool: _Pool) -> tuple[Room, ...]:
+def _seat(candidate: _Candidate, rung: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
     """Where it starts now, and takes it; () where it fits nowhere."""
     rooms = _rooms(candidate, rung, pool)
     for room in rooms:
@@ -219,7 +221,7 @@ def _seat(candidate: _Candidate, rung: Rung, pool: _Pool) -> tuple[Room, ...]:
     return rooms
 
 
-def _rooms(candidate: _Candidate, rung: Rung, pool: _Pool) -> tuple[Room, ...]:
+def _rooms(candidate: _Candidate, rung: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
     hungry = rung.cpus > pool.cpus / max(1, pool.gpus)
     return choose(candidate.claim, rung.cpus, rung.mem_mib, eligible(candidate.claim, pool.rooms), _mixing(hungry))
 
@@ -227,22 +229,22 @@ def _rooms(candidate: _Candidate, rung: Rung, pool: _Pool) -> tuple[Room, ...]:
 def _mixing(hungry: bool) -> Order:
     sign = -1.0 if hungry else 1.0
 
-    def order(room: Room) -> tuple[float | str, ...]:
+    def order(room: FreeCapacity) -> tuple[float | str, ...]:
         return (float(room.gpus == room.server.gpus), sign * room.cpus / room.gpus, room.gpus, room.server.name)
 
     return order
 
 
-def _impatient(candidate: _Candidate, rung: Rung, settings: Settings) -> bool:
+def _impatient(candidate: _Candidate, rung: AllocationOption, settings: GradedSettings) -> bool:
     run_s = settings.assumed_run_s if candidate.claim.run_s is None else candidate.claim.run_s
     saved = run_s * (1 - 1 / max(1.0, rung.speed or 1.0))
     return candidate.claim.startable_s >= saved * _HALF
 
 
-def _grant(candidate: _Candidate, rung: Rung, rooms: Sequence[Room]) -> Grant:
+def _grant(candidate: _Candidate, rung: AllocationOption, rooms: Sequence[FreeCapacity]) -> Allocation:
     claim, share = candidate.claim, candidate.share
     reasons: Mapping[str, str] = _reasons(claim, share, rung) if share and rung.speed is not None else {}
-    return Grant(
+    return Allocation(
         job=claim.job,
         cpus=rung.cpus,
         mem_mib=rung.mem_mib,
@@ -253,7 +255,7 @@ def _grant(candidate: _Candidate, rung: Rung, rooms: Sequence[Room]) -> Grant:
     )
 
 
-def _reasons(claim: Claim, share: Share, rung: Rung) -> Mapping[str, str]:
+def _reasons(claim: JobDemand, share: Share, rung: AllocationOption) -> Mapping[str, str]:
     speed = f"runs at {rung.speed:.3g} times the speed of its share" if rung.speed else "its speed is unknown there"
     return {
         "cpus": f"{rung.cpus:.3g} CPUs per GPU instead of {claim.cpus:.3g} (its share is {share.cpus:.3g}): {speed}"

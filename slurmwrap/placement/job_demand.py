@@ -10,7 +10,7 @@ from slurmwrap.config import Tuning
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.node import Node
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.demand import Claim, Server
+from slurmwrap.placement.demand import JobDemand, Server
 from slurmwrap.placement.throughput import speeds_of
 from slurmwrap.placement.tuning_bounds import asked_cpus_per_gpu, asked_mem_mib_per_gpu, least_cpus, least_mem_mib
 from slurmwrap.sbatch.request import MemUnit, ResourceShape
@@ -25,7 +25,7 @@ def claim_of(
     job: str = "",
     nodes: int = 1,
     servers: frozenset[str] | None = None,
-) -> Claim | None:
+) -> JobDemand | None:
     """What a job of `shape` may be given on nodes like `node` (bounds.least_node), all of one included.
 
     None where its speed is unknown or in doubt, or where its shape does not fix CPUs and GPUs. With --mem-per-cpu a
@@ -43,7 +43,7 @@ def claim_of(
     speeds = speeds_of(profile, memory, gpus=gpus)
     if not speeds:
         return None
-    return Claim(
+    return JobDemand(
         job=job,
         gpus_per_node=gpus,
         nodes=nodes,
@@ -58,7 +58,7 @@ def claim_of(
     )
 
 
-def within_share(claim: Claim, node: Node) -> Claim:
+def within_share(claim: JobDemand, node: Node) -> JobDemand:
     """For who cannot take anything back later: raised at most to the share, for the rest of the node is others'."""
     share, memory = node.cpus / node.gpus, node.mem_mib // node.gpus
     return replace(
@@ -68,7 +68,7 @@ def within_share(claim: Claim, node: Node) -> Claim:
     )
 
 
-def as_asked_at_most(claim: Claim) -> Claim:
+def as_asked_at_most(claim: JobDemand) -> JobDemand:
     """Nothing is raised."""
     return replace(claim, most_cpus=claim.cpus, most_mem_mib=claim.mem_mib)
 

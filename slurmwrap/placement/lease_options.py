@@ -12,8 +12,16 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.placement.allocation_options import Point, Prices, Rung, Share, allowed, as_asked, price_of
-from slurmwrap.placement.demand import Claim, SpeedPoint
+from slurmwrap.placement.allocation_options import (
+    AllocationOption,
+    AllocationPoint,
+    Prices,
+    Share,
+    allowed,
+    as_asked,
+    price_of,
+)
+from slurmwrap.placement.demand import JobDemand, SpeedPoint
 from slurmwrap.placement.throughput import speed_at
 
 _SAME = 1e-9
@@ -23,23 +31,23 @@ _SAME = 1e-9
 class Menu:
     """`steps`: the floor, then the upper hull of speed over price. `options`: all that is worth its price."""
 
-    steps: tuple[Rung, ...]
-    options: tuple[Rung, ...]
+    steps: tuple[AllocationOption, ...]
+    options: tuple[AllocationOption, ...]
 
     @property
-    def floor(self) -> Rung:
+    def floor(self) -> AllocationOption:
         """The least that it is given."""
         return self.steps[0]
 
 
-def menu_of(claim: Claim, share: Share | None, prices: Prices) -> Menu:
+def menu_of(claim: JobDemand, share: Share | None, prices: Prices) -> Menu:
     """Only what it asks where its speed is unknown, or nothing allowed is as fast as its share."""
     if share is not None and claim.speeds:
-        least = Point(
+        least = AllocationPoint(
             cpus=max(claim.least_cpus, share.cpus if share.whole else 0.0),
             mem_mib=max(claim.least_mem_mib, share.mem_mib if share.whole else 0),
         )
-        found = _menu(claim.speeds, Point(cpus=claim.cpus, mem_mib=claim.mem_mib), least, share, prices)
+        found = _menu(claim.speeds, AllocationPoint(cpus=claim.cpus, mem_mib=claim.mem_mib), least, share, prices)
         if found is not None:
             return found
     asked = as_asked(claim, prices)
@@ -47,12 +55,14 @@ def menu_of(claim: Claim, share: Share | None, prices: Prices) -> Menu:
 
 
 @lru_cache(maxsize=4096)
-def _menu(speeds: tuple[SpeedPoint, ...], asked: Point, least: Point, share: Share, prices: Prices) -> Menu | None:
+def _menu(
+    speeds: tuple[SpeedPoint, ...], asked: AllocationPoint, least: AllocationPoint, share: Share, prices: Prices
+) -> Menu | None:
     at_share = speed_at(speeds, share.cpus, share.mem_mib)
     if not at_share:
         return None
     options = _useful(
-        Rung(
+        AllocationOption(
             cpus=point.cpus,
             mem_mib=point.mem_mib,
             price=price_of(point, prices),
@@ -66,23 +76,23 @@ def _menu(speeds: tuple[SpeedPoint, ...], asked: Point, least: Point, share: Sha
     return Menu(steps=_hull((within or options)[0], options), options=options)
 
 
-def _useful(rungs: Iterable[Rung]) -> tuple[Rung, ...]:
+def _useful(rungs: Iterable[AllocationOption]) -> tuple[AllocationOption, ...]:
     """As fast as the share, and nothing that needs no more of either is as fast; the cheapest first."""
     fast = sorted((one for one in rungs if (one.speed or 0.0) >= 1 - _SAME), key=lambda one: (one.price, one.cpus))
     return tuple(one for one in fast if not any(_beats(other, one) for other in fast))
 
 
-def _beats(other: Rung, one: Rung) -> bool:
+def _beats(other: AllocationOption, one: AllocationOption) -> bool:
     if other is one or not _fits(other, one.cpus, one.mem_mib):
         return False
     return (other.speed or 0.0) >= (one.speed or 0.0)
 
 
-def _fits(rung: Rung, cpus: float, mem_mib: float) -> bool:
+def _fits(rung: AllocationOption, cpus: float, mem_mib: float) -> bool:
     return rung.cpus <= cpus + _SAME and rung.mem_mib <= mem_mib
 
 
-def _hull(floor: Rung, options: Sequence[Rung]) -> tuple[Rung, ...]:
+def _hull(floor: AllocationOption, options: Sequence[AllocationOption]) -> tuple[AllocationOption, ...]:
     """From the floor, always to the option with the greatest gain."""
     steps = [floor]
     while above := [one for one in options if one.price > steps[-1].price and _speed(one) > _speed(steps[-1])]:
@@ -91,9 +101,9 @@ def _hull(floor: Rung, options: Sequence[Rung]) -> tuple[Rung, ...]:
     return tuple(steps)
 
 
-def _speed(rung: Rung) -> float:
+def _speed(rung: AllocationOption) -> float:
     return rung.speed or 0.0
 
 
-def _gain(here: Rung, there: Rung) -> float:
+def _gain(here: AllocationOption, there: AllocationOption) -> float:
     return (_speed(there) - _speed(here)) / (there.price - here.price)

@@ -26,14 +26,16 @@ from math import exp
 
 from slurmwrap.placement.allocation_options import Prices, Share, share_of
 from slurmwrap.placement.assignment import Job, job_of, seat
-from slurmwrap.placement.demand import Claim, Grant, Server, Settings
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.free_capacity import eligible, rooms_of
 from slurmwrap.placement.lease_options import Menu, menu_of
 from slurmwrap.placement.rebalance import exchange
 from slurmwrap.placement.synergy_tune import tune
 
 
-def graded_rounds(queue: Sequence[Claim], servers: Sequence[Server], settings: Settings) -> tuple[Grant, ...]:
+def graded_rounds(
+    queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings
+) -> tuple[Allocation, ...]:
     """One grant per claim, in the order of the queue (first: highest priority). `servers`: as the round finds them."""
     jobs = _jobs(queue, servers, settings)
     rooms = rooms_of(sorted(servers, key=lambda server: server.name))
@@ -43,7 +45,7 @@ def graded_rounds(queue: Sequence[Claim], servers: Sequence[Server], settings: S
     return ours if _worth(ours, jobs) >= _worth(theirs, jobs) else theirs
 
 
-def _jobs(queue: Sequence[Claim], servers: Sequence[Server], settings: Settings) -> list[Job]:
+def _jobs(queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings) -> list[Job]:
     menus = _menus(queue, servers, settings)
     gpus, ahead, jobs = max(1, sum(server.gpus for server in servers)), 0, []
     for number, (claim, menu) in enumerate(zip(queue, menus, strict=True)):
@@ -52,7 +54,7 @@ def _jobs(queue: Sequence[Claim], servers: Sequence[Server], settings: Settings)
     return jobs
 
 
-def _menus(queue: Sequence[Claim], servers: Sequence[Server], settings: Settings) -> list[Menu]:
+def _menus(queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings) -> list[Menu]:
     """The price of a GPU's CPUs is 1, that of its memory Settings.memory_weight."""
     gpus = sum(server.gpus for server in servers)
     prices = Prices(
@@ -72,17 +74,17 @@ def _menus(queue: Sequence[Claim], servers: Sequence[Server], settings: Settings
     return found
 
 
-def _worth(grants: Sequence[Grant], jobs: Sequence[Job]) -> tuple[int, float]:
+def _worth(grants: Sequence[Allocation], jobs: Sequence[Job]) -> tuple[int, float]:
     """GPUs that have a place; the sum that is to be great, to nine places."""
     seated = [(job, grant) for job, grant in zip(jobs, grants, strict=True) if grant.servers]
     sums = (job.weight * job.claim.gpus * (1.0 if grant.speed is None else grant.speed) for job, grant in seated)
     return sum(job.claim.gpus for job, _ in seated), round(sum(sums), 9)
 
 
-def _grant(job: Job) -> Grant:
+def _grant(job: Job) -> Allocation:
     claim, given = job.claim, job.given
     told = "" if given.speed is None else f": runs at {given.speed:.3g} times the speed of its share"
-    return Grant(
+    return Allocation(
         job=claim.job,
         cpus=given.cpus,
         mem_mib=given.mem_mib,

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.placement.candidates import Field, Spot
+from slurmwrap.placement.candidates import CandidateNodes, NodeSlot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.placement.resource_units import Need
+    from slurmwrap.placement.resource_units import ResourceUnits
 
-Rank = Callable[[Spot, int], tuple[bool, int, float]]  # (breaks a whole node, weight, score) with so many units
+Rank = Callable[[NodeSlot, int], tuple[bool, int, float]]  # (breaks a whole node, weight, score) with so many units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class NodeChoice:
     """The nodes that look best at this moment, all that the job needs; empty when it would not fit now."""
 
     nodes: tuple[str, ...] = ()  # in Slurm's order
@@ -35,7 +35,7 @@ class Choice:
     spots: int = 0  # nodes that had room
 
 
-def choose(field: Field, avoided: frozenset[str], rank: Rank) -> Choice:
+def choose(field: CandidateNodes, avoided: frozenset[str], rank: Rank) -> NodeChoice:
     """The best place now in any of the job's partitions."""
     found = []
     for group in field.free:
@@ -43,19 +43,19 @@ def choose(field: Field, avoided: frozenset[str], rank: Rank) -> Choice:
         choice = _one_server(spots, field, rank) or _servers(spots, field, rank)
         if choice is not None:
             found.append(choice)
-    return min(found, key=_closeness, default=Choice())
+    return min(found, key=_closeness, default=NodeChoice())
 
 
-def _closeness(choice: Choice) -> tuple[int, bool, int, int]:
+def _closeness(choice: NodeChoice) -> tuple[int, bool, int, int]:
     return len(choice.nodes), choice.domain is None, choice.level or 0, choice.broken
 
 
-def whole_node_broken(spot: Spot, need: Need, units: int) -> bool:
+def whole_node_broken(spot: NodeSlot, need: ResourceUnits, units: int) -> bool:
     """Whether so many units would be the first on an idle node, and leave some of its GPUs."""
     return spot.node.gpus_used == 0 and units * need.gpus < spot.node.gpus
 
 
-def _one_server(spots: Sequence[Spot], field: Field, rank: Rank) -> Choice | None:
+def _one_server(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) -> NodeChoice | None:
     need = field.need
     if need.least_nodes > 1:
         return None
@@ -72,7 +72,7 @@ def _one_server(spots: Sequence[Spot], field: Field, rank: Rank) -> Choice | Non
     free = _free_gpus(spots, leaf_of) if len(equal) > 1 else {}
     chosen = min(equal, key=lambda spot: free.get(leaf_of.get(spot.node.name, ""), 0))  # the first of equals
     domain = leaf_of.get(chosen.node.name)
-    return Choice(
+    return NodeChoice(
         nodes=(chosen.node.name,),
         domain=domain,
         level=None if domain is None else 0,
@@ -81,7 +81,7 @@ def _one_server(spots: Sequence[Spot], field: Field, rank: Rank) -> Choice | Non
     )
 
 
-def _servers(spots: Sequence[Spot], field: Field, rank: Rank) -> Choice | None:
+def _servers(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) -> NodeChoice | None:
     """Several servers: the closest level first, at last anywhere."""
     if sum(spot.units for spot in spots) < field.need.units:
         return None
@@ -93,13 +93,13 @@ def _servers(spots: Sequence[Spot], field: Field, rank: Rank) -> Choice | None:
 
 
 def _in_domains(
-    spots: Sequence[Spot], domain_of: Mapping[str, str], level: int, need: Need, rank: Rank
-) -> Choice | None:
-    domains: dict[str, list[Spot]] = {}
+    spots: Sequence[NodeSlot], domain_of: Mapping[str, str], level: int, need: ResourceUnits, rank: Rank
+) -> NodeChoice | None:
+    domains: dict[str, list[NodeSlot]] = {}
     for spot in spots:
         if (name := domain_of.get(spot.node.name)) is not None:
             domains.setdefault(name, []).append(spot)
-    best: tuple[tuple[int, int, int], Choice] | None = None
+    best: tuple[tuple[int, int, int], NodeChoice] | None = None
     for name, members in domains.items():
         if len(members) < need.least_nodes or sum(spot.units for spot in members) < need.units:
             continue
@@ -110,7 +110,9 @@ def _in_domains(
     return None if best is None else best[1]
 
 
-def _within(spots: Sequence[Spot], need: Need, rank: Rank, *, domain: str | None, level: int | None) -> Choice | None:
+def _within(
+    spots: Sequence[NodeSlot], need: ResourceUnits, rank: Rank, *, domain: str | None, level: int | None
+) -> NodeChoice | None:
     """The fewest of `spots` that hold the job; the last of them takes the rest, and is the one that this suits best."""
     # the node's place in Slurm's list decides between equals, and is the order in which they are given back
     ranked = sorted(range(len(spots)), key=lambda at: (-spots[at].units, rank(spots[at], spots[at].units), at))
@@ -130,12 +132,12 @@ def _within(spots: Sequence[Spot], need: Need, rank: Rank, *, domain: str | None
     chosen = [spots[at] for at in sorted(taken)]
     shares = {at: spots[at].units for at in taken[:-1]} | {taken[-1]: rest}
     broken = sum(whole_node_broken(spots[at], need, share) for at, share in shares.items())
-    return Choice(
+    return NodeChoice(
         nodes=tuple(spot.node.name for spot in chosen), domain=domain, level=level, broken=broken, spots=len(spots)
     )
 
 
-def _free_gpus(spots: Iterable[Spot], domain_of: Mapping[str, str]) -> Mapping[str, int]:
+def _free_gpus(spots: Iterable[NodeSlot], domain_of: Mapping[str, str]) -> Mapping[str, int]:
     free: dict[str, int] = {}
     for spot in spots:
         name = domain_of.get(spot.node.name, "")
@@ -143,7 +145,7 @@ def _free_gpus(spots: Iterable[Spot], domain_of: Mapping[str, str]) -> Mapping[s
     return free
 
 
-def fullest(field: Field, avoided: frozenset[str]) -> float:
+def fullest(field: CandidateNodes, avoided: frozenset[str]) -> float:
     """The part of the job, 0 to 1, that has room now in the one domain that has most, of the closest level where a
     domain could hold it all. 1 where no network is known."""
     domain_of = next((level for level in field.levels if _could_hold(field, level)), None)
@@ -159,7 +161,7 @@ def fullest(field: Field, avoided: frozenset[str]) -> float:
     return min(1.0, most / field.need.units)
 
 
-def _could_hold(field: Field, domain_of: Mapping[str, str]) -> bool:
+def _could_hold(field: CandidateNodes, domain_of: Mapping[str, str]) -> bool:
     room: dict[str, int] = {}
     for node in field.able:
         if (name := domain_of.get(node.name)) is not None:

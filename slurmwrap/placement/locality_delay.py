@@ -27,7 +27,7 @@ SHARE_OF_TIME = 0.1  # of the job's time limit: it never waits longer for a plac
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class LocalityDelay:
     """How long a job may wait for locality; 0: it takes what is free. `firm`: it insists where somebody loosens."""
 
     wait_s: int
@@ -37,14 +37,14 @@ class Patience:
 
 def patience(
     *, skew: float | None, limit: float, nodes: int, room: float, base_s: int, time_limit_s: int | None
-) -> Patience:
+) -> LocalityDelay:
     """For a job of `nodes` nodes (or that would be spread over so many) when `room` of it fits into one domain now."""
     keen = keenness(skew, limit)
     size = min(1.0, (1 + log2(max(1, nodes))) / (1 + FULL_SIZE_LOG2))
     wait = base_s * keen * size * (HOPELESS + (1 - HOPELESS) * max(0.0, min(1.0, room)))
     if time_limit_s is not None:
         wait = min(wait, SHARE_OF_TIME * time_limit_s)
-    return Patience(wait_s=int(wait), firm=skew is not None and skew > limit, reason=_told(skew, limit))
+    return LocalityDelay(wait_s=int(wait), firm=skew is not None and skew > limit, reason=_told(skew, limit))
 
 
 def keenness(skew: float | None, limit: float) -> float:

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurmwrap.placement.slurm_options import Asked, Case, Step, kept
+from slurmwrap.placement.slurm_options import LocalityStep, PlacementContext, SlurmOptions, kept
 from slurmwrap.sbatch.options import BY_NAME
-from slurmwrap.sbatch.request import Wish
+from slurmwrap.sbatch.request import OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,53 +32,59 @@ if TYPE_CHECKING:
 MAX_RACKS = 32  # alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass
 
 
-def one_domain(case: Case, before: PlacementPlan | None, count: Asked) -> Asked:
+def one_domain(case: PlacementContext, before: PlacementPlan | None, count: SlurmOptions) -> SlurmOptions:
     """What to ask for a job of several nodes. `before`: the plan that it was submitted with; `count`: what is asked for
     about the number of nodes."""
     source = case.snapshot.topology.source
     if case.most < 2:
-        return Asked()
+        return SlurmOptions()
     if any(partition.topology for partition in case.field.partitions):
-        return Asked(remarks=("its partition has a network topology of its own, which we do not see",))
+        return SlurmOptions(remarks=("its partition has a network topology of its own, which we do not see",))
     if before is not None and source != "tree":
         return kept(before, ("constraint", "prefer", "segment"), case)
     by_us = any(wish.option == "nodes" for wish in count.wishes)
     least = case.request.shape.nodes
     said = case.field.need.exact or (least is not None and case.field.holds_on(case.usable, least))
     if source == "tree" and not (by_us or said or case.request.setting("switches")):
-        return Asked(remarks=("say the number of nodes (--nodes), and Slurm can be asked to keep it under one switch",))
+        return SlurmOptions(
+            remarks=("say the number of nodes (--nodes), and Slurm can be asked to keep it under one switch",)
+        )
     return _BY_SOURCE.get(source, _unknown)(case)
 
 
-def _unknown(case: Case) -> Asked:
-    return Asked(remarks=("Slurm knows no network topology here, so its nodes may lie anywhere",))
+def _unknown(case: PlacementContext) -> SlurmOptions:
+    return SlurmOptions(remarks=("Slurm knows no network topology here, so its nodes may lie anywhere",))
 
 
-def _file(case: Case) -> Asked:
-    return Asked(remarks=("Slurm does not know the racks of placement.topology_file, so it cannot be asked for one",))
+def _file(case: PlacementContext) -> SlurmOptions:
+    return SlurmOptions(
+        remarks=("Slurm does not know the racks of placement.topology_file, so it cannot be asked for one",)
+    )
 
 
 # ------------------------------------------------------------------------------------------- topology/tree
 
 
-def _switches(case: Case) -> Asked:
+def _switches(case: PlacementContext) -> SlurmOptions:
     if case.request.setting("switches"):
-        return Asked(remarks=("you ask for switches yourself",))
+        return SlurmOptions(remarks=("you ask for switches yourself",))
     count, leaves = _fewest_leaves(case)
     if case.config.placement.switch_wait_s <= 0 or count is None or count == leaves:
-        return Asked()
+        return SlurmOptions()
     due, clamp = case.patience.wait_s, case.snapshot.max_switch_wait_s
     wait, where = min(due, clamp), "one switch" if count == 1 else f"{count} switches"
     if wait < 1:
-        return Asked(remarks=(f"no switch is waited for: {case.patience.reason}",))
+        return SlurmOptions(remarks=(f"no switch is waited for: {case.patience.reason}",))
     cut = f", its max_switch_wait, for {due} s would be due" if wait < due else " for that"
     reason = f"{case.most} nodes fit under {where}; {case.patience.reason}; Slurm waits up to {wait} s{cut}"
-    wish = Wish(option="switches", value=f"{count}@{wait // 60}:{wait % 60:02d}", reason=reason)
-    step = Step(name=where, wait_s=wait, updates=(("Switches", "0"),), reason=f"{where} did not come free in time")
-    return Asked(wishes=(wish,), steps=(step,))
+    wish = OptionChange(option="switches", value=f"{count}@{wait // 60}:{wait % 60:02d}", reason=reason)
+    step = LocalityStep(
+        name=where, wait_s=wait, updates=(("Switches", "0"),), reason=f"{where} did not come free in time"
+    )
+    return SlurmOptions(wishes=(wish,), steps=(step,))
 
 
-def _fewest_leaves(case: Case) -> tuple[int | None, int]:
+def _fewest_leaves(case: PlacementContext) -> tuple[int | None, int]:
     """(leaf switches that it needs in the closest domain that can hold it, leaf switches with nodes for it)."""
     usable = case.usable
     if not case.field.levels:
@@ -94,7 +100,7 @@ def _fewest_leaves(case: Case) -> tuple[int | None, int]:
     return None, 0
 
 
-def _leaves_for(members: Sequence[Node], leaf_of: Mapping[str, str], case: Case) -> int:
+def _leaves_for(members: Sequence[Node], leaf_of: Mapping[str, str], case: PlacementContext) -> int:
     taken: list[Node] = []
     leaves = sorted(_groups(members, leaf_of).values(), key=len, reverse=True)
     for count, leaf in enumerate(leaves, start=1):
@@ -104,7 +110,7 @@ def _leaves_for(members: Sequence[Node], leaf_of: Mapping[str, str], case: Case)
     return len(leaves)
 
 
-def _holds(nodes: Sequence[Node], case: Case) -> bool:
+def _holds(nodes: Sequence[Node], case: PlacementContext) -> bool:
     return len(nodes) >= case.most and case.field.holds(nodes, case.most)
 
 
@@ -119,36 +125,40 @@ def _groups(nodes: Iterable[Node], domain_of: Mapping[str, str]) -> dict[str, li
 # ------------------------------------------------------------------------------------------- topology/block
 
 
-def _segment(case: Case) -> Asked:
+def _segment(case: PlacementContext) -> SlurmOptions:
     """Loosened only where the block that Slurm insists on has no room now, for a job that loses little by it."""
     need, choice, level = case.field.need, case.choice, insisted_level(case)
     if case.request.setting("segment"):
-        return Asked(remarks=("you ask for segments yourself",))
+        return SlurmOptions(remarks=("you ask for segments yourself",))
     release = case.snapshot.release
     if release is None or not BY_NAME["segment"].known_to(release):
-        return Asked(remarks=("Slurm itself keeps it inside one block; this release cannot cut it into segments",))
+        return SlurmOptions(
+            remarks=("Slurm itself keeps it inside one block; this release cannot cut it into segments",)
+        )
     if not need.exact:
-        return Asked(remarks=("Slurm itself keeps it inside one block; only a fixed number of nodes could be cut",))
+        return SlurmOptions(
+            remarks=("Slurm itself keeps it inside one block; only a fixed number of nodes could be cut",)
+        )
     if level is not None and choice.domain is not None and (choice.level or 0) <= level:
-        return Asked(remarks=(f"Slurm itself keeps it inside one block; {choice.domain} has room now",))
+        return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {choice.domain} has room now",))
     if level is not None and (case.patience.firm or (case.patience.wait_s and not case.outlook.starts_now)):
-        return Asked(remarks=(f"Slurm itself keeps it inside one block; {case.patience.reason}",))
+        return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {case.patience.reason}",))
     size = _largest_segment(case, now=level is not None)
     if size is None:
-        return Asked(remarks=("no block has room for it, and it cannot be cut into segments that would have",))
+        return SlurmOptions(remarks=("no block has room for it, and it cannot be cut into segments that would have",))
     nodes, when = need.least_nodes, "now" if level is not None else "at all, so Slurm would refuse it"
     why = f"; {case.patience.reason}" if not case.patience.wait_s else "; it starts now instead of waiting for one"
     reason = f"no block has room for {nodes} nodes {when}, but blocks have for {size} each{why * (level is not None)}"
-    return Asked(wishes=(Wish(option="segment", value=str(size), reason=reason),))
+    return SlurmOptions(wishes=(OptionChange(option="segment", value=str(size), reason=reason),))
 
 
-def insisted_level(case: Case) -> int | None:
+def insisted_level(case: PlacementContext) -> int | None:
     """The smallest level with a block of so many nodes: the job must lie in one of that. None: no block is so large."""
     blocks = case.snapshot.topology.blocks
     return min((b.level for b in blocks if (b.size or len(b.nodes)) >= case.field.need.least_nodes), default=None)
 
 
-def _largest_segment(case: Case, *, now: bool) -> int | None:
+def _largest_segment(case: PlacementContext, *, now: bool) -> int | None:
     """The largest piece that divides the job, fits a base block, and has room often enough: now, or with all idle."""
     nodes = case.field.need.least_nodes
     blocks = [block for block in case.snapshot.topology.blocks if block.level == 0]
@@ -167,26 +177,26 @@ def _largest_segment(case: Case, *, now: bool) -> int | None:
 # ------------------------------------------------------------------------------------------- features
 
 
-def _racks(case: Case) -> Asked:
+def _racks(case: PlacementContext) -> SlurmOptions:
     """Racks are the domains of the closest level, named as the features are."""
     if case.request.setting("constraint") or case.request.setting("prefer"):
-        return Asked(remarks=("you ask for node features yourself, so no rack is asked for",))
+        return SlurmOptions(remarks=("you ask for node features yourself, so no rack is asked for",))
     racks = _groups(case.usable, case.field.levels[0])
     holding = sorted(name for name, members in racks.items() if _holds(members, case))
     if not holding or len(racks) < 2 or len(holding) > MAX_RACKS:
-        return Asked(remarks=(f"no single rack can hold {case.most} nodes for it",) if not holding else ())
+        return SlurmOptions(remarks=(f"no single rack can hold {case.most} nodes for it",) if not holding else ())
     value = f"[{'|'.join(holding)}]" if len(holding) > 1 else holding[0]
     where = f"{case.most} nodes fit into one rack; {case.patience.reason}"
     if not case.firm:
         reason = f"{where}; Slurm takes one rack if that is free, else any nodes"
-        return Asked(wishes=(Wish(option="prefer", value=value, reason=reason),))
+        return SlurmOptions(wishes=(OptionChange(option="prefer", value=value, reason=reason),))
     wait = case.patience.wait_s
-    wish = Wish(option="constraint", value=value, reason=f"{where}; the reconciler drops this after {wait} s")
-    step = Step(name="one rack", wait_s=wait, updates=(("Features", ""),), reason="no rack came free in time")
-    return Asked(wishes=(wish,), steps=(step,))
+    wish = OptionChange(option="constraint", value=value, reason=f"{where}; the reconciler drops this after {wait} s")
+    step = LocalityStep(name="one rack", wait_s=wait, updates=(("Features", ""),), reason="no rack came free in time")
+    return SlurmOptions(wishes=(wish,), steps=(step,))
 
 
-_BY_SOURCE: Mapping[str, Callable[[Case], Asked]] = {
+_BY_SOURCE: Mapping[str, Callable[[PlacementContext], SlurmOptions]] = {
     "tree": _switches,
     "block": _segment,
     "features": _racks,

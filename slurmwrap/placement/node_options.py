@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from slurmwrap.model.hostlist import fold
 from slurmwrap.placement.network_options import insisted_level
-from slurmwrap.placement.slurm_options import Asked, Case, Step, kept
-from slurmwrap.sbatch.request import GpuUnit, Wish
+from slurmwrap.placement.slurm_options import LocalityStep, PlacementContext, SlurmOptions, kept
+from slurmwrap.sbatch.request import GpuUnit, OptionChange
 
 _TAKES_EVERY_LIST = (22, 5)  # what the releases between it and 24.11 do was not tried
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.placement_plan import PlacementPlan
 
 
-def how_many(case: Case, before: PlacementPlan | None) -> Asked:
+def how_many(case: PlacementContext, before: PlacementPlan | None) -> SlurmOptions:
     """The number of nodes. `before`: the plan that the job was submitted with."""
     if before is not None:
         return kept(before, ("nodes",), case)
@@ -36,46 +36,48 @@ def how_many(case: Case, before: PlacementPlan | None) -> Asked:
     if shape.nodes is None:
         return _fewest(case)
     if case.field.need.exact or shape.gpu_unit not in (GpuUnit.GRES, GpuUnit.PER_NODE):
-        return Asked()
-    return Asked(remarks=("on fewer nodes of your range it would have fewer GPUs: Slurm takes the most it can",))
+        return SlurmOptions()
+    return SlurmOptions(remarks=("on fewer nodes of your range it would have fewer GPUs: Slurm takes the most it can",))
 
 
-def _fewest(case: Case) -> Asked:
+def _fewest(case: PlacementContext) -> SlurmOptions:
     field, need = case.field, case.field.need
     if case.request.shape.gpu_unit not in (GpuUnit.GPUS, GpuUnit.PER_TASK) or need.per_node is not None:
-        return Asked()
+        return SlurmOptions()
     if not case.firm or need.units < 2:
-        return Asked(remarks=("Slurm takes the fewest nodes that are free",) if need.units > 1 else ())
+        return SlurmOptions(remarks=("Slurm takes the fewest nodes that are free",) if need.units > 1 else ())
     allowed = [p.max_nodes for p in field.partitions if p.max_nodes]
     most = min([need.units, need.tasks or need.units, len(field.able), *allowed])  # no node without a task
     least = max([1, *(p.min_nodes for p in field.partitions)])
     if not least <= field.fewest < most or not field.holds_on(case.usable, field.fewest):
-        return Asked()
+        return SlurmOptions()
     nodes = f"{field.fewest} node{'s' * (field.fewest > 1)}"
     wait = case.patience.wait_s
     reason = f"{nodes} can hold it; {case.patience.reason}; the reconciler drops this after {wait} s"
     update = ("NumNodes", f"{field.fewest}-{most}")
-    step = Step(name="fewest nodes", wait_s=wait, updates=(update,), reason=f"{nodes} did not come free in time")
-    return Asked(wishes=(Wish(option="nodes", value=str(field.fewest), reason=reason),), steps=(step,))
+    step = LocalityStep(
+        name="fewest nodes", wait_s=wait, updates=(update,), reason=f"{nodes} did not come free in time"
+    )
+    return SlurmOptions(wishes=(OptionChange(option="nodes", value=str(field.fewest), reason=reason),), steps=(step,))
 
 
-def which(case: Case, others: Asked) -> Asked:
+def which(case: PlacementContext, others: SlurmOptions) -> SlurmOptions:
     """The very nodes, for a job that would start on them at once. `others`: what else is asked for."""
     seconds = case.config.placement.pin_s
     names = case.choice.nodes
     if not names or case.choice.spots <= len(names):
-        return Asked()
+        return SlurmOptions()
     chosen = fold(names)
     if why := _why_not(case, others):
-        return Asked(remarks=(f"not tied to {chosen}: {why}",))
+        return SlurmOptions(remarks=(f"not tied to {chosen}: {why}",))
     reason = f"free now and best; if {chosen} is taken, it may start on other nodes after {seconds} s"
-    step = Step(
+    step = LocalityStep(
         name="these nodes", wait_s=seconds, updates=(("ReqNodeList", ""),), reason=f"{chosen} did not come free in time"
     )
-    return Asked(wishes=(Wish(option="nodelist", value=chosen, reason=reason),), steps=(step,))
+    return SlurmOptions(wishes=(OptionChange(option="nodelist", value=chosen, reason=reason),), steps=(step,))
 
 
-def _why_not(case: Case, others: Asked) -> str:
+def _why_not(case: PlacementContext, others: SlurmOptions) -> str:
     """Why these nodes are not asked for, as a clause; "" when they are."""
     planned = [n.name for n in case.field.able if "PLANNED" in n.flags and n.name in case.choice.nodes]
     waits = {wish.option for wish in others.wishes} & {"switches", "constraint"} or case.request.setting("switches")
@@ -103,13 +105,13 @@ def _why_not(case: Case, others: Asked) -> str:
     return next((why for hit, why in reasons if hit), "")
 
 
-def _everywhere(case: Case) -> bool:
+def _everywhere(case: PlacementContext) -> bool:
     """With EnforcePartLimits=ALL Slurm refuses a list of nodes that one of the partitions does not have."""
     names = {partition.name for partition in case.field.partitions}
     return all(names <= set(node.partitions) for node in case.field.able if node.name in case.choice.nodes)
 
 
-def _refused(case: Case) -> bool:
+def _refused(case: PlacementContext) -> bool:
     """Several nodes, --gpus, and --ntasks-per-node that makes as many tasks for each GPU."""
     shape, nodes = case.request.shape, len(case.choice.nodes)
     if case.snapshot.release == _TAKES_EVERY_LIST or shape.gpu_unit is not GpuUnit.GPUS or nodes < 2:
@@ -117,7 +119,7 @@ def _refused(case: Case) -> bool:
     return bool(shape.tasks_per_node) and nodes * (shape.tasks_per_node or 0) % shape.gpus == 0
 
 
-def _in_block(case: Case, others: Asked) -> bool:
+def _in_block(case: PlacementContext, others: SlurmOptions) -> bool:
     """With topology/block Slurm never starts a job on nodes that its block, or its segments, do not hold."""
     if case.snapshot.topology.source != "block" or len(case.choice.nodes) < 2:
         return True
@@ -126,7 +128,7 @@ def _in_block(case: Case, others: Asked) -> bool:
     return not cut and None not in (level, reached) and (reached or 0) <= (level or 0)
 
 
-def _fixed(case: Case, others: Asked) -> int | None:
+def _fixed(case: PlacementContext, others: SlurmOptions) -> int | None:
     """The number of nodes, where it is fixed: said outright or by us, or a single unit."""
     need = case.field.need
     by_us = next((int(wish.value) for wish in others.wishes if wish.option == "nodes" and wish.value), None)

@@ -21,11 +21,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.node import Node, NodeLoad
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.placement.resource_units import Need
+    from slurmwrap.placement.resource_units import ResourceUnits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class NodeRankScore:
     """The parts, for `--explain`; `total` decides."""
 
     left: int
@@ -43,11 +43,13 @@ class Score:
         return round(self.left + self.sockets + self.balance + clash, 3)
 
 
-def score(node: Node, units: int, need: Need, profile: ResourceProfile | None, loads: Mapping[str, NodeLoad]) -> Score:
+def score(
+    node: Node, units: int, need: ResourceUnits, profile: ResourceProfile | None, loads: Mapping[str, NodeLoad]
+) -> NodeRankScore:
     """Of `units` units of `need` on `node` as it is now."""
     gpus, cpus, memory = need.on(units)
     load = loads.get(node.name) if profile is not None else None
-    return Score(
+    return NodeRankScore(
         left=node.gpus_free - gpus,
         sockets=int(on_one_socket(node, gpus) is False),
         balance=_balance(node, gpus, cpus, memory),

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence, Set
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.placement.allocation_options import share_of
-from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.throughput import speed_at
 
 MATTERS = 0.05  # a change of speed below this is not worth an update of a job that cannot start yet
 
 
-def kept_to_share(claim: Claim, servers: Sequence[Server]) -> Claim:
+def kept_to_share(claim: JobDemand, servers: Sequence[Server]) -> JobDemand:
     """It may be given less than it asks, but no more than its share: of what lies above others would be short."""
     names = claim.servers
     may_run = [s for s in servers if s.gpus >= claim.gpus_per_node and (names is None or s.name in names)]
@@ -42,7 +42,7 @@ def hurried(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[str]:
     return frozenset(found)
 
 
-def matters(claim: Claim, grant: Grant, cpus: float, mem_mib: float) -> bool:
+def matters(claim: JobDemand, grant: Allocation, cpus: float, mem_mib: float) -> bool:
     """Whether a job that asks for `cpus` and `mem_mib` per GPU now should ask for its grant instead: always where it
     could start now. Else only a gain in speed, or something given back, is worth an update."""
     if grant.servers:

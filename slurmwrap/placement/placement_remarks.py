@@ -11,13 +11,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.node import Node
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.placement.candidates import Field, Spot
-    from slurmwrap.placement.locality import Choice
-    from slurmwrap.placement.planning_facts import Outlook
+    from slurmwrap.placement.candidates import CandidateNodes, NodeSlot
+    from slurmwrap.placement.locality import NodeChoice
+    from slurmwrap.placement.planning_facts import PlanningFacts
 
 
 def remarks(
-    field: Field, choice: Choice, avoided: frozenset[str], profile: ResourceProfile | None, outlook: Outlook
+    field: CandidateNodes,
+    choice: NodeChoice,
+    avoided: frozenset[str],
+    profile: ResourceProfile | None,
+    outlook: PlanningFacts,
 ) -> tuple[str, ...]:
     """Clauses without a full stop; () where we know no node of the job. `avoided`: nodes that it does not get."""
     if not field.able:
@@ -32,7 +36,7 @@ def remarks(
     return tuple(found)
 
 
-def _where(field: Field, choice: Choice) -> str:
+def _where(field: CandidateNodes, choice: NodeChoice) -> str:
     if not choice.nodes:
         return "no place has room for all of it now: it waits, and takes nothing before it can have everything"
     names = _some(choice.nodes)
@@ -45,14 +49,16 @@ def _where(field: Field, choice: Choice) -> str:
     return f"best now: {names}{inside}, the fewest nodes that hold it{spread}"
 
 
-def _why(field: Field, choice: Choice) -> str:
+def _why(field: CandidateNodes, choice: NodeChoice) -> str:
     node = next(s.node for group in field.free for s in group if s.node.name == choice.nodes[0])
     if node.gpus_free <= field.need.units * field.need.gpus:
         return "whose free GPUs it fills"
     return "a node in use, so that no idle one is broken"
 
 
-def _spared(chosen: Spot, group: Sequence[Spot], avoided: frozenset[str], field: Field) -> Iterator[str]:
+def _spared(
+    chosen: NodeSlot, group: Sequence[NodeSlot], avoided: frozenset[str], field: CandidateNodes
+) -> Iterator[str]:
     """Nodes with as many GPUs and as many free that only Slurm's Weight puts behind it."""
     node, units = chosen.node, field.need.units
     heavier = (s for s in group if s.node.weight > node.weight and s.units >= units and s.node.name not in avoided)
@@ -61,7 +67,9 @@ def _spared(chosen: Spot, group: Sequence[Spot], avoided: frozenset[str], field:
         yield f"{_some(alike)} would do too, but Slurm's Weight spares {'it' if len(alike) == 1 else 'them'}"
 
 
-def _node(node: Node, units: int, field: Field, profile: ResourceProfile | None, outlook: Outlook) -> Iterator[str]:
+def _node(
+    node: Node, units: int, field: CandidateNodes, profile: ResourceProfile | None, outlook: PlanningFacts
+) -> Iterator[str]:
     """What made this node better than others with as many GPUs free."""
     gpus = field.need.on(units)[0]
     parts = score(node, units, field.need, profile, outlook.loads)

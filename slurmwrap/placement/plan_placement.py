@@ -14,28 +14,28 @@ from math import ceil
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.placement.candidates import Field, Spot, field_of, opaque
+from slurmwrap.placement.candidates import CandidateNodes, NodeSlot, field_of, opaque
 from slurmwrap.placement.excluded_nodes import Avoidance, avoid
-from slurmwrap.placement.locality import Choice, Rank, choose, fullest, whole_node_broken
-from slurmwrap.placement.locality_delay import Patience, patience
+from slurmwrap.placement.locality import NodeChoice, Rank, choose, fullest, whole_node_broken
+from slurmwrap.placement.locality_delay import LocalityDelay, patience
 from slurmwrap.placement.network_options import one_domain
 from slurmwrap.placement.node_options import how_many, which
-from slurmwrap.placement.node_ranking import Score, clash, score
+from slurmwrap.placement.node_ranking import NodeRankScore, clash, score
 from slurmwrap.placement.placement_remarks import remarks
-from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.placement.planning_facts import PlanningFacts
 from slurmwrap.placement.relaxation_levels import levels_from, tuned_step
-from slurmwrap.placement.resource_units import Need, need_of
-from slurmwrap.placement.slurm_options import Asked, Case
-from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, Wish
+from slurmwrap.placement.resource_units import ResourceUnits, need_of
+from slurmwrap.placement.slurm_options import PlacementContext, SlurmOptions
+from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config import Config
     from slurmwrap.model.node import NodeHealth, Snapshot
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.placement.tuning import Tuned
+    from slurmwrap.placement.tuning import TunedRequestPlan
 
-NOTHING = Outlook()
+NOTHING = PlanningFacts()
 
 
 def plan(
@@ -44,7 +44,7 @@ def plan(
     snapshot: Snapshot,
     health: Sequence[NodeHealth],
     config: Config,
-    outlook: Outlook = NOTHING,
+    outlook: PlanningFacts = NOTHING,
     before: PlacementPlan | None = None,
 ) -> PlacementPlan:
     """What to change about `request`, for cluster and node history as they are. Never raises for a strange request.
@@ -62,13 +62,13 @@ def plan(
     field = _as_tuned(request, wishes, field, snapshot)
     rank = _ranking(field.need, profile, outlook)
     known = avoidance.readable and not opaque(request)
-    choice = choose(field, avoidance.nodes, rank) if known else Choice()
+    choice = choose(field, avoidance.nodes, rank) if known else NodeChoice()
     eager = _patience(request, profile, field, avoidance, config)
-    case = Case(
+    case = PlacementContext(
         request=request, field=field, choice=choice, avoided=avoidance.nodes, patience=eager, snapshot=snapshot,
         outlook=outlook, config=config,
     )  # fmt: skip
-    asked = _asked(case, avoidance, before) if placing else Asked()
+    asked = _asked(case, avoidance, before) if placing else SlurmOptions()
     told = remarks(field, choice, avoidance.nodes, profile, outlook) if known else ()
     return PlacementPlan(
         lines=(*asked.wishes, *wishes),
@@ -86,8 +86,13 @@ def plan(
 
 
 def _tuned(
-    request: JobRequest, profile: ResourceProfile, field: Field, snapshot: Snapshot, config: Config, outlook: Outlook
-) -> Tuned:
+    request: JobRequest,
+    profile: ResourceProfile,
+    field: CandidateNodes,
+    snapshot: Snapshot,
+    config: Config,
+    outlook: PlanningFacts,
+) -> TunedRequestPlan:
     from slurmwrap.placement.quota import limits_of  # without a profile everything stays as asked
     from slurmwrap.placement.tuning import tune
 
@@ -95,23 +100,25 @@ def _tuned(
     return tune(request, profile, field, config, limits)
 
 
-def _locality(choice: Choice) -> str:
+def _locality(choice: NodeChoice) -> str:
     if not choice.nodes:
         return "any"
     return "spread" if len(choice.nodes) > 1 and not choice.domain else "consolidated"
 
 
-def _asked(case: Case, avoidance: Avoidance, before: PlacementPlan | None) -> Asked:
+def _asked(case: PlacementContext, avoidance: Avoidance, before: PlacementPlan | None) -> SlurmOptions:
     """The nodes to avoid, then what is insisted on, in the order in which it is loosened."""
-    avoided = Asked(wishes=(avoidance.wish,) if avoidance.wish else ())
+    avoided = SlurmOptions(wishes=(avoidance.wish,) if avoidance.wish else ())
     if opaque(case.request):
-        return avoided + Asked(remarks=("you pick the nodes yourself, so nothing is asked for about them",))
+        return avoided + SlurmOptions(remarks=("you pick the nodes yourself, so nothing is asked for about them",))
     count = how_many(case, before)
     network = one_domain(case, before, count)
     return avoided + which(case, count + network) + count + network
 
 
-def _as_tuned(request: JobRequest, wishes: Sequence[Wish], field: Field, snapshot: Snapshot) -> Field:
+def _as_tuned(
+    request: JobRequest, wishes: Sequence[OptionChange], field: CandidateNodes, snapshot: Snapshot
+) -> CandidateNodes:
     """The field of the job with the CPUs and memory that it will ask for."""
     given = {wish.option: wish.value for wish in wishes if wish.value}
     if not given:
@@ -128,8 +135,8 @@ def _as_tuned(request: JobRequest, wishes: Sequence[Wish], field: Field, snapsho
 
 
 def _patience(
-    request: JobRequest, profile: ResourceProfile | None, field: Field, avoidance: Avoidance, config: Config
-) -> Patience:
+    request: JobRequest, profile: ResourceProfile | None, field: CandidateNodes, avoidance: Avoidance, config: Config
+) -> LocalityDelay:
     """Not firm where we cannot tell which nodes the user shuts out himself."""
     found = patience(
         skew=profile.skew if profile else None,
@@ -142,11 +149,11 @@ def _patience(
     return replace(found, firm=found.firm and avoidance.readable)
 
 
-def _ranking(need: Need, profile: ResourceProfile | None, outlook: Outlook) -> Rank:
+def _ranking(need: ResourceUnits, profile: ResourceProfile | None, outlook: PlanningFacts) -> Rank:
     """Ranks nodes; those that look alike are scored once, and most of a large cluster looks alike."""
-    known: dict[tuple[object, ...], Score] = {}
+    known: dict[tuple[object, ...], NodeRankScore] = {}
 
-    def rank(spot: Spot, units: int) -> tuple[bool, int, float]:
+    def rank(spot: NodeSlot, units: int) -> tuple[bool, int, float]:
         node = spot.node
         alike = (
             units, node.gpus, node.gpus_used, node.cpus, node.cpus_alloc, node.mem_mib, node.mem_alloc_mib,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class PlanningFacts:
     """What is published, and what happens to the job next. The defaults promise nothing."""
 
     loads: Mapping[str, NodeLoad] = field(default_factory=dict)  # by node

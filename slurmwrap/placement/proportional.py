@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.free_capacity import choose, eligible, fullest, rooms_of
 
 
-def proportional(queue: Sequence[Claim], servers: Sequence[Server]) -> tuple[Grant, ...]:
+def proportional(queue: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
     """One grant per claim, in order; fewest free GPUs first."""
     rooms = rooms_of(servers)
     grants = []
@@ -17,5 +17,5 @@ def proportional(queue: Sequence[Claim], servers: Sequence[Server]) -> tuple[Gra
         for room in found:
             room.take(claim.gpus_per_node, claim.cpus, claim.mem_mib)
         names = tuple(room.server.name for room in found)
-        grants.append(Grant(job=claim.job, cpus=claim.cpus, mem_mib=claim.mem_mib, servers=names))
+        grants.append(Allocation(job=claim.job, cpus=claim.cpus, mem_mib=claim.mem_mib, servers=names))
     return tuple(grants)

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.placement.allocation_options import Rung
+from slurmwrap.placement.allocation_options import AllocationOption
 from slurmwrap.placement.assignment import Climb, Job, climb
-from slurmwrap.placement.free_capacity import ROUNDING, Room
+from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity
 
 SWEEPS = 5
 TRIES = 2  # partners that a server is compared with in a sweep
@@ -31,7 +31,7 @@ _Swap = tuple[Job, Job | None]  # from one server to the other, and back
 class _Host:
     """One server in the exchange, with the jobs of one node that it has, and all that these may take together."""
 
-    room: Room
+    room: FreeCapacity
     cpus: float
     mem_mib: float
     jobs: list[Job]
@@ -62,7 +62,7 @@ class _Host:
         return self.room.server.gpus >= job.gpus and (claim.servers is None or self.name in claim.servers)
 
 
-def exchange(jobs: Sequence[Job], rooms: Sequence[Room]) -> None:
+def exchange(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> None:
     """Sets `given` and `rooms` of the seated jobs; `rooms` hold their floors before, and what they are given after."""
     hosts = _hosts(jobs, rooms)
     settled: set[_Pair] = set()
@@ -76,7 +76,7 @@ def exchange(jobs: Sequence[Job], rooms: Sequence[Room]) -> None:
             _raise_together(job)
 
 
-def _hosts(jobs: Sequence[Job], rooms: Sequence[Room]) -> list[_Host]:
+def _hosts(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> list[_Host]:
     here: dict[str, list[Job]] = {room.server.name: [] for room in rooms}
     for job in jobs:
         if len(job.rooms) == 1:
@@ -195,7 +195,7 @@ def _settle(host: _Host) -> None:
     host.room.cpus, host.room.mem_mib = cpus, mem_mib
 
 
-def _above(job: Job, rung: Rung, cpus: float, mem_mib: float) -> bool:
+def _above(job: Job, rung: AllocationOption, cpus: float, mem_mib: float) -> bool:
     """Faster, and no more than is left for a node's part."""
     return (
         job.worth(rung) > job.worth(job.given) + _SAME

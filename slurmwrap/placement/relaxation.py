@@ -48,7 +48,7 @@ _LONGEST, _NAMES = 8192, 20_000  # of a host list that is looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SubmittedRequest:
     """What was submitted for one job. `own`: option → what the user himself had set (None: nothing), where we changed
     it. `place`, `tune`: whether its user allows it."""
 
@@ -71,7 +71,7 @@ Group = tuple[SlurmAction, ...]  # belong together: all of them, or none
 
 
 def relax(
-    asked: Asked,
+    asked: SubmittedRequest,
     record: JobRecord,
     *,
     now: float,
@@ -115,14 +115,14 @@ def due_level(levels: Sequence[Level], waited_s: float) -> int:
     return reached
 
 
-def blocked_by_us(asked: Asked, record: JobRecord) -> str:
+def blocked_by_us(asked: SubmittedRequest, record: JobRecord) -> str:
     """Slurm's reason where it may be what we asked for that blocks the job; else ""."""
     ours = {wish.option for wish in asked.plan.lines if wish.value is not None}
     nodes_alone = _NODES_MISSING.search(record.reason) and not ours & {"nodelist", "constraint"}
     return record.reason if ours and BLOCKED.search(record.reason) and not nodes_alone else ""
 
 
-def submitted(asked: Asked, record: JobRecord) -> dict[str, str]:
+def submitted(asked: SubmittedRequest, record: JobRecord) -> dict[str, str]:
     """Key → value that the plan set, for every key that it set."""
     wishes = {wish.option: wish.value for wish in asked.plan.lines if wish.value is not None}
     found = {key: wishes[option] for key, option in OPTION_OF.items() if option in wishes and key != "MinCPUsNode"}
@@ -219,7 +219,7 @@ def _goal(levels: Sequence[Level], waited_s: float, urgent: Urgent | None) -> in
     return len(levels) - 1 if urgent and urgent.everything else due_level(levels[:-1], waited_s)
 
 
-def _as_asked(asked: Asked, record: JobRecord) -> tuple[Level]:
+def _as_asked(asked: SubmittedRequest, record: JobRecord) -> tuple[Level]:
     """One level more than the plan has: all that we changed, as its user had it."""
     shape, updates = asked.shape, [("ReqNodeList", ""), ("Switches", "0")]
     own = {option: value for option, value in asked.own.items() if isinstance(value, str)}
@@ -239,7 +239,9 @@ def _values(levels: Sequence[Level]) -> dict[str, str]:
     return {key: value for level in levels for key, value in level.updates}
 
 
-def _wanted(levels: Sequence[Level], asked: Asked, record: JobRecord, in_force: Mapping[str, str]) -> Iterator[str]:
+def _wanted(
+    levels: Sequence[Level], asked: SubmittedRequest, record: JobRecord, in_force: Mapping[str, str]
+) -> Iterator[str]:
     """Keys whose value in force is one that the plan set on the way to the last of `levels`, and not its value."""
     before, values = submitted(asked, record), _values(levels)
     for key in values:
@@ -255,7 +257,7 @@ def _pin_is_over(record: JobRecord, now: float, pin_s: float, urgent: Urgent | N
     return urgent is not None or now - float(record.eligible_time or 0) >= pin_s
 
 
-def _ours(key: str, asked: Asked, record: JobRecord) -> bool:
+def _ours(key: str, asked: SubmittedRequest, record: JobRecord) -> bool:
     """Whether the plan set it, nobody changed it since, and its user lets us."""
     before = submitted(asked, record)
     if key not in before or not (asked.tune if key in _TUNED else asked.place):

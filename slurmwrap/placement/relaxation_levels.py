@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.placement_plan import Level
 from slurmwrap.placement.locality_delay import SHARE_OF_TIME
-from slurmwrap.placement.slurm_options import Step
+from slurmwrap.placement.slurm_options import LocalityStep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config import Config
-    from slurmwrap.sbatch.request import JobRequest, Wish
+    from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 
-def levels_from(steps: Sequence[Step]) -> tuple[Level, ...]:
+def levels_from(steps: Sequence[LocalityStep]) -> tuple[Level, ...]:
     """One level per step, and the last where nothing is insisted on any more."""
     levels: list[Level] = []
     waited, updates, reason = 0, tuple[tuple[str, str], ...](), ""
@@ -32,7 +32,7 @@ def levels_from(steps: Sequence[Step]) -> tuple[Level, ...]:
     return (*levels, Level(name=last, wait_s=0, updates=updates, reason=reason))
 
 
-def tuned_step(request: JobRequest, tuned: Sequence[Wish], config: Config) -> tuple[Step, ...]:
+def tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: Config) -> tuple[LocalityStep, ...]:
     """What was raised above the request goes back to it, when waiting for it took too long: then it is no help."""
     if not tuned:
         return ()
@@ -44,10 +44,14 @@ def tuned_step(request: JobRequest, tuned: Sequence[Wish], config: Config) -> tu
         wait = min(wait, int(SHARE_OF_TIME * request.shape.time_limit_s))
     if not updates:
         return ()
-    return (Step(name="any", wait_s=wait, updates=updates, reason="more CPUs or memory than asked did not come free"),)
+    return (
+        LocalityStep(
+            name="any", wait_s=wait, updates=updates, reason="more CPUs or memory than asked did not come free"
+        ),
+    )
 
 
-def _named(steps: Sequence[Step]) -> list[Step]:
+def _named(steps: Sequence[LocalityStep]) -> list[LocalityStep]:
     """A domain is "fewest nodes, one switch" while the number of nodes is firm too."""
     places = [step.name for step in steps if step.name not in ("these nodes", "fewest nodes", "any")]
     return [

@@ -22,7 +22,7 @@ _GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "tres-per-task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class ResourceUnits:
     """The job in units. CPUs and MiB; `node_*` are taken once on each node beside its units."""
 
     units: int  # in all: every one of them is placed, or none
@@ -67,7 +67,7 @@ class Need:
         return units * self.gpus, cpus, self.node_mem_mib + ceil(units * self.mem_mib)
 
 
-def need_of(request: JobRequest) -> Need | None:
+def need_of(request: JobRequest) -> ResourceUnits | None:
     """What `request` takes; None for a job without GPUs, or one whose numbers contradict each other."""
     shape = request.shape
     if shape.gpus <= 0:
@@ -96,7 +96,7 @@ def mixed_gpus(request: JobRequest) -> bool:
     return sum(request.setting(option) is not None for option in _GPU_OPTIONS) > 1
 
 
-def _cut(shape: ResourceShape) -> Need:
+def _cut(shape: ResourceShape) -> ResourceUnits:
     if shape.gpu_unit is GpuUnit.PER_TASK:
         return _by_task(shape)
     if shape.gpu_unit is GpuUnit.GPUS and not shape.gpus_per_node:
@@ -104,7 +104,7 @@ def _cut(shape: ResourceShape) -> Need:
     return _by_node(shape)
 
 
-def _by_node(shape: ResourceShape) -> Need:
+def _by_node(shape: ResourceShape) -> ResourceUnits:
     """Each node the same share."""
     least = shape.nodes or _nodes_of_tasks(shape)
     if shape.gpu_unit is GpuUnit.GPUS and shape.gpus_per_node:
@@ -112,7 +112,7 @@ def _by_node(shape: ResourceShape) -> Need:
     gpus = shape.gpus_per_node or shape.gpus // least
     tasks, sure = _tasks_on_a_node(shape, least)
     cpus = _cpus(shape, gpus=gpus, tasks=tasks)
-    return Need(
+    return ResourceUnits(
         units=least,
         gpus=gpus,
         cpus=cpus,
@@ -124,13 +124,13 @@ def _by_node(shape: ResourceShape) -> Need:
     )
 
 
-def _by_task(shape: ResourceShape) -> Need:
+def _by_task(shape: ResourceShape) -> ResourceUnits:
     """Tasks with their GPUs, wherever they fit."""
     least = shape.nodes or _nodes_of_tasks(shape)
     units = shape.tasks or least * (shape.tasks_per_node or 1)
     gpus = shape.gpus // units
     cpus = _cpus(shape, gpus=gpus, tasks=1)
-    return Need(
+    return ResourceUnits(
         units=units,
         gpus=gpus,
         cpus=cpus,
@@ -141,7 +141,7 @@ def _by_task(shape: ResourceShape) -> Need:
     )
 
 
-def _by_gpu(shape: ResourceShape) -> Need:
+def _by_gpu(shape: ResourceShape) -> ResourceUnits:
     """GPUs wherever they fit; the CPUs of tasks are spread as the GPUs are, or lie once on each node."""
     least = shape.nodes or _nodes_of_tasks(shape)
     one_node = least == 1 == shape.max_nodes
@@ -154,7 +154,7 @@ def _by_gpu(shape: ResourceShape) -> Need:
     else:
         on_node = (shape.tasks or shape.tasks_per_node or 1) * (shape.cpus or 1)
     of_cpus = (shape.mem_mib or 0) if shape.mem_unit is MemUnit.PER_CPU else 0
-    return Need(
+    return ResourceUnits(
         units=shape.gpus,
         gpus=1,
         cpus=per_gpu,

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Wish
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def undo(
     )
 
 
-def back_to_asked(wishes: Sequence[Wish], request: JobRequest) -> tuple[tuple[str, str], ...]:
+def back_to_asked(wishes: Sequence[OptionChange], request: JobRequest) -> tuple[tuple[str, str], ...]:
     """(key, value) of the updates that take what `wishes` raised back to the request; () where none is proven."""
     shape, tasks = request.shape, fixed_tasks(request.shape)
     plan = PlacementPlan(lines=tuple(wishes))

@@ -12,13 +12,13 @@ from slurmwrap.config import Tuning
 from slurmwrap.model.node import Node
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Claim, Grant, Server, Settings
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.job_demand import claim_of, empty_server, within_share
 from slurmwrap.placement.throughput import speed_at
 from slurmwrap.placement.tuning_bounds import Bounds, basis
 from slurmwrap.sbatch.request import ResourceShape
 
-Divide = Callable[[Sequence[Claim], Sequence[Server]], Sequence[Grant]]
+Divide = Callable[[Sequence[JobDemand], Sequence[Server]], Sequence[Allocation]]
 
 
 def lone(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning, beside: Bounds) -> Bounds:
@@ -30,7 +30,7 @@ def lone(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tun
     claim = claim_of(shape, profile, node, tuning)
     if claim is None:
         return beside
-    settings = Settings(assumed_run_s=tuning.assumed_run_s)
+    settings = GradedSettings(assumed_run_s=tuning.assumed_run_s)
     cpus, memory = granted(claim, node, partial(allocate, policy=tuning.policy, settings=settings))
     why, share = f"{_effect(claim, cpus, memory)} ({basis(profile)})", node.cpus / node.gpus
     said = f"with {cpus:.3g} CPUs per GPU instead of {claim.cpus:.3g} {why}; its share is {share:.3g}"
@@ -43,13 +43,13 @@ def lone(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tun
     )
 
 
-def granted(claim: Claim, node: Node, divide: Divide) -> tuple[float, int]:
+def granted(claim: JobDemand, node: Node, divide: Divide) -> tuple[float, int]:
     """CPUs and MiB per GPU that `divide` grants it on an empty `node`, never above its share there."""
     (grant,) = divide([within_share(claim, node)], [empty_server(node)])
     return _useful(claim, grant)
 
 
-def _useful(claim: Claim, grant: Grant) -> tuple[float, int]:
+def _useful(claim: JobDemand, grant: Allocation) -> tuple[float, int]:
     """CPUs and MiB per GPU without raises that make nothing faster as far as anybody knows."""
     cpus, memory, plain = grant.cpus, grant.mem_mib, max(claim.cpus, claim.least_cpus)
     known = speed_at(claim.speeds, cpus, memory)
@@ -60,6 +60,6 @@ def _useful(claim: Claim, grant: Grant) -> tuple[float, int]:
     return cpus, memory
 
 
-def _effect(claim: Claim, cpus: float, mem_mib: int) -> str:
+def _effect(claim: JobDemand, cpus: float, mem_mib: int) -> str:
     before, after = speed_at(claim.speeds, claim.cpus, claim.mem_mib), speed_at(claim.speeds, cpus, mem_mib)
     return f"it runs {after / before:.3g} times as fast" if before and after > before * 1.005 else "it is as fast"

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from slurmwrap.config import Config
     from slurmwrap.model.node import Node, Snapshot
     from slurmwrap.model.placement_plan import PlacementPlan
-    from slurmwrap.placement.candidates import Field
-    from slurmwrap.placement.locality import Choice
-    from slurmwrap.placement.locality_delay import Patience
-    from slurmwrap.placement.planning_facts import Outlook
-    from slurmwrap.sbatch.request import JobRequest, Wish
+    from slurmwrap.placement.candidates import CandidateNodes
+    from slurmwrap.placement.locality import NodeChoice
+    from slurmwrap.placement.locality_delay import LocalityDelay
+    from slurmwrap.placement.planning_facts import PlanningFacts
+    from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 _FIRM = {"nodes": ("fewest nodes", "NumNodes"), "constraint": ("one rack", "Features")}  # option → level, its key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LocalityStep:
     """Something that is insisted on: its name as a level, how long it holds, and what loosens it."""
 
     name: str
@@ -31,30 +31,30 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SlurmOptions:
     """Wishes for Slurm, steps in the order in which they are loosened, and remarks on what changes nothing."""
 
-    wishes: tuple[Wish, ...] = ()
-    steps: tuple[Step, ...] = ()
+    wishes: tuple[OptionChange, ...] = ()
+    steps: tuple[LocalityStep, ...] = ()
     remarks: tuple[str, ...] = ()
 
-    def __add__(self, other: Asked) -> Asked:
-        return Asked(
+    def __add__(self, other: SlurmOptions) -> SlurmOptions:
+        return SlurmOptions(
             wishes=self.wishes + other.wishes, steps=self.steps + other.steps, remarks=self.remarks + other.remarks
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class PlacementContext:
     """Everything that a question about one job's place may look at."""
 
     request: JobRequest
-    field: Field
-    choice: Choice
+    field: CandidateNodes
+    choice: NodeChoice
     avoided: frozenset[str]
-    patience: Patience
+    patience: LocalityDelay
     snapshot: Snapshot
-    outlook: Outlook
+    outlook: PlanningFacts
     config: Config
 
     @property
@@ -73,14 +73,16 @@ class Case:
         return self.patience.firm and self.patience.wait_s > 0 and self.outlook.relaxing and self.field.need.sure
 
 
-def kept(before: PlacementPlan, options: Sequence[str], case: Case) -> Asked:
+def kept(before: PlacementPlan, options: Sequence[str], case: PlacementContext) -> SlurmOptions:
     """The parts of the plan that the job was submitted with which only a reconciler may change now."""
     wishes = tuple(wish for wish in before.lines if wish.option in options and wish.value is not None)
     updates = {key: value for level in before.levels for key, value in level.updates}
     firm = [_FIRM[wish.option] for wish in wishes if wish.option in _FIRM]
     steps = tuple(
-        Step(name=name, wait_s=case.patience.wait_s, updates=((key, updates[key]),), reason=case.patience.reason)
+        LocalityStep(
+            name=name, wait_s=case.patience.wait_s, updates=((key, updates[key]),), reason=case.patience.reason
+        )
         for name, key in firm
         if key in updates
     )
-    return Asked(wishes=wishes, steps=steps)
+    return SlurmOptions(wishes=wishes, steps=steps)

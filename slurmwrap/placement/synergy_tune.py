@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.placement.allocation_options import Prices, Rung, as_asked, rungs, share_of
-from slurmwrap.placement.demand import Claim, Grant, Server
-from slurmwrap.placement.free_capacity import Room, choose, eligible, fullest, rooms_of
+from slurmwrap.placement.allocation_options import AllocationOption, Prices, as_asked, rungs, share_of
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
+from slurmwrap.placement.free_capacity import FreeCapacity, choose, eligible, fullest, rooms_of
 
 _EVEN = Prices(cpu=1.0, mib=1e-9)  # CPUs first; memory only where CPUs are equal
 
@@ -25,11 +25,11 @@ _EVEN = Prices(cpu=1.0, mib=1e-9)  # CPUs first; memory only where CPUs are equa
 class _Seat:
     """One job of the round: what it wants, what it may always have, what it has now."""
 
-    claim: Claim
-    best: Rung
-    share: Rung
-    given: Rung
-    rooms: tuple[Room, ...] = ()
+    claim: JobDemand
+    best: AllocationOption
+    share: AllocationOption
+    given: AllocationOption
+    rooms: tuple[FreeCapacity, ...] = ()
 
     @property
     def excess(self) -> tuple[float, float]:
@@ -37,7 +37,7 @@ class _Seat:
         return max(0.0, self.given.cpus - self.share.cpus), max(0.0, self.given.mem_mib - self.share.mem_mib)
 
 
-def tune(queue: Sequence[Claim], servers: Sequence[Server]) -> tuple[Grant, ...]:
+def tune(queue: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
     """One grant per claim, in order. `queue`: the jobs chosen for this round; `servers`: as the round finds them."""
     rooms = rooms_of(servers)
     seats: list[_Seat] = []
@@ -53,23 +53,25 @@ def tune(queue: Sequence[Claim], servers: Sequence[Server]) -> tuple[Grant, ...]
     return tuple(_grant(seat) for seat in seats)
 
 
-def _seat(claim: Claim, rooms: Sequence[Room]) -> _Seat:
+def _seat(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> _Seat:
     share = share_of(claim, [room.server for room in rooms])
     steps = rungs(claim, share, _EVEN)
     if share is None or steps[-1].speed is None:
         asked = as_asked(claim, _EVEN)
         return _Seat(claim=claim, best=asked, share=asked, given=asked)
-    plain = Rung(cpus=max(share.cpus, claim.least_cpus), mem_mib=max(share.mem_mib, claim.least_mem_mib), speed=1.0)
+    plain = AllocationOption(
+        cpus=max(share.cpus, claim.least_cpus), mem_mib=max(share.mem_mib, claim.least_mem_mib), speed=1.0
+    )
     if plain.cpus > share.most_cpus or plain.mem_mib > share.most_mem_mib:  # the share itself is not allowed
         plain = steps[0]
     return _Seat(claim=claim, best=steps[-1], share=plain, given=steps[-1])
 
 
-def _above(demand: Rung, share: Rung) -> tuple[bool, bool]:
+def _above(demand: AllocationOption, share: AllocationOption) -> tuple[bool, bool]:
     return demand.cpus > share.cpus, demand.mem_mib > share.mem_mib
 
 
-def _place(seat: _Seat, demand: Rung, rooms: Sequence[Room]) -> None:
+def _place(seat: _Seat, demand: AllocationOption, rooms: Sequence[FreeCapacity]) -> None:
     claim = seat.claim
     seat.given = demand
     seat.rooms = choose(claim, demand.cpus, demand.mem_mib, eligible(claim, rooms), fullest)
@@ -77,7 +79,7 @@ def _place(seat: _Seat, demand: Rung, rooms: Sequence[Room]) -> None:
         room.take(claim.gpus_per_node, demand.cpus, demand.mem_mib)
 
 
-def _give_back(seat: _Seat, seated: Sequence[_Seat], rooms: Sequence[Room]) -> None:
+def _give_back(seat: _Seat, seated: Sequence[_Seat], rooms: Sequence[FreeCapacity]) -> None:
     """Makes room for seat.given on the servers with fewest free GPUs that have enough of them."""
     gpus = seat.claim.gpus_per_node
     able = sorted((room for room in eligible(seat.claim, rooms) if room.gpus >= gpus), key=fullest)
@@ -103,9 +105,9 @@ def _revert(victim: _Seat) -> None:
     victim.given = victim.share
 
 
-def _grant(seat: _Seat) -> Grant:
+def _grant(seat: _Seat) -> Allocation:
     given = seat.given
-    return Grant(
+    return Allocation(
         job=seat.claim.job,
         cpus=given.cpus,
         mem_mib=given.mem_mib,

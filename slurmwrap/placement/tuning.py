@@ -10,32 +10,36 @@ from slurmwrap.model.limits import NO_LIMITS, Limits
 from slurmwrap.placement.quota import keep
 from slurmwrap.placement.resource_units import CPU_OPAQUE, mixed_gpus
 from slurmwrap.placement.tuning_bounds import Bounds, asked_mem_mib_per_gpu, bounds, least_node, tasks_per_node
-from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, ResourceShape, Wish
+from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config import Config
     from slurmwrap.model.node import Node
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.placement.candidates import Field
+    from slurmwrap.placement.candidates import CandidateNodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedRequestPlan:
     """The wishes and what one GPU gets by them."""
 
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[OptionChange, ...] = ()
     given: Bounds = field(default_factory=Bounds)
 
 
 def tune(
-    request: JobRequest, profile: ResourceProfile | None, nodes: Field, config: Config, limits: Limits = NO_LIMITS
-) -> Tuned:
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    nodes: CandidateNodes,
+    config: Config,
+    limits: Limits = NO_LIMITS,
+) -> TunedRequestPlan:
     """Within what each node that could run the job has, and within `limits`: a tuned request must not shut one out, nor
     wait for its raise."""
     alone = any(partition.exclusive for partition in nodes.partitions)
     if not config.tuning.enabled or not request.own.tune or not nodes.able or alone or mixed_gpus(request):
-        return Tuned()
+        return TunedRequestPlan()
     node = least_node(nodes.able, nodes.partitions)
     if any(request.setting(option) for option in CPU_OPAQUE):
         given = bounds(request.shape, profile, node, config)
@@ -47,14 +51,14 @@ def tune(
     share = node.cpus / node.gpus
     cap = share if kept.cpu_cap is None else min(share, kept.cpu_cap)
     wishes = (*_wishes(request.shape, kept.given, cap, node.mem_mib), *_left_as_asked(request.shape, kept.reasons))
-    return Tuned(wishes=wishes, given=kept.given)
+    return TunedRequestPlan(wishes=wishes, given=kept.given)
 
 
-def _left_as_asked(shape: ResourceShape, reasons: Sequence[tuple[str, str]]) -> Iterator[Wish]:
+def _left_as_asked(shape: ResourceShape, reasons: Sequence[tuple[str, str]]) -> Iterator[OptionChange]:
     for what, why in reasons:
         unit: CpuUnit | MemUnit = shape.cpu_unit if what == "cpus" else shape.mem_unit
         default = CpuUnit.PER_TASK if what == "cpus" else MemUnit.PER_NODE
-        yield Wish(option=(default if unit.value == "none" else unit).value, value=None, reason=why)
+        yield OptionChange(option=(default if unit.value == "none" else unit).value, value=None, reason=why)
 
 
 def _given(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
@@ -70,13 +74,13 @@ def _given(shape: ResourceShape, profile: ResourceProfile | None, node: Node, co
     return lone(shape, profile, node, config.tuning, given)
 
 
-def _wishes(shape: ResourceShape, given: Bounds, most_cpus: float, most_mem: int) -> list[Wish]:
+def _wishes(shape: ResourceShape, given: Bounds, most_cpus: float, most_mem: int) -> list[OptionChange]:
     """In the user's own unit: Slurm's units for one resource exclude each other."""
     wishes = []
     if given.cpus_per_gpu is not None and (cpus := _in_cpu_unit(shape, given.cpus_per_gpu, most_cpus)):
-        wishes.append(Wish(option=cpus[0], value=cpus[1], reason=given.cpu_reason))
+        wishes.append(OptionChange(option=cpus[0], value=cpus[1], reason=given.cpu_reason))
     if given.mem_mib_per_gpu is not None and (memory := _in_mem_unit(shape, given.mem_mib_per_gpu, most_mem)):
-        wishes.append(Wish(option=memory[0], value=memory[1], reason=given.mem_reason))
+        wishes.append(OptionChange(option=memory[0], value=memory[1], reason=given.mem_reason))
     return wishes
 
 

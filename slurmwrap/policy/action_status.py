@@ -13,7 +13,7 @@ from slurmwrap.model.action import DRAIN_PREFIX, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node
-from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.policy.launch_failure import HELD_LAUNCH
 from slurmwrap.policy.strikes import Fleet, drained_by_us
 
@@ -22,7 +22,7 @@ _ROUNDED_S = 2  # Slurm's times are whole seconds
 HELD = frozenset({"job_requeued_in_held_state", "JobHeldAdmin", "JobHeldUser", HELD_LAUNCH})
 
 
-class Due(Enum):
+class ActionState(Enum):
     """`VOID`: the world moved on and the action is given up."""
 
     NOW = "now"
@@ -32,17 +32,21 @@ class Due(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ActionStatus:
     """Whether, and for VOID why not."""
 
-    due: Due
+    due: ActionState
     why: str = ""
 
 
-_NOW, _LATER, _DONE = Standing(due=Due.NOW), Standing(due=Due.LATER), Standing(due=Due.DONE)
+_NOW, _LATER, _DONE = (
+    ActionStatus(due=ActionState.NOW),
+    ActionStatus(due=ActionState.LATER),
+    ActionStatus(due=ActionState.DONE),
+)
 
 
-def of_job(action: ActionRecord, record: AttemptRecord, job: JobRecord | None, now: float) -> Standing:
+def of_job(action: ActionRecord, record: JobRun, job: JobRecord | None, now: float) -> ActionStatus:
     """Of an action that runs `record`'s job again; `job` is Slurm's word at this moment."""
     if job is None:
         return _void("Slurm has forgotten the job")
@@ -64,7 +68,7 @@ def of_job(action: ActionRecord, record: AttemptRecord, job: JobRecord | None, n
     return _DONE if _set_already(action, job) else _NOW
 
 
-def of_drain(action: ActionRecord, fleet: Fleet, share: float) -> Standing:
+def of_drain(action: ActionRecord, fleet: Fleet, share: float) -> ActionStatus:
     """Of a drain; `fleet` is the job's partition at this moment, `share` the cap on nodes drained by us."""
     node = next((node for node in fleet.nodes if node.name == action.target), None)
     if node is None:
@@ -81,7 +85,7 @@ def of_drain(action: ActionRecord, fleet: Fleet, share: float) -> Standing:
     return _NOW
 
 
-def _requeuehold(record: AttemptRecord, job: JobRecord) -> Standing:
+def _requeuehold(record: JobRun, job: JobRecord) -> ActionStatus:
     if job.submit_time == record.attempt.submit_time:
         if job.state == "COMPLETING":
             return _LATER
@@ -90,7 +94,7 @@ def _requeuehold(record: AttemptRecord, job: JobRecord) -> Standing:
     return _DONE if ours else _void("it was requeued already")
 
 
-def _start_time(action: ActionRecord, job: JobRecord, now: float) -> Standing:
+def _start_time(action: ActionRecord, job: JobRecord, now: float) -> ActionStatus:
     """Done as soon as it starts neither later nor sooner than asked for; "now+60" counts from the moment of asking.
 
     Without it a requeued job starts two minutes after its SubmitTime: sooner than a long delay asks for.
@@ -128,5 +132,5 @@ def _down(node: Node) -> bool:
     return node.state in {"DOWN", "FAIL", "ERROR"}
 
 
-def _void(why: str) -> Standing:
-    return Standing(due=Due.VOID, why=why)
+def _void(why: str) -> ActionStatus:
+    return ActionStatus(due=ActionState.VOID, why=why)

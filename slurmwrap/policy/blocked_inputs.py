@@ -11,15 +11,15 @@ from __future__ import annotations
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.retry_decision import Ruled
-from slurmwrap.policy.decision_context import Case
+from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.policy.decision_context import DecisionContext
 
 EVERYBODY = -1
 _UNREAD = "cannot be read"  # an I/O error of ours may be a mount's, not the content's
 _SHOWN = 200
 
 
-def reason_of(case: Case) -> str:
+def reason_of(case: DecisionContext) -> str:
     """Why the input is blamed, with the line that names it."""
     path, line = case.diagnosis.input_path, _line(case)
     if not path:
@@ -29,7 +29,7 @@ def reason_of(case: Case) -> str:
     return f"the log blames {path}" + (f" ({line})" if line else "")
 
 
-def blocks_of(case: Case) -> tuple[BlockedInput, ...]:
+def blocks_of(case: DecisionContext) -> tuple[BlockedInput, ...]:
     """The owner's block, and everybody's where there is more than one user's word; () where nothing can be blocked."""
     if not case.digest or case.record.uid < 0:
         return ()
@@ -45,9 +45,9 @@ def blocks_of(case: Case) -> tuple[BlockedInput, ...]:
     return (own, replace(own, uid=EVERYBODY, reason=for_all)) if for_all else (own,)
 
 
-def actions_of(blocks: tuple[BlockedInput, ...]) -> tuple[Ruled, ...]:
+def actions_of(blocks: tuple[BlockedInput, ...]) -> tuple[PlannedAction, ...]:
     """What is recorded of the blocks under the rule's mode. Slurm is never asked."""
-    return tuple(Ruled(rule="block_input", action=action_of(block)) for block in blocks)
+    return tuple(PlannedAction(rule="block_input", action=action_of(block)) for block in blocks)
 
 
 def action_of(block: BlockedInput) -> SlurmAction:
@@ -65,7 +65,7 @@ def published(block: BlockedInput) -> BlockedInput:
     return replace(block, path="", reason=f"it made job {block.job_id} fail" if block.job_id else "blocked by its user")
 
 
-def nodes_of(case: Case) -> frozenset[str]:
+def nodes_of(case: DecisionContext) -> frozenset[str]:
     """Nodes on which this job failed of the input: single ones only, of several nobody knows which one read it."""
     here = case.record.nodes if len(case.record.nodes) == 1 else ()
     entity, category = case.diagnosis.input_path, case.diagnosis.category
@@ -73,7 +73,7 @@ def nodes_of(case: Case) -> frozenset[str]:
     return frozenset((*here, *before))
 
 
-def _for_all(case: Case) -> str:
+def _for_all(case: DecisionContext) -> str:
     """Why everybody is bound; "" when only the owner is. Without path or log line: everybody sees it."""
     if not case.site:
         return ""
@@ -86,7 +86,7 @@ def _for_all(case: Case) -> str:
     return ""
 
 
-def _line(case: Case) -> str:
+def _line(case: DecisionContext) -> str:
     root = next((c for c in case.diagnosis.evidence if c.role == "root"), None)
     if root is None:
         return ""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from slurmwrap.config import Config
-from slurmwrap.policy.decision_context import Case
+from slurmwrap.policy.decision_context import DecisionContext
 
 
-def requeued(case: Case) -> bool:
+def requeued(case: DecisionContext) -> bool:
     """Slurm shows a later run already: it, or somebody else, requeued the job."""
     return case.job is not None and case.job.submit_time > case.record.attempt.submit_time
 
 
-def refusal_of_owner(case: Case) -> str:
+def refusal_of_owner(case: DecisionContext) -> str:
     """Why its user did not agree; "" when he did."""
     if case.submission is None:
         return "it was not submitted by gsub"
     return "" if case.submission.retry else "it was submitted without --retry"
 
 
-def refusal(case: Case) -> str:
+def refusal(case: DecisionContext) -> str:
     """Why the job may not be run again by us, by its user's and Slurm's word; "" when it may."""
     if unwilling := refusal_of_owner(case):
         return unwilling
@@ -41,7 +41,7 @@ def refusal(case: Case) -> str:
     return ""
 
 
-def exhausted(case: Case, spent: int, limit: int, config: Config) -> str:
+def exhausted(case: DecisionContext, spent: int, limit: int, config: Config) -> str:
     """Which budget is used up; "" when none is. An incident's failures cost their root cause nothing."""
     settings, ledger = config.retry, case.ledger
     if case.incident is None and spent >= limit:
@@ -55,6 +55,6 @@ def exhausted(case: Case, spent: int, limit: int, config: Config) -> str:
     return ""
 
 
-def _is_bare_array(case: Case) -> bool:
+def _is_bare_array(case: DecisionContext) -> bool:
     job = case.job
     return job is not None and job.array_job_id is not None and job.array_task_id is None

@@ -14,21 +14,21 @@ from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.retry_decision import RetryDecision
 from slurmwrap.policy import backoff, blocked_inputs, consent, requeue, resize
-from slurmwrap.policy.decision_context import Case
+from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.incident import Incident, wait_s
 from slurmwrap.policy.launch_failure import comment_of, decide_launch, failed_to_launch
-from slurmwrap.policy.requeue import Again
+from slurmwrap.policy.requeue import RequeueSpec
 from slurmwrap.policy.retry_budget import retries_of
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.policy.strikes import blamed_node, drains_of, strikes_of
 
-__all__ = ["REQUEUED_ALREADY", "Case", "decide"]
+__all__ = ["REQUEUED_ALREADY", "DecisionContext", "decide"]
 
 BY_HAND = "requeued by its own script, its user or an administrator, which is no failure"
 REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
 
 
-def decide(case: Case, config: Config) -> RetryDecision:
+def decide(case: DecisionContext, config: Config) -> RetryDecision:
     """The decision with its reason, the actions it asks for, strikes and blocked inputs.
 
     Of an incident no node is blamed, unless that very node's kernel shows a conclusive fault.
@@ -40,17 +40,17 @@ def decide(case: Case, config: Config) -> RetryDecision:
     return replace(about_job, actions=(*drains, *about_job.actions), strikes=strikes)
 
 
-def _about(case: Case) -> Callable[[Case, Config], RetryDecision]:
+def _about(case: DecisionContext) -> Callable[[DecisionContext, Config], RetryDecision]:
     if case.incident is not None and case.diagnosis.decision == "blacklist_input":
         return _retry  # the file is where it was; what is under it was away
     return _ABOUT.get(case.diagnosis.decision, _stop)
 
 
-def _own_fault(case: Case) -> bool:
+def _own_fault(case: DecisionContext) -> bool:
     return case.diagnosis.conclusive and bool(blamed_node(case.diagnosis, case.record))
 
 
-def _none(case: Case, config: Config) -> RetryDecision:
+def _none(case: DecisionContext, config: Config) -> RetryDecision:
     told = {"CANCELLED": "it was cancelled", REQUEUED: BY_HAND}
     reason = told.get(case.record.state, "nothing failed")
     if case.diagnosis.category == COMPLETED_WITH_ERROR:
@@ -58,42 +58,42 @@ def _none(case: Case, config: Config) -> RetryDecision:
     return RetryDecision(decision="none", reason=reason)
 
 
-def _stop(case: Case, config: Config) -> RetryDecision:
+def _stop(case: DecisionContext, config: Config) -> RetryDecision:
     return RetryDecision(decision="stop", reason=case.diagnosis.advice or "the same would happen again")
 
 
-def _retry(case: Case, config: Config) -> RetryDecision:
+def _retry(case: DecisionContext, config: Config) -> RetryDecision:
     category = case.diagnosis.category
     limit = retries_of(case.diagnosis, False, config.retry)
     spent = case.ledger.spent(category)
     delay = backoff.back_off(config.retry.backoff_s, spent, _seed(case))
-    return _again(case, config, spent, limit, Again(rule="retry", delay_s=delay))
+    return _again(case, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
 
 
-def _retry_elsewhere(case: Case, config: Config) -> RetryDecision:
+def _retry_elsewhere(case: DecisionContext, config: Config) -> RetryDecision:
     blamed = blamed_node(case.diagnosis, case.record)
     limit = retries_of(case.diagnosis, bool(blamed), config.retry)
     spent = case.ledger.spent(case.diagnosis.category)
-    return _again(case, config, spent, limit, Again(rule="retry_elsewhere", avoid=_avoid(case, config)))
+    return _again(case, config, spent, limit, RequeueSpec(rule="retry_elsewhere", avoid=_avoid(case, config)))
 
 
-def _resize(case: Case, config: Config) -> RetryDecision:
+def _resize(case: DecisionContext, config: Config) -> RetryDecision:
     return {"cpu_oom": _more_memory, "time_limit": _more_time}.get(case.diagnosis.category, _stop)(case, config)
 
 
-def _more_memory(case: Case, config: Config) -> RetryDecision:
+def _more_memory(case: DecisionContext, config: Config) -> RetryDecision:
     if case.job is None or consent.requeued(case) or consent.refusal(case):
-        return _again(case, config, 0, 1, Again(rule="resize"))
+        return _again(case, config, 0, 1, RequeueSpec(rule="resize"))
     peak = case.record.measurement.mem_peak_mib if case.record.measurement else None
     cap = resize.memory_cap(case.job, case.fleet.largest_mem_mib, case.limits)
     memory = resize.more_memory(case.job, peak, factor=config.retry.resize_memory_factor, cap_mib=cap)
     if memory is None:
         why = "it ran out of host memory, and no node of its partition has more for it"
         return RetryDecision(decision="stop", reason=why)
-    return _larger(case, config, Again(rule="resize", memory=memory))
+    return _larger(case, config, RequeueSpec(rule="resize", memory=memory))
 
 
-def _more_time(case: Case, config: Config) -> RetryDecision:
+def _more_time(case: DecisionContext, config: Config) -> RetryDecision:
     """Only for a job that was seen to resume: any other one would lose the longer time as well.
 
     At the partition's limit the same time again is enough, for it goes on from its checkpoint.
@@ -104,10 +104,10 @@ def _more_time(case: Case, config: Config) -> RetryDecision:
     minutes = resize.more_time(case.record.time_limit_s, case.limits, factor=factor, remaining_s=remaining_s)
     if minutes is None:
         return _retry(case, config)
-    return _larger(case, config, Again(rule="resize", time_min=minutes))
+    return _larger(case, config, RequeueSpec(rule="resize", time_min=minutes))
 
 
-def _larger(case: Case, config: Config, again: Again) -> RetryDecision:
+def _larger(case: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
     category = case.diagnosis.category
     if category in case.ledger.refused:
         reason = f"{category}; Slurm refused the larger job last time (association, QOS or partition limits)"
@@ -115,7 +115,7 @@ def _larger(case: Case, config: Config, again: Again) -> RetryDecision:
     return _again(case, config, case.ledger.spent(category), config.retry.per_root_cause, again)
 
 
-def _blacklist_input(case: Case, config: Config) -> RetryDecision:
+def _blacklist_input(case: DecisionContext, config: Config) -> RetryDecision:
     path = case.diagnosis.input_path
     confirmed = case.ledger.confirmations(case.diagnosis.category, path) >= config.retry.confirmations
     possible = not consent.refusal(case) and config.mode_of("retry_elsewhere") == "act"
@@ -123,7 +123,7 @@ def _blacklist_input(case: Case, config: Config) -> RetryDecision:
         return RetryDecision(decision="retry_elsewhere", reason=f"{path} is blamed; {REQUEUED_ALREADY}")
     if path and not case.fault and not confirmed and possible and not consent.exhausted(case, 0, 1, config):
         because = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
-        return _granted(case, config, Again(rule="retry_elsewhere", because=because, avoid=_avoid(case, config)))
+        return _granted(case, config, RequeueSpec(rule="retry_elsewhere", because=because, avoid=_avoid(case, config)))
     blocks = blocked_inputs.blocks_of(case)
     return RetryDecision(
         decision="blacklist_input",
@@ -133,7 +133,7 @@ def _blacklist_input(case: Case, config: Config) -> RetryDecision:
     )
 
 
-_ABOUT: dict[str, Callable[[Case, Config], RetryDecision]] = {
+_ABOUT: dict[str, Callable[[DecisionContext, Config], RetryDecision]] = {
     "none": _none,
     "stop": _stop,
     "retry": _retry,
@@ -143,7 +143,7 @@ _ABOUT: dict[str, Callable[[Case, Config], RetryDecision]] = {
 }
 
 
-def _again(case: Case, config: Config, spent: int, limit: int, again: Again) -> RetryDecision:
+def _again(case: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec) -> RetryDecision:
     """`again` if Slurm, the ledger and the user's consent allow it, else `stop` or `none` with the reason."""
     category = case.diagnosis.category
     if case.record.state == "CANCELLED":
@@ -157,7 +157,7 @@ def _again(case: Case, config: Config, spent: int, limit: int, again: Again) -> 
     return _granted(case, config, replace(again, because=_because(case, spent, limit)))
 
 
-def _because(case: Case, spent: int, limit: int) -> str:
+def _because(case: DecisionContext, spent: int, limit: int) -> str:
     if case.incident is not None:
         return f"{case.diagnosis.category}, part of an incident ({_named(case.incident)}): no retry is counted"
     return f"{case.diagnosis.category}, retry {spent + 1} of {limit}"
@@ -167,7 +167,7 @@ def _named(incident: Incident) -> str:
     return f"{incident.category}, {incident.scope}, {len(incident.jobs)} jobs"
 
 
-def _granted(case: Case, config: Config, again: Again) -> RetryDecision:
+def _granted(case: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
     """With the moment it may start: after back-off, incident and brake."""
     assert case.job is not None and case.submission is not None
     delay = again.delay_s
@@ -189,7 +189,7 @@ def _granted(case: Case, config: Config, again: Again) -> RetryDecision:
     )
 
 
-def _told(again: Again) -> str:
+def _told(again: RequeueSpec) -> str:
     details = [again.because]
     if again.avoid:
         details.append(f"away from {', '.join(again.avoid)}")
@@ -202,7 +202,7 @@ def _told(again: Again) -> str:
     return "; ".join(details)
 
 
-def _avoid(case: Case, config: Config) -> tuple[str, ...]:
+def _avoid(case: DecisionContext, config: Config) -> tuple[str, ...]:
     """Nodes the next run should leave, within the share that may be excluded; none for an incident's sake."""
     if case.incident is not None and not _own_fault(case):
         return ()
@@ -214,6 +214,6 @@ def _avoid(case: Case, config: Config) -> tuple[str, ...]:
     return nodes if len(case.ledger.nodes | set(nodes)) <= allowed else ()
 
 
-def _seed(case: Case) -> str:
+def _seed(case: DecisionContext) -> str:
     attempt = case.record.attempt
     return f"{attempt.cluster}:{attempt.job_id}:{case.record.restarts}"

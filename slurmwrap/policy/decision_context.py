@@ -6,7 +6,7 @@ from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Partition
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.incident import Incident
 from slurmwrap.policy.retry_budget import Ledger
@@ -22,11 +22,11 @@ class InputFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class DecisionContext:
     """One run that ended, and what surrounds it."""
 
     diagnosis: Diagnosis
-    record: AttemptRecord
+    record: JobRun
     job: JobRecord | None  # Slurm's word now; None: forgotten
     submission: Submission | None  # of this very job (record.speaks_for)
     ledger: Ledger = field(default_factory=Ledger)

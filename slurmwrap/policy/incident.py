@@ -17,7 +17,7 @@ from hashlib import sha256
 from slurmwrap.config import Incidents
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.run import AttemptRecord, Incident
+from slurmwrap.model.run import Incident, JobRun
 from slurmwrap.model.topology import Topology
 from slurmwrap.policy.backoff import spread
 from slurmwrap.policy.run_from_slurm import submitted_id
@@ -60,7 +60,7 @@ def first_component(path: str) -> str:
 
 
 def find(
-    attempts: Iterable[AttemptRecord],
+    attempts: Iterable[JobRun],
     known: Iterable[Incident],
     *,
     now: float,
@@ -81,12 +81,12 @@ def find(
     return tuple(sorted((closed(one, now) for one in grown), key=lambda i: (i.began, i.incident_id)))
 
 
-def concerns(record: AttemptRecord) -> bool:
+def concerns(record: JobRun) -> bool:
     """Whether this failure can belong to an incident at all, so that no other need be looked at."""
     return category_of(record) in FAILURES
 
 
-def of_attempt(incidents: Iterable[Incident], record: AttemptRecord) -> Incident | None:
+def of_attempt(incidents: Iterable[Incident], record: JobRun) -> Incident | None:
     """The incident that a failed run, with its diagnosis, belongs to; None: to none."""
     return next((incident for incident in incidents if _belongs(record, incident)), None)
 
@@ -101,7 +101,7 @@ def wait_s(incident: Incident, job_id: int, now: float) -> int:
     return max(0, math.ceil(over + share - now))
 
 
-def _belongs(record: AttemptRecord, incident: Incident) -> bool:
+def _belongs(record: JobRun, incident: Incident) -> bool:
     category = category_of(record)
     if record.end_time is None or not incident.began <= record.end_time <= incident.ends:
         return False
@@ -109,7 +109,7 @@ def _belongs(record: AttemptRecord, incident: Incident) -> bool:
     return (category == incident.category or category in followers) and _touches(record, incident)
 
 
-def _touches(record: AttemptRecord, incident: Incident) -> bool:
+def _touches(record: JobRun, incident: Incident) -> bool:
     kind, _, what = incident.scope.partition(" ")
     if kind == "path":
         return any(path == what or path.startswith(f"{what}/") for path in _paths(record, believe_user=True))
@@ -120,7 +120,7 @@ def _touches(record: AttemptRecord, incident: Incident) -> bool:
     return True
 
 
-def joined(incident: Incident, failed: Iterable[AttemptRecord]) -> Incident:
+def joined(incident: Incident, failed: Iterable[JobRun]) -> Incident:
     """With every failure that belongs to it. One that is believed lengthens it, so that the next may belong too.
 
     Believed is what kernel, NVML or Slurm speak of, and what two users wrote since; a missing file lengthens nothing.
@@ -138,7 +138,7 @@ def joined(incident: Incident, failed: Iterable[AttemptRecord]) -> Incident:
     return _with_members(incident, members)
 
 
-def _with_members(incident: Incident, members: Sequence[AttemptRecord]) -> Incident:
+def _with_members(incident: Incident, members: Sequence[JobRun]) -> Incident:
     if not members:
         return incident
     return replace(
@@ -154,7 +154,7 @@ def closed(incident: Incident, now: float) -> Incident:
     return replace(incident, over_at=incident.ends) if incident.over_at is None and now >= incident.ends else incident
 
 
-def _add(fresh: Incident, grown: list[Incident], failed: Sequence[AttemptRecord]) -> None:
+def _add(fresh: Incident, grown: list[Incident], failed: Sequence[JobRun]) -> None:
     """What struck one leaf and then strikes beyond it is not that leaf's: the first one is widened, none is added."""
     for place, old in enumerate(grown):
         alike = old.category == fresh.category and old.over_at is None and fresh.began <= old.ends
@@ -164,10 +164,10 @@ def _add(fresh: Incident, grown: list[Incident], failed: Sequence[AttemptRecord]
     grown.append(fresh)
 
 
-def _groups(records: Sequence[AttemptRecord], settings: Incidents) -> list[list[AttemptRecord]]:
+def _groups(records: Sequence[JobRun], settings: Incidents) -> list[list[JobRun]]:
     """Failures of one category, no two neighbours of which are further apart than the window."""
-    groups: list[list[AttemptRecord]] = []
-    newest: dict[str, list[AttemptRecord]] = {}
+    groups: list[list[JobRun]] = []
+    newest: dict[str, list[JobRun]] = {}
     for record in records:
         group = newest.get(category_of(record))
         if group is None or _end(record) - _end(group[-1]) > settings.window_s:
@@ -177,7 +177,7 @@ def _groups(records: Sequence[AttemptRecord], settings: Incidents) -> list[list[
     return groups
 
 
-def _opening(group: Sequence[AttemptRecord], settings: Incidents) -> Sequence[AttemptRecord]:
+def _opening(group: Sequence[JobRun], settings: Incidents) -> Sequence[JobRun]:
     """The first failures of `group` that are an incident together; () when all of them are none.
 
     Not one user's tasks failing alike, not one job failing again and again, and not one node failing its jobs: enough
@@ -200,7 +200,7 @@ def _opening(group: Sequence[AttemptRecord], settings: Incidents) -> Sequence[At
     return ()
 
 
-def _opened(group: Sequence[AttemptRecord], topology: Topology, settings: Incidents, mounts: Mounts) -> Incident:
+def _opened(group: Sequence[JobRun], topology: Topology, settings: Incidents, mounts: Mounts) -> Incident:
     scope, reach = _scope(group, topology, mounts)
     category, began = category_of(group[0]), _end(group[0])
     digest = sha256(f"{category}|{scope}|{began:.0f}".encode("utf-8", "surrogateescape")).hexdigest()
@@ -218,7 +218,7 @@ def _opened(group: Sequence[AttemptRecord], topology: Topology, settings: Incide
     return _with_members(found, group)
 
 
-def _scope(group: Sequence[AttemptRecord], topology: Topology, mounts: Mounts) -> tuple[str, tuple[str, ...]]:
+def _scope(group: Sequence[JobRun], topology: Topology, mounts: Mounts) -> tuple[str, tuple[str, ...]]:
     """The narrowest thing that all of them share. Users' text names a path or a host only if two users wrote it."""
     several = len({record.uid for record in group}) >= 2
     paths = set.intersection(*(_prefixes(_paths(record, believe_user=several)) for record in group))
@@ -242,19 +242,19 @@ def _prefixes(paths: Iterable[str]) -> set[str]:
     return {"/".join(words[:count]) for words in parts for count in range(2, len(words) + 1)}
 
 
-def _paths(record: AttemptRecord, *, believe_user: bool) -> set[str]:
+def _paths(record: JobRun, *, believe_user: bool) -> set[str]:
     """The first components of the paths that the evidence names, but for those that every node has its own of."""
     texts = _texts(record) if believe_user else _vouched_texts(record)
     found = {match for text in texts for match in _PATH.findall(text)}
     return {path for path in found if path.split("/")[1] not in _LOCAL}
 
 
-def _hosts(record: AttemptRecord) -> set[str]:
+def _hosts(record: JobRun) -> set[str]:
     found = {host for text in _texts(record) for host in _HOST.findall(text.lower())}
     return {host for host in found if host.rpartition(".")[2] not in _FILES}
 
 
-def _texts(record: AttemptRecord) -> tuple[str, ...]:
+def _texts(record: JobRun) -> tuple[str, ...]:
     """The root's lines, and the input that they name."""
     found = record.diagnosis
     if found is None:
@@ -262,16 +262,16 @@ def _texts(record: AttemptRecord) -> tuple[str, ...]:
     return (*(c.text[:_TEXT_CAP] for c in found.evidence if c.role != "cascade"), found.input_path)
 
 
-def _vouched_texts(record: AttemptRecord) -> tuple[str, ...]:
+def _vouched_texts(record: JobRun) -> tuple[str, ...]:
     evidence = record.diagnosis.evidence if record.diagnosis is not None else ()
     vouched = (c for c in evidence if c.source.partition(":")[0].lower() in _VOUCHED and c.role != "cascade")
     return tuple(c.text[:_TEXT_CAP] for c in vouched)
 
 
-def category_of(record: AttemptRecord) -> str:
+def category_of(record: JobRun) -> str:
     """Of its diagnosis; "" while there is none."""
     return record.diagnosis.category if record.diagnosis is not None else ""
 
 
-def _end(record: AttemptRecord) -> float:
+def _end(record: JobRun) -> float:
     return float(record.end_time or 0)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from slurmwrap.config import Config
 from slurmwrap.model.action import GATE_PREFIX, SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import RetryDecision, Ruled
+from slurmwrap.model.retry_decision import PlannedAction, RetryDecision
 from slurmwrap.policy import consent, requeue
-from slurmwrap.policy.decision_context import Case
-from slurmwrap.policy.requeue import Again
+from slurmwrap.policy.decision_context import DecisionContext
+from slurmwrap.policy.requeue import RequeueSpec
 
 HELD_LAUNCH = "launch_failed_requeued_held"  # squeue prints it with blanks
 
@@ -22,13 +22,13 @@ def held_launch(job: JobRecord) -> bool:
     return job.pending and job.restarts > 0 and job.reason.replace(" ", "_") == HELD_LAUNCH
 
 
-def failed_to_launch(case: Case) -> bool:
+def failed_to_launch(case: DecisionContext) -> bool:
     """This run is the one that did not get off the ground, and Slurm holds the next one."""
     job = case.job
     return job is not None and held_launch(job) and job.restarts == case.record.restarts + 1
 
 
-def decide_launch(case: Case, config: Config) -> RetryDecision:
+def decide_launch(case: DecisionContext, config: Config) -> RetryDecision:
     """What becomes of the held job. The gate's own refusals cost no budget and need no consent."""
     if case.gate:
         return _gate(case)
@@ -43,16 +43,16 @@ def decide_launch(case: Case, config: Config) -> RetryDecision:
     return _released(case, "retry_elsewhere", f"{held}; released once, to start elsewhere", case.record.nodes)
 
 
-def comment_of(case: Case) -> str:
+def comment_of(case: DecisionContext) -> str:
     """What stands in the job's Comment while it waits for its next run."""
     return f"{case.diagnosis.category} (slurmwrap why {case.record.address or case.record.attempt.job_id})"
 
 
-def _gate(case: Case) -> RetryDecision:
+def _gate(case: DecisionContext) -> RetryDecision:
     nodes = case.gate_nodes or case.record.nodes[:1]  # of several nodes only one need have refused
     because = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
     relabel = tuple(
-        Ruled(
+        PlannedAction(
             rule="gate",
             action=SlurmAction(
                 verb=Verb.DRAIN,
@@ -67,8 +67,8 @@ def _gate(case: Case) -> RetryDecision:
     return RetryDecision(decision="retry_elsewhere", reason=found.reason, actions=(*relabel, *found.actions))
 
 
-def _released(case: Case, rule: str, because: str, avoid: tuple[str, ...]) -> RetryDecision:
+def _released(case: DecisionContext, rule: str, because: str, avoid: tuple[str, ...]) -> RetryDecision:
     assert case.job is not None
-    again = Again(rule=rule, because=because, avoid=avoid if len(avoid) == 1 else (), comment=comment_of(case))
+    again = RequeueSpec(rule=rule, because=because, avoid=avoid if len(avoid) == 1 else (), comment=comment_of(case))
     actions = requeue.actions(again, case.job)[1:]  # it is requeued and held already
     return RetryDecision(decision="retry_elsewhere", reason=because, actions=actions)

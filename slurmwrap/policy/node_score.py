@@ -34,7 +34,7 @@ _MAX_SHARES = 64  # a failure of a larger job, with no node named, says nothing 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class ScoreTerm:
     """One addend of a node's sum. `weight` 0: it does not count, and `why_not` says why."""
 
     kind: str  # xid | strike | node_failure | multi_node_failure | removal
@@ -65,7 +65,7 @@ class NodeScore:
     runs: int
     hours: float
     since: float  # of the first term that counts; 0 for none
-    terms: tuple[Term, ...] = ()
+    terms: tuple[ScoreTerm, ...] = ()
     repairs: tuple[Repair, ...] = ()
     why: str = ""  # why it is no worse than it is, or what made it so
 
@@ -96,8 +96,8 @@ def share_of(nodes: int) -> float:
 # ------------------------------------------------------------------------------------------- the addends
 
 
-def _terms(history: NodeHistory, since: float) -> dict[str, list[Term]]:
-    found: dict[str, list[Term]] = defaultdict(list)
+def _terms(history: NodeHistory, since: float) -> dict[str, list[ScoreTerm]]:
+    found: dict[str, list[ScoreTerm]] = defaultdict(list)
     for strike in history.strikes:
         found[strike.node].append(_of_strike(strike))
     for node, term in _of_gpu_faults(history.gpu_faults):
@@ -107,16 +107,16 @@ def _terms(history: NodeHistory, since: float) -> dict[str, list[Term]]:
             found[node].append(term)
     for removal in history.removals:
         who = "drained by slurmwrap" if removal.ours else f"out of service: {removal.reason or 'no reason given'}"
-        term = Term(kind="removal", grade="removal", weight=WEIGHTS["removal"], at=removal.began, text=who)
+        term = ScoreTerm(kind="removal", grade="removal", weight=WEIGHTS["removal"], at=removal.began, text=who)
         found[removal.node].append(term)
     recent = {node: [term for term in terms if term.at >= since] for node, terms in found.items()}
     return {node: terms for node, terms in recent.items() if terms}
 
 
-def _of_strike(strike: StrikeRecord) -> Term:
+def _of_strike(strike: StrikeRecord) -> ScoreTerm:
     grade = "conclusive" if strike.conclusive else "suspect"
     text = f"{strike.cause}: {strike.text}" if strike.text else strike.cause
-    term = Term(
+    term = ScoreTerm(
         kind="strike",
         grade=grade,
         weight=WEIGHTS[grade],
@@ -130,7 +130,7 @@ def _of_strike(strike: StrikeRecord) -> Term:
     return _void(term, f"part of incident {strike.incident}") if strike.incident else term
 
 
-def _of_gpu_faults(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Term]]:
+def _of_gpu_faults(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
     """One term per code, GPU and job. The program's faults count only where several users met them on one GPU."""
     events = [(fault, event) for fault in faults for event in parse_xids([fault.text])]
     first = {(f.node, e.bus_id, e.code, f.job_id): (f, e) for f, e in reversed(events)}
@@ -143,7 +143,7 @@ def _of_gpu_faults(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Term]]:
         grade = _grade(event)
         if not grade:
             continue
-        term = Term(
+        term = ScoreTerm(
             kind="xid",
             grade=grade,
             weight=WEIGHTS[grade],
@@ -186,7 +186,7 @@ def _met_by_several(faults: Sequence[GpuFault]) -> set[GpuFault]:
     return found
 
 
-def _of_failure(failure: NodeFailure) -> Iterable[tuple[str, Term]]:
+def _of_failure(failure: NodeFailure) -> Iterable[tuple[str, ScoreTerm]]:
     """Whole on the node that is named, or the only one; else a share on each."""
     many = len(failure.nodes) > 1
     kind = "multi_node_failure" if many else "node_failure"
@@ -195,7 +195,7 @@ def _of_failure(failure: NodeFailure) -> Iterable[tuple[str, Term]]:
     weight = WEIGHTS["suspect"] if whole else share_of(len(blamed))
     if not weight:
         return
-    term = Term(
+    term = ScoreTerm(
         kind=kind,
         grade="suspect" if whole else "share",
         weight=weight,
@@ -211,13 +211,13 @@ def _of_failure(failure: NodeFailure) -> Iterable[tuple[str, Term]]:
         yield node, term
 
 
-def _weighed(terms: Iterable[Term], repairs: Sequence[Repair], config: Nodes) -> tuple[Term, ...]:
+def _weighed(terms: Iterable[ScoreTerm], repairs: Sequence[Repair], config: Nodes) -> tuple[ScoreTerm, ...]:
     """Oldest first: what was cleared is void, what is older than a repair weighs less, what is newer weighs more; of
     the terms of one job, before and after a repair, the heaviest counts."""
     cleared = max((r.at for r in repairs if r.kind == CLEARED), default=0.0)
     repaired = max((r.at for r in repairs if r.kind != CLEARED), default=0.0)
     by = {r.at: r for r in repairs}
-    found, heaviest = [], dict[tuple[int, bool], Term]()
+    found, heaviest = [], dict[tuple[int, bool], ScoreTerm]()
     for term in sorted(terms, key=lambda t: (-t.weight, t.at)):
         key = (term.job_id, term.at > repaired)
         if term.weight and term.at <= cleared:
@@ -231,7 +231,7 @@ def _weighed(terms: Iterable[Term], repairs: Sequence[Repair], config: Nodes) ->
     return tuple(sorted(found, key=lambda t: (t.at, -t.weight)))
 
 
-def _aged(term: Term, repaired: float, config: Nodes) -> Term:
+def _aged(term: ScoreTerm, repaired: float, config: Nodes) -> ScoreTerm:
     if term.at <= repaired:
         return replace(term, weight=term.weight * config.repair_discount, note="before the repair")
     if term.kind == "removal":
@@ -239,7 +239,7 @@ def _aged(term: Term, repaired: float, config: Nodes) -> Term:
     return replace(term, weight=term.weight * config.relapse_factor, note="again after the repair")
 
 
-def _void(term: Term, why: str) -> Term:
+def _void(term: ScoreTerm, why: str) -> ScoreTerm:
     return replace(term, weight=0.0, why_not=why)
 
 
@@ -279,7 +279,7 @@ def _prior(weights: Mapping[str, float], expected: Mapping[str, float], usual: f
 
 def _score(
     node: str,
-    terms: tuple[Term, ...],
+    terms: tuple[ScoreTerm, ...],
     expected: float,
     prior: float,
     ran: Exposure | None,
@@ -316,7 +316,7 @@ def _lacks(score: NodeScore, config: Nodes) -> str:
     return f"{' and '.join(part for part in (jobs, users) if part)} that it must have struck"
 
 
-def _status(score: NodeScore, counted: Sequence[Term], config: Nodes) -> tuple[str, str]:
+def _status(score: NodeScore, counted: Sequence[ScoreTerm], config: Nodes) -> tuple[str, str]:
     """The ratio alone convicts nobody: enough distinct jobs must stand behind it, and since the last repair one."""
     if not counted:
         return OK, "nothing counts against it"

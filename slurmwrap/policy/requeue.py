@@ -14,8 +14,8 @@ from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.hostlist import expand, fold
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import Ruled
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.model.run import JobRun
 
 # slurmd refuses a credential made in the second in which the last run was killed ("Job 81 already killed, do not launch
 # batch job"; seen with 22.05): that run fails with exit code 1 before its first line. Clocks of nodes differ a little.
@@ -23,7 +23,7 @@ SETTLE_S = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class RequeueSpec:
     """What shall be different in the next run. "" and None: as it was."""
 
     rule: str
@@ -36,7 +36,7 @@ class Again:
     comment: str = ""
 
 
-def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
+def actions(again: RequeueSpec, job: JobRecord) -> tuple[PlannedAction, ...]:
     """All of it for one job or array task; never for a bare array id, which would mean every task."""
     updates = (
         *_placement(again.avoid, job),
@@ -53,7 +53,9 @@ def actions(again: Again, job: JobRecord) -> tuple[Ruled, ...]:
         (Verb.UPDATE_JOB, "StartTime", start, "Slurm delays a requeued job by two minutes"),
     )
     return tuple(
-        Ruled(rule=again.rule, action=SlurmAction(verb=verb, target=job.address, key=key, value=value, because=because))
+        PlannedAction(
+            rule=again.rule, action=SlurmAction(verb=verb, target=job.address, key=key, value=value, because=because)
+        )
         for verb, key, value, because in steps
     )
 
@@ -62,7 +64,7 @@ COMMENT_PREFIX = "slurmwrap: "
 SIZES = ("MinMemoryNode", "MinMemoryCPU", "TimeLimit")  # keys of a resize
 
 
-def undo(key: str, record: AttemptRecord) -> str:
+def undo(key: str, record: JobRun) -> str:
     """The value that `record` ran with, for a key of SIZES that Slurm refused; "" where it is not known.
 
     22.05 keeps what it refused: beyond MaxMemPerNode the job showed the larger memory afterwards (measured).
@@ -72,7 +74,7 @@ def undo(key: str, record: AttemptRecord) -> str:
     return str(values.get(key) or "")
 
 
-def suspects(diagnosis: Diagnosis, record: AttemptRecord, blamed: str) -> tuple[str, ...]:
+def suspects(diagnosis: Diagnosis, record: JobRun, blamed: str) -> tuple[str, ...]:
     """The nodes the next run should avoid: the blamed one, else the only one it had."""
     if diagnosis.decision not in ("retry_elsewhere", "blacklist_input"):
         return ()

@@ -16,7 +16,7 @@ from slurmwrap.config import Retry
 from slurmwrap.diagnosis.taxonomy import NO_SIGNATURE
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import Diagnosis
-from slurmwrap.model.run import AttemptRecord, LedgerReset
+from slurmwrap.model.run import JobRun, LedgerReset
 from slurmwrap.policy.run_from_slurm import REQUEUED
 
 # States of a run that Slurm ended by preemption. A log that says so of a run that Slurm calls FAILED proves nothing.
@@ -55,7 +55,7 @@ class Ledger:
         return frozenset(entry.node for entry in self.entries if entry.node)
 
 
-def ledger_of(attempts: Iterable[AttemptRecord], current: AttemptRecord, resets: Iterable[LedgerReset] = ()) -> Ledger:
+def ledger_of(attempts: Iterable[JobRun], current: JobRun, resets: Iterable[LedgerReset] = ()) -> Ledger:
     """The ledger before `current`, which carries its own diagnosis already, or None.
 
     A failure that belonged to an incident costs its root cause nothing: it was not the job's. What ended before one of
@@ -74,7 +74,7 @@ def ledger_of(attempts: Iterable[AttemptRecord], current: AttemptRecord, resets:
     )
 
 
-def forgiven(record: AttemptRecord, since: float | None) -> bool:
+def forgiven(record: JobRun, since: float | None) -> bool:
     """Whether the run ended before a person reset the job's ledger at `since`; None: nobody did."""
     return since is not None and (record.end_time or record.attempt.submit_time) <= since
 
@@ -93,14 +93,14 @@ def retries_of(diagnosis: Diagnosis, blamed: bool, settings: Retry) -> int:
     return settings.per_root_cause if diagnosis.decision in ("retry", "resize") else 0
 
 
-def runs_before(attempts: Iterable[AttemptRecord], current: AttemptRecord) -> tuple[AttemptRecord, ...]:
+def runs_before(attempts: Iterable[JobRun], current: JobRun) -> tuple[JobRun, ...]:
     """The earlier runs of the very same job, oldest first.
 
     They share a raw id and count up in Restarts. Ids come back: backwards in time Restarts falls within one job, and
     where it does not, an older job's runs begin.
     """
     same = [r for r in attempts if _same_id(r, current) and r.attempt.submit_time < current.attempt.submit_time]
-    found: list[AttemptRecord] = []
+    found: list[JobRun] = []
     bound = current.restarts
     for record in sorted(same, key=lambda r: r.attempt.submit_time, reverse=True):
         if record.restarts >= bound:
@@ -110,7 +110,7 @@ def runs_before(attempts: Iterable[AttemptRecord], current: AttemptRecord) -> tu
     return tuple(reversed(found))
 
 
-def failed(record: AttemptRecord) -> bool:
+def failed(record: JobRun) -> bool:
     """Judged, and a failure of the run itself: neither success, nor cancelled, nor preempted."""
     found = record.diagnosis
     if found is None or found.decision == "none" or found.category == "cancelled":
@@ -118,7 +118,7 @@ def failed(record: AttemptRecord) -> bool:
     return not (found.category == "job_preempted" and record.state in _PREEMPTED)
 
 
-def _same_id(record: AttemptRecord, current: AttemptRecord) -> bool:
+def _same_id(record: JobRun, current: JobRun) -> bool:
     return (record.attempt.cluster, record.attempt.job_id, record.uid) == (
         current.attempt.cluster,
         current.attempt.job_id,
@@ -126,7 +126,7 @@ def _same_id(record: AttemptRecord, current: AttemptRecord) -> bool:
     )
 
 
-def _entry(record: AttemptRecord) -> Entry:
+def _entry(record: JobRun) -> Entry:
     assert record.diagnosis is not None
     alone = record.nodes[0] if len(record.nodes) == 1 else ""
     return Entry(
@@ -136,13 +136,13 @@ def _entry(record: AttemptRecord) -> Entry:
     )
 
 
-def progressed_at(runs: Sequence[AttemptRecord]) -> int | None:
+def progressed_at(runs: Sequence[JobRun]) -> int | None:
     """SubmitTime of the latest run that went strictly beyond the best known before it; None when none did."""
     found = [_beyond(runs, [_logged(run) for run in runs]), _beyond(runs, counted_steps(runs))]
     return max((at for at in found if at is not None), default=None)
 
 
-def _beyond(runs: Sequence[AttemptRecord], reached: Sequence[int | None]) -> int | None:
+def _beyond(runs: Sequence[JobRun], reached: Sequence[int | None]) -> int | None:
     best: int | None = None
     found: int | None = None
     for run, step in zip(runs, reached, strict=True):
@@ -154,14 +154,14 @@ def _beyond(runs: Sequence[AttemptRecord], reached: Sequence[int | None]) -> int
     return found
 
 
-def _logged(run: AttemptRecord) -> int | None:
+def _logged(run: JobRun) -> int | None:
     if run.diagnosis is None:
         return None
     known = [step for step in (run.diagnosis.step, run.diagnosis.checkpoint_step) if step is not None]
     return max(known, default=None)
 
 
-def counted_steps(runs: Sequence[AttemptRecord]) -> list[int | None]:
+def counted_steps(runs: Sequence[JobRun]) -> list[int | None]:
     """How far each run of one job, oldest first, came by its step counter; None where it did not count."""
     reached: list[int | None] = []
     base = 0
@@ -173,15 +173,15 @@ def counted_steps(runs: Sequence[AttemptRecord]) -> list[int | None]:
     return reached
 
 
-def _steps(run: AttemptRecord) -> int | None:
+def _steps(run: JobRun) -> int | None:
     return run.measurement.steps if run.measurement is not None else None
 
 
-def _checkpoint(run: AttemptRecord) -> int | None:
+def _checkpoint(run: JobRun) -> int | None:
     return run.diagnosis.checkpoint_step if run.diagnosis is not None else None
 
 
-def _lost(runs: Sequence[AttemptRecord], since: float | None) -> float:
+def _lost(runs: Sequence[JobRun], since: float | None) -> float:
     """GPU-hours of the failed runs, less the share that the next run went on from.
 
     Of the newest run nobody knows yet whether the next one resumes: it counts as kept where this one did resume.
@@ -196,7 +196,7 @@ def _lost(runs: Sequence[AttemptRecord], since: float | None) -> float:
     return lost
 
 
-def _kept(run: AttemptRecord, base: int) -> float:
+def _kept(run: JobRun, base: int) -> float:
     """Share of the run's steps up to its checkpoint, 0..1; it began at step `base` if it resumed."""
     found = run.diagnosis
     if found is None or found.checkpoint_step is None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 
 NO_FAILURES = ("success", "cancelled", "completed_with_error")  # categories of a judged run that did not fail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RunFilter:
     """What is left empty asks for everything. Times in Unix seconds."""
 
     users: tuple[str, ...] = ()
@@ -31,17 +31,17 @@ class Wanted:
     failed: bool = False
 
 
-def state_of(run: AttemptRecord) -> str:
+def state_of(run: JobRun) -> str:
     """Slurm's word; of a run that has not ended PENDING or RUNNING."""
     return run.state or ("PENDING" if run.start_time is None else "RUNNING")
 
 
-def failed(run: AttemptRecord) -> bool:
+def failed(run: JobRun) -> bool:
     """Judged, and neither completed, with an error in the output or without, nor cancelled."""
     return run.diagnosis is not None and run.diagnosis.category not in NO_FAILURES
 
 
-def matches(wanted: Wanted, run: AttemptRecord) -> bool:
+def matches(wanted: RunFilter, run: JobRun) -> bool:
     """Whether the run is one of them."""
     category = run.diagnosis.category if run.diagnosis is not None else ""
     chosen = (
@@ -61,12 +61,12 @@ def matches(wanted: Wanted, run: AttemptRecord) -> bool:
     )
 
 
-def moment_of(run: AttemptRecord) -> int:
+def moment_of(run: JobRun) -> int:
     """By what lists are sorted: its end, or its beginning while it runs or waits. Unix seconds."""
     return run.end_time or run.start_time or run.attempt.submit_time
 
 
-def within(wanted: Wanted, run: AttemptRecord) -> bool:
+def within(wanted: RunFilter, run: JobRun) -> bool:
     """Whether it lies in the time that is asked for."""
     late_enough = wanted.since is None or run.end_time is None or run.end_time >= wanted.since
     return late_enough and (wanted.until is None or moment_of(run) < wanted.until)

@@ -1,4 +1,4 @@
-"""Turns Slurm's word on a job into an AttemptRecord and back. Pure."""
+"""Turns Slurm's word on a job into an JobRun and back. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 
 if TYPE_CHECKING:
@@ -20,19 +20,19 @@ CLOCKS_S = 300.0  # that clocks may differ: more is refused by MUNGE, whose cred
 _SUBMISSION_SLACK_S = 3600  # clocks of the submit host and the controller, and sbatch's patience
 
 
-def key_of(job: JobRecord, cluster: str) -> Attempt:
+def key_of(job: JobRecord, cluster: str) -> RunKey:
     """The key of the run that `job` shows."""
-    return Attempt(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time)
+    return RunKey(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time)
 
 
-def record_of(job: JobRecord, cluster: str, before: AttemptRecord | None = None) -> AttemptRecord:
+def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> JobRun:
     """What is remembered of the run that `job` shows; `before` keeps what was judged and what Slurm shows no longer.
 
     While a requeued run is COMPLETING Slurm 22.05 already counts the restart and shows the present as StartTime, with
     EndTime=Unknown, or after a lost node with one: the start that was seen while the job ran is kept.
     """
     requeueing = job.state == "COMPLETING" and job.end_time is None
-    fresh = AttemptRecord(
+    fresh = JobRun(
         attempt=key_of(job, cluster),
         address=job.address,
         restarts=job.restarts,
@@ -76,21 +76,21 @@ def record_of(job: JobRecord, cluster: str, before: AttemptRecord | None = None)
     )
 
 
-def _completing_since(before: AttemptRecord, job: JobRecord) -> bool:
+def _completing_since(before: JobRun, job: JobRecord) -> bool:
     return job.state == "COMPLETING" and before.start_time is not None
 
 
-def run_before(job: JobRecord, cluster: str) -> AttemptRecord:
+def run_before(job: JobRecord, cluster: str) -> JobRun:
     """The run before the one that `job` shows, for one that nothing told of: its launch failed.
 
     Its SubmitTime is lost with Slurm's record of it; the second before the present one keeps the keys rising with time.
     """
-    key = Attempt(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time - 1)
+    key = RunKey(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time - 1)
     shown = record_of(job, cluster)
     return replace(shown, attempt=key, restarts=max(0, job.restarts - 1), nodes=(), start_time=None)
 
 
-def remembered(record: AttemptRecord, now: JobRecord | None = None) -> JobRecord:
+def remembered(record: JobRun, now: JobRecord | None = None) -> JobRecord:
     """A run in Slurm's form as it was last seen, for one that Slurm has forgotten or overwritten.
 
     `now`: the same job's present run, whose request (memory, command) is the same one.
@@ -123,7 +123,7 @@ def remembered(record: AttemptRecord, now: JobRecord | None = None) -> JobRecord
     )
 
 
-def ended(record: AttemptRecord, word: JobRecord, measurement: Measurement | None) -> AttemptRecord:
+def ended(record: JobRun, word: JobRecord, measurement: Measurement | None) -> JobRun:
     """`record` with the final word on it."""
     return replace(
         record,
@@ -137,7 +137,7 @@ def ended(record: AttemptRecord, word: JobRecord, measurement: Measurement | Non
     )
 
 
-def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, before: int | None = None) -> AttemptRecord:
+def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, before: int | None = None) -> JobRun:
     """A run that Slurm never showed us: known from its hooks alone, keyed by its first sign of life.
 
     The true SubmitTime is lost with Slurm's record; the first sign is after it and before the next run's, so that keys
@@ -148,8 +148,8 @@ def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, befo
     for observation in sorted(seen, key=lambda o: o.context is Context.EPILOG_SLURMCTLD):
         facts.update(observation.facts)
     start = int(min(_started(o) for o in seen))
-    return AttemptRecord(
-        attempt=Attempt(cluster=cluster, job_id=job_id, submit_time=min(start, before - 1) if before else start),
+    return JobRun(
+        attempt=RunKey(cluster=cluster, job_id=job_id, submit_time=min(start, before - 1) if before else start),
         address=_address(job_id, facts),
         restarts=min(_whole(o.facts.get("restarts"), 0) for o in seen),
         name=str(facts.get("name", "")),
@@ -163,7 +163,7 @@ def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, befo
     )
 
 
-def completed_by_hooks(record: AttemptRecord, seen: Sequence[Observation]) -> AttemptRecord:
+def completed_by_hooks(record: JobRun, seen: Sequence[Observation]) -> JobRun:
     """What is still unknown of a run, from its hooks."""
     if record.user or not seen:
         return record
@@ -181,13 +181,13 @@ def completed_by_hooks(record: AttemptRecord, seen: Sequence[Observation]) -> At
     )
 
 
-def submitted_id(record: AttemptRecord) -> int:
+def submitted_id(record: JobRun) -> int:
     """The id sbatch printed: an array's tasks have raw ids of their own, and the array's id in their address."""
     head = record.address.split("_")[0]
     return int(head) if head.isdecimal() else record.attempt.job_id
 
 
-def speaks_for(submission: Submission, record: AttemptRecord) -> bool:
+def speaks_for(submission: Submission, record: JobRun) -> bool:
     """Whether `submission` is of this very job: same owner, not before it, and a first run not long after it either:
     ids come back."""
     if submission.cluster != record.attempt.cluster or submission.uid != record.uid:

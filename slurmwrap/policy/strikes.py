@@ -12,8 +12,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.action import DRAIN_PREFIX, SlurmAction, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.node import Node, NodeHealth, Snapshot
-from slurmwrap.model.retry_decision import Ruled, Strike
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.retry_decision import PlannedAction, Strike
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy.node_history import NodeHistory
 from slurmwrap.policy.node_score import LEMON, OK, NodeScore, scores
 
@@ -47,13 +47,13 @@ def drained_by_us(node: Node) -> bool:
     return "DRAIN" in node.flags and node.reason.startswith(DRAIN_PREFIX)
 
 
-def blamed_node(diagnosis: Diagnosis, record: AttemptRecord) -> str:
+def blamed_node(diagnosis: Diagnosis, record: JobRun) -> str:
     """The node at fault, "" for none: named by kernel, NVML or Slurm, and one that Slurm says the job ran on."""
     vouched = diagnosis.conclusive or any(_vouched(citation) for citation in diagnosis.evidence)
     return diagnosis.node if vouched and diagnosis.node in record.nodes else ""
 
 
-def lost_node(diagnosis: Diagnosis, record: AttemptRecord, fleet: Fleet) -> str:
+def lost_node(diagnosis: Diagnosis, record: JobRun, fleet: Fleet) -> str:
     """For a node failure that names no node: the only one of the job's nodes that Slurm says is down, else ""."""
     if diagnosis.category != "node_failure" or diagnosis.node:
         return ""
@@ -62,7 +62,7 @@ def lost_node(diagnosis: Diagnosis, record: AttemptRecord, fleet: Fleet) -> str:
     return down[0] if len(down) == 1 else ""
 
 
-def strikes_of(diagnosis: Diagnosis, record: AttemptRecord) -> tuple[Strike, ...]:
+def strikes_of(diagnosis: Diagnosis, record: JobRun) -> tuple[Strike, ...]:
     """At most one: a fault of the node that was blamed."""
     node = blamed_node(diagnosis, record)
     if not node or not (diagnosis.conclusive or diagnosis.decision == "retry_elsewhere"):
@@ -71,7 +71,7 @@ def strikes_of(diagnosis: Diagnosis, record: AttemptRecord) -> tuple[Strike, ...
     return (Strike(node=node, cause=diagnosis.category, conclusive=diagnosis.conclusive, text=text),)
 
 
-def drains_of(diagnosis: Diagnosis, record: AttemptRecord) -> tuple[Ruled, ...]:
+def drains_of(diagnosis: Diagnosis, record: JobRun) -> tuple[PlannedAction, ...]:
     """The drain that a conclusive fault asks for. The Reason holds ids only: a kernel line names the user's program."""
     node = blamed_node(diagnosis, record)
     if not node or not diagnosis.conclusive:
@@ -79,11 +79,13 @@ def drains_of(diagnosis: Diagnosis, record: AttemptRecord) -> tuple[Ruled, ...]:
     what = diagnosis.category + (f" ({diagnosis.signature})" if diagnosis.signature else "")
     reason = f"{DRAIN_PREFIX} {what}, seen by job {record.attempt.job_id}"
     because = f"conclusive fault: {what}"
-    return (Ruled(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target=node, value=reason, because=because)),)
+    return (
+        PlannedAction(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target=node, value=reason, because=because)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class NodeStatus:
     """One node that is not ok. `published` False: the cap is used up, so that nobody is told to avoid it."""
 
     health: NodeHealth
@@ -97,7 +99,7 @@ def health(history: NodeHistory, nodes: Iterable[Node], config: Config, *, now: 
     return tuple(sorted(found, key=lambda entry: entry.node))
 
 
-def standings(history: NodeHistory, nodes: Iterable[Node], config: Config, *, now: float) -> tuple[Standing, ...]:
+def standings(history: NodeHistory, nodes: Iterable[Node], config: Config, *, now: float) -> tuple[NodeStatus, ...]:
     """All nodes that are not ok, worst first. The cap counts drained, lemons and suspects together.
 
     What is drained is published whatever the cap says: it is so. Nodes that Slurm does not know are left out: an
@@ -110,7 +112,7 @@ def standings(history: NodeHistory, nodes: Iterable[Node], config: Config, *, no
     gone = {one.health.node for one in drained}
     doubted = [s for s in judged.values() if s.status != OK and s.node not in gone]
     room = max(0, Fleet(nodes=members).allowance(config.placement.exclude_cap) - len(drained))
-    found = [Standing(health=_health(s), published=at < room, score=s) for at, s in enumerate(doubted)]
+    found = [NodeStatus(health=_health(s), published=at < room, score=s) for at, s in enumerate(doubted)]
     return (*drained, *found)
 
 
@@ -124,10 +126,10 @@ def _vouched(citation: Citation) -> bool:
     return citation.source.partition(":")[0].lower() in _VOUCHED
 
 
-def _drained(node: Node, score: NodeScore | None, now: float) -> Standing:
+def _drained(node: Node, score: NodeScore | None, now: float) -> NodeStatus:
     since = max((term.at for term in score.terms), default=now) if score is not None else now
     told = NodeHealth(node=node.name, status="drained", since=since, reason=node.reason)
-    return Standing(health=told, published=True, score=score)
+    return NodeStatus(health=told, published=True, score=score)
 
 
 def _health(score: NodeScore) -> NodeHealth:

@@ -56,7 +56,7 @@ def code_files(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ProgramCode:
     """A Python program with its local modules. `whole`: all of it was read."""
 
     code: bytes
@@ -65,20 +65,20 @@ class Program:
     whole: bool
 
 
-def program_of(path: str, cwd: str, search: str, *, text: bytes | None = None, seconds: float = MAX_S) -> Program:
+def program_of(path: str, cwd: str, search: str, *, text: bytes | None = None, seconds: float = MAX_S) -> ProgramCode:
     """The program at `path`, or `text` itself, with all that it imports from its own folder, `cwd` and `search`
     (PYTHONPATH)."""
     budget = _Budget(seconds)
     content = budget.read(path) if text is None else text
     if content is None:
-        return Program(code=b"", imports=frozenset(), local=frozenset(), whole=False)
+        return ProgramCode(code=b"", imports=frozenset(), local=frozenset(), whole=False)
     places = list(dict.fromkeys(place for place in (os.path.dirname(path), cwd, *search.split(":")) if place))
     files = {path: content, **_imported({path: content}, places, budget)}
     code = b"\n".join(files.values())
     imports = frozenset(_top_names(code))
     local = frozenset(name for name in imports if any(_has(budget.listing(place), name) for place in places))
     whole = budget.files > 0 and budget.bytes > 0 and time.monotonic() < budget.until
-    return Program(code=code, imports=imports, local=local, whole=whole)
+    return ProgramCode(code=code, imports=imports, local=local, whole=whole)
 
 
 def _has(listing: frozenset[str], name: str) -> bool:

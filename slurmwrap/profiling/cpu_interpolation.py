@@ -16,14 +16,14 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.cpu_curve import least_cpus
 from slurmwrap.model.measurement import CurvePoint
 
-__all__ = ["Fit", "fit", "least_cpus", "predict"]
+__all__ = ["StepTimeFit", "fit", "least_cpus", "predict"]
 
 SHARPNESS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 24.0)
 USUAL = 8.0  # of loaders with workers; what two points cannot tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class StepTimeFit:
     """Seconds per step as above. `device_s` and `cpu_s` are not negative."""
 
     device_s: float
@@ -58,7 +58,7 @@ def predict(curve: Sequence[CurvePoint], cpus: float) -> float | None:
     return min(max(rate, low), high)
 
 
-def _left_over(found: Fit, left: CurvePoint, right: CurvePoint, cpus: float) -> float:
+def _left_over(found: StepTimeFit, left: CurvePoint, right: CurvePoint, cpus: float) -> float:
     """The logarithm of what the fit misses, between two measured points."""
     ends = [math.log(point.steps_per_s / found.rate(point.cpus)) for point in (left, right)]
     if left.cpus == right.cpus:
@@ -67,7 +67,7 @@ def _left_over(found: Fit, left: CurvePoint, right: CurvePoint, cpus: float) -> 
     return ends[0] + share * (ends[1] - ends[0])
 
 
-def fit(points: Sequence[CurvePoint]) -> Fit:
+def fit(points: Sequence[CurvePoint]) -> StepTimeFit:
     """The curve through `points` (one at least, all with a rate above 0) by least squares of relative errors."""
     chosen = SHARPNESS if len(points) > 2 else (USUAL,)
     # Of equally good ones the usual: the sharpness shows only where points lie about the corner.
@@ -75,11 +75,11 @@ def fit(points: Sequence[CurvePoint]) -> Fit:
     return min(tried, key=lambda one: round(_miss(points, one), 5))
 
 
-def _miss(points: Sequence[CurvePoint], found: Fit) -> float:
+def _miss(points: Sequence[CurvePoint], found: StepTimeFit) -> float:
     return sum(math.log(point.steps_per_s / found.rate(point.cpus)) ** 2 for point in points)
 
 
-def _solve(points: Sequence[CurvePoint], p: float) -> Fit:
+def _solve(points: Sequence[CurvePoint], p: float) -> StepTimeFit:
     """T**p = a + b * k**-p, linear in a and b; both at least 0."""
     scale = max(point.steps_per_s for point in points)
     times = [scale / point.steps_per_s for point in points]  # at least 1, so that powers stay in range
@@ -92,4 +92,4 @@ def _solve(points: Sequence[CurvePoint], p: float) -> Fit:
         a, b = ya / aa, 0.0
     if a < 0:
         a, b = 0.0, yb / bb
-    return Fit(device_s=a ** (1 / p) / scale, cpu_s=b ** (1 / p) / scale, sharpness=p)
+    return StepTimeFit(device_s=a ** (1 / p) / scale, cpu_s=b ** (1 / p) / scale, sharpness=p)

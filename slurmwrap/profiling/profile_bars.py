@@ -23,7 +23,7 @@ ENDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ProfileBar:
     """One bar: a label such as "12" or "62 GiB", its value, how uncertain that is, and whether it is the chosen one."""
 
     label: str
@@ -33,7 +33,7 @@ class Point:
 
 
 def bars(
-    points: Sequence[Point], *, head: tuple[str, str], columns: int, unicode: bool, style: Style | None = None
+    points: Sequence[ProfileBar], *, head: tuple[str, str], columns: int, unicode: bool, style: Style | None = None
 ) -> list[str]:
     """One line per point, the longest bar as long as `columns` allow. `head`: names of label and value."""
     if not points:
@@ -55,11 +55,11 @@ def bars(
     return lines
 
 
-def cpu_points(profile: ResourceProfile) -> list[Point]:
+def cpu_points(profile: ResourceProfile) -> list[ProfileBar]:
     """The CPU curve; the least CPUs within 5 % of the best are the chosen ones."""
     least = least_cpus(profile.cpu_curve)
     return [
-        Point(label=str(one.cpus), value=one.steps_per_s, spread=one.spread, chosen=one.cpus == least)
+        ProfileBar(label=str(one.cpus), value=one.steps_per_s, spread=one.spread, chosen=one.cpus == least)
         for one in profile.cpu_curve
     ]
 

@@ -10,8 +10,8 @@ policy/run_from_slurm.py for runs that were never seen).
 """
 
 from slurmwrap.reconcile.ingest import ingest
-from slurmwrap.reconcile.reconcile_context import Edges, Scope, Summary, Words
+from slurmwrap.reconcile.reconcile_context import PassSummary, Scope, Services, SlurmJobs
 from slurmwrap.reconcile.reconcile_pass import reconcile_once
 from slurmwrap.reconcile.service_loop import watch
 
-__all__ = ["Edges", "Scope", "Summary", "Words", "ingest", "reconcile_once", "watch"]
+__all__ = ["PassSummary", "Scope", "Services", "SlurmJobs", "ingest", "reconcile_once", "watch"]

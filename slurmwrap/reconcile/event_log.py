@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from slurmwrap.config import Config
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.journal import Fields, Journal, is_our_stderr
 from slurmwrap.model.action import Verb
-from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.report.text_format import visible
 
 IDENTIFIER = "slurmwrap"
@@ -22,7 +22,7 @@ IDENTIFIER = "slurmwrap"
 _TARGETS = {Verb.DRAIN.value: "SLURM_NODE", Verb.RESUME.value: "SLURM_NODE", Verb.BLOCK_INPUT.value: "SLURMWRAP_INPUT"}
 
 
-class Kind(Enum):
+class EventKind(Enum):
     """SLURMWRAP_EVENT, and its syslog priority."""
 
     STARTED = "started"
@@ -38,19 +38,19 @@ class Kind(Enum):
     @property
     def priority(self) -> int:
         """syslog(3): 3 an error, 4 a warning, 6 information."""
-        return {Kind.ERROR: 3, Kind.NOT_ACTED: 4, Kind.REFUSED: 4}.get(self, 6)
+        return {EventKind.ERROR: 3, EventKind.NOT_ACTED: 4, EventKind.REFUSED: 4}.get(self, 6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One line of the log. `fields`: what programs select by; a name may come several times."""
 
-    kind: Kind
+    kind: EventKind
     text: str
     fields: tuple[tuple[str, str], ...] = ()
 
 
-def judged(record: AttemptRecord) -> Event:
+def judged(record: JobRun) -> Event:
     """A run that ended, why, and what was decided."""
     diagnosis = record.diagnosis
     category = diagnosis.category if diagnosis else "unknown"
@@ -65,46 +65,48 @@ def judged(record: AttemptRecord) -> Event:
         "SLURMWRAP_INCIDENT": record.incident,
     }
     text = f"job {record.address} of {record.user}: {category}, {record.decision}: {record.decision_reason}"
-    return Event(kind=Kind.JUDGED, text=text, fields=(*_set(known), *(("SLURM_NODE", node) for node in record.nodes)))
+    return Event(
+        kind=EventKind.JUDGED, text=text, fields=(*_set(known), *(("SLURM_NODE", node) for node in record.nodes))
+    )
 
 
 def acted(action: ActionRecord) -> Event:
     """A change of Slurm that was made."""
     change = f"{action.verb} {action.target} {action.key}{'=' if action.key else ''}{action.value}".rstrip()
-    return Event(kind=Kind.ACTED, text=f"done: {change}", fields=_of_action(action))
+    return Event(kind=EventKind.ACTED, text=f"done: {change}", fields=_of_action(action))
 
 
 def not_acted(action: ActionRecord) -> Event:
     """One that Slurm refused."""
     text = f"not done: {action.verb} {action.target} {action.key}: {action.error}"
-    return Event(kind=Kind.NOT_ACTED, text=text, fields=(*_of_action(action), ("SLURMWRAP_ERROR", action.error)))
+    return Event(kind=EventKind.NOT_ACTED, text=text, fields=(*_of_action(action), ("SLURMWRAP_ERROR", action.error)))
 
 
 def refused(count: int) -> Event:
     """Spool files that were not believed."""
     text = f"{count} spool files were not believed and set aside"
-    return Event(kind=Kind.REFUSED, text=text, fields=(("SLURMWRAP_COUNT", str(count)),))
+    return Event(kind=EventKind.REFUSED, text=text, fields=(("SLURMWRAP_COUNT", str(count)),))
 
 
 def error(text: str) -> Event:
     """What one pass could not do."""
-    return Event(kind=Kind.ERROR, text=f"error: {text}")
+    return Event(kind=EventKind.ERROR, text=f"error: {text}")
 
 
 def passed(judged: int, applied: int, waiting: int) -> Event:
     """The sum of one pass."""
     text = f"{judged} runs judged, {applied} actions done, {waiting} waiting"
-    return Event(kind=Kind.PASSED, text=text)
+    return Event(kind=EventKind.PASSED, text=text)
 
 
 def late(what: str, text: str) -> Event:
     """The watchdog's: `what` should have been heard of."""
-    return Event(kind=Kind.ERROR, text=text, fields=(("SLURMWRAP_LATE", what),))
+    return Event(kind=EventKind.ERROR, text=text, fields=(("SLURMWRAP_LATE", what),))
 
 
 def note(text: str) -> Event:
     """Anything else."""
-    return Event(kind=Kind.NOTE, text=text)
+    return Event(kind=EventKind.NOTE, text=text)
 
 
 def _of_action(action: ActionRecord) -> tuple[tuple[str, str], ...]:
@@ -121,15 +123,15 @@ def _set(known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in known.items() if value)
 
 
-class Log:
+class EventLog:
     """Where events go. `journal` None: to stderr, as text. `both` False: what the journal has no room for is lost, and
     said later: stderr leads to the same journal then, and writing to it would wait."""
 
-    def __init__(self, voice: Voice, journal: Journal | None = None, *, both: bool = True) -> None:
+    def __init__(self, voice: Console, journal: Journal | None = None, *, both: bool = True) -> None:
         self._voice, self._journal, self._both = voice, journal, both
 
     @classmethod
-    def of(cls, config: Config, voice: Voice, environ: Mapping[str, str], journal: Journal | None = None) -> Log:
+    def of(cls, config: Config, voice: Console, environ: Mapping[str, str], journal: Journal | None = None) -> EventLog:
         """As log.to says. Where the journal was asked for by name and nobody listens stderr has to do, and is told."""
         wanted, found = config.log.to, journal or Journal()
         if wanted == "journal" and not found.is_there():
@@ -151,7 +153,9 @@ class Log:
         """Says once how much was lost before."""
         lost = journal.lost
         if lost and not self._both:
-            said = journal.send(record_of(Event(kind=Kind.ERROR, text=f"error: journald had no room for {lost} lines")))
+            said = journal.send(
+                record_of(Event(kind=EventKind.ERROR, text=f"error: journald had no room for {lost} lines"))
+            )
             journal.lost = 0 if said else lost
 
     def tell_all(self, events: Sequence[Event]) -> None:

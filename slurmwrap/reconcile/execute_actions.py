@@ -8,18 +8,18 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import Ruled
-from slurmwrap.model.run import WAITING_RULES, ActionRecord, AttemptRecord
+from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.model.run import WAITING_RULES, ActionRecord, JobRun
 from slurmwrap.policy import action_status, requeue
-from slurmwrap.policy.action_status import Due
+from slurmwrap.policy.action_status import ActionState
 from slurmwrap.policy.strikes import fleet_of
 from slurmwrap.reconcile.judge_run import submission_of
-from slurmwrap.reconcile.reconcile_context import Pass, mute, muted
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, mute, muted
 
 _UNDONE = "the update was refused, so what it had is put back"
 
 
-def finish(record: AttemptRecord, job: JobRecord | None, run: Pass) -> None:
+def finish(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> None:
     """Intends and does what was decided, tells the owner, and takes the run off the to-do list."""
     store = run.edges.store
     actions = _after_the_end(store.actions(record.attempt), run)
@@ -38,13 +38,13 @@ def finish(record: AttemptRecord, job: JobRecord | None, run: Pass) -> None:
     run.book.settled.add(record.attempt)
 
 
-def _intend(record: AttemptRecord, known: Sequence[ActionRecord], run: Pass) -> tuple[ActionRecord, ...]:
+def _intend(record: JobRun, known: Sequence[ActionRecord], run: ReconcilePass) -> tuple[ActionRecord, ...]:
     for ruled in record.planned:
         run.edges.store.intend(record.attempt, ruled, _mode(ruled, run), run.now)
     return _after_the_end(run.edges.store.actions(record.attempt), run) if record.planned else tuple(known)
 
 
-def _after_the_end(actions: Sequence[ActionRecord], run: Pass) -> tuple[ActionRecord, ...]:
+def _after_the_end(actions: Sequence[ActionRecord], run: ReconcilePass) -> tuple[ActionRecord, ...]:
     """Without those that were about the job while it waited; what of them is not done is void now."""
     for action in actions:
         if action.rule in WAITING_RULES and action.done_at is None and action.mode == "act":
@@ -52,7 +52,7 @@ def _after_the_end(actions: Sequence[ActionRecord], run: Pass) -> tuple[ActionRe
     return tuple(action for action in actions if action.rule not in WAITING_RULES)
 
 
-def _mode(ruled: Ruled, run: Pass) -> str:
+def _mode(ruled: PlannedAction, run: ReconcilePass) -> str:
     if ruled.rule == "gate":
         return "act"  # the gate refused, so it did act: what it caused is put right whatever the rule says now
     mode = run.edges.config.mode_of(ruled.rule)
@@ -61,13 +61,13 @@ def _mode(ruled: Ruled, run: Pass) -> str:
     return mode
 
 
-def _was_refused(record: AttemptRecord, run: Pass) -> bool:
+def _was_refused(record: JobRun, run: ReconcilePass) -> bool:
     """Whether an update was undone; what the world made void was not refused."""
     found = run.edges.store.actions(record.attempt) if record.decision == "resize" else ()
     return any(action.because == _UNDONE for action in found)
 
 
-def _act(record: AttemptRecord, actions: Sequence[ActionRecord], run: Pass) -> bool:
+def _act(record: JobRun, actions: Sequence[ActionRecord], run: ReconcilePass) -> bool:
     """Does the actions in order; False when some must wait for a later pass."""
     for action in actions:
         if action.verb == Verb.BLOCK_INPUT.value:
@@ -78,7 +78,7 @@ def _act(record: AttemptRecord, actions: Sequence[ActionRecord], run: Pass) -> b
     return _run_again(record, [action for action in actions if action.verb not in others], run)
 
 
-def _drain(action: ActionRecord, record: AttemptRecord, run: Pass) -> None:
+def _drain(action: ActionRecord, record: JobRun, run: ReconcilePass) -> None:
     run.forget_snapshot()  # the cap and other people's drains are looked at as they are now
     fleet = fleet_of(run.snapshot(), record.partition)
     found = action_status.of_drain(action, fleet, run.edges.config.placement.exclude_cap)
@@ -87,7 +87,7 @@ def _drain(action: ActionRecord, record: AttemptRecord, run: Pass) -> None:
     run.dirty = True
 
 
-def _run_again(record: AttemptRecord, steps: Sequence[ActionRecord], run: Pass) -> bool:
+def _run_again(record: JobRun, steps: Sequence[ActionRecord], run: ReconcilePass) -> bool:
     """requeuehold, updates, release, StartTime. Only the first can have been done without being ticked off, and only
     it, and what a refusal of requeuehold makes void, is compared with Slurm."""
     check = True
@@ -95,28 +95,28 @@ def _run_again(record: AttemptRecord, steps: Sequence[ActionRecord], run: Pass) 
         if check:
             found = action_status.of_job(step, record, run.edges.slurm.job(record.address), run.edges.clock.now())
         else:
-            found = action_status.Standing(due=Due.NOW)
-        if found.due is Due.LATER:
+            found = action_status.ActionStatus(due=ActionState.NOW)
+        if found.due is ActionState.LATER:
             run.summary.waiting += 1
             return False
-        if found.due is Due.NOW and step.key in requeue.SIZES and muted(record.uid, run):
+        if found.due is ActionState.NOW and step.key in requeue.SIZES and muted(record.uid, run):
             return False
         error = _settle(step, found, run, record)
         if error is None:
             return False
-        check = found.due is not Due.NOW or (bool(error) and step.verb == Verb.REQUEUEHOLD.value)
+        check = found.due is not ActionState.NOW or (bool(error) and step.verb == Verb.REQUEUEHOLD.value)
     return True
 
 
 def _settle(
-    action: ActionRecord, found: action_status.Standing, run: Pass, record: AttemptRecord | None = None
+    action: ActionRecord, found: action_status.ActionStatus, run: ReconcilePass, record: JobRun | None = None
 ) -> str | None:
     """Does it if it is due, and ticks it off; returns Slurm's refusal. SlurmUnreachable leaves it for the next pass,
     and so does None: nobody knows.
 
     A refused size is put back first, so that being killed in between cannot leave it with Slurm unnoticed.
     """
-    error = _ask(action, record, run) if found.due is Due.NOW else ""
+    error = _ask(action, record, run) if found.due is ActionState.NOW else ""
     if error and record is not None and action.key in requeue.SIZES and action.because != _UNDONE:
         error = error if _undo(action, record, run) else None
     if error is not None:
@@ -124,7 +124,7 @@ def _settle(
     return error
 
 
-def _ask(action: ActionRecord, record: AttemptRecord | None, run: Pass) -> str | None:
+def _ask(action: ActionRecord, record: JobRun | None, run: ReconcilePass) -> str | None:
     """Slurm's refusal, "" when it obeyed. A size is asked for in the name of the job's owner, since limits of QOS and
     association hold no more for what an administrator sets. None where he let nobody through: then again later."""
     sized = record is not None and action.key in requeue.SIZES and run.edges.scope.user is None
@@ -143,19 +143,19 @@ def _ask(action: ActionRecord, record: AttemptRecord | None, run: Pass) -> str |
     return ""
 
 
-def _undo(step: ActionRecord, record: AttemptRecord, run: Pass) -> bool:
+def _undo(step: ActionRecord, record: JobRun, run: ReconcilePass) -> bool:
     """Puts back what a refused update left: the job could wait for ever for what it may not have. False: unknown."""
     value = requeue.undo(step.key, record)
     if not value or value == step.value:
         return True
     back = SlurmAction(verb=Verb.UPDATE_JOB, target=step.target, key=step.key, value=value, because=_UNDONE)
-    number = run.edges.store.intend(record.attempt, Ruled(rule=step.rule, action=back), "act", run.now)
+    number = run.edges.store.intend(record.attempt, PlannedAction(rule=step.rule, action=back), "act", run.now)
     known = run.edges.store.actions(record.attempt)
     found = next(a for a in known if a.action_id == number)
-    return _settle(found, action_status.Standing(due=Due.NOW), run, record) is not None
+    return _settle(found, action_status.ActionStatus(due=ActionState.NOW), run, record) is not None
 
 
-def _tick_off(action: ActionRecord, error: str, run: Pass) -> None:
+def _tick_off(action: ActionRecord, error: str, run: ReconcilePass) -> None:
     now = run.edges.clock.now()
     run.edges.store.done(action.action_id, now, error)
     done = replace(action, done_at=now, error=error)
@@ -168,7 +168,7 @@ def _as_action(action: ActionRecord) -> SlurmAction:
     )
 
 
-def _tell(record: AttemptRecord, run: Pass) -> bool:
+def _tell(record: JobRun, run: ReconcilePass) -> bool:
     """Seals the outcome for its owner where there is one worth telling; False to try again in the next pass."""
     publisher = run.edges.publisher
     assert record.diagnosis is not None

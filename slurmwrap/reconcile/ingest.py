@@ -14,14 +14,14 @@ from slurmwrap.diagnosis.build_evidence import of_run
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
-from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.run import JobRun, PrerunRecord
+from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.blocked_inputs import actions_of
 from slurmwrap.policy.run_from_slurm import record_of, run_of_hooks
 from slurmwrap.protocols import Store
-from slurmwrap.reconcile.reconcile_context import Edges, IngestReport, Unpack, Words, learn
+from slurmwrap.reconcile.reconcile_context import IngestReport, Services, SlurmJobs, Unpack, learn
 
 BATCH = 200
 LIMIT = 200_000  # files of one spool in one pass
@@ -29,7 +29,7 @@ LATEST, MOST = 1e11, 1e12  # Unix seconds; seconds, steps and GPUs that a user m
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 
 
-def ingest(edges: Edges, cluster: str, words: Words) -> IngestReport:
+def ingest(edges: Services, cluster: str, words: SlurmJobs) -> IngestReport:
     """Takes in what lies in the spools now. StoreError when database or spool fail; what was not stored stays there.
 
     Each spool is listed once: one that fills as fast as it is read, or that cannot be emptied, ends all the same.
@@ -47,12 +47,12 @@ def ingest(edges: Edges, cluster: str, words: Words) -> IngestReport:
     return report
 
 
-def _ids(batch: Sequence[Collected]) -> set[int]:
+def _ids(batch: Sequence[SpoolEntry]) -> set[int]:
     return {one.item.job_id for one in batch if isinstance(one.item, Observation)}
 
 
-def _one(collected: Collected, edges: Edges, cluster: str, words: Words, report: IngestReport) -> Collected:
-    """Stores one file; a refused one comes back as SetAside, which the spool keeps apart."""
+def _one(collected: SpoolEntry, edges: Services, cluster: str, words: SlurmJobs, report: IngestReport) -> SpoolEntry:
+    """Stores one file; a refused one comes back as RejectedEntry, which the spool keeps apart."""
     item = collected.item
     if isinstance(item, Observation):
         reason = _refusal(item, edges, cluster, words)
@@ -61,13 +61,13 @@ def _one(collected: Collected, edges: Edges, cluster: str, words: Words, report:
             report.kept, report.known = report.kept + new, report.known + (not new)
             _unpack(item, edges, cluster, report, new)
             return collected
-        item = SetAside(name=collected.name, reason=reason, uid=item.uid)
+        item = RejectedEntry(name=collected.name, reason=reason, uid=item.uid)
     report.refused += 1
     edges.store.set_aside(item, edges.clock.now())
     return replace(collected, item=item)
 
 
-def _refusal(item: Observation, edges: Edges, cluster: str, words: Words) -> str:
+def _refusal(item: Observation, edges: Services, cluster: str, words: SlurmJobs) -> str:
     """Why an observation is not believed; "" when it is."""
     if item.cluster != cluster and edges.scope.user is None:
         return f"it is about another cluster, not {cluster}"
@@ -98,7 +98,9 @@ def _claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:
     return unpack(PrerunRecord, item.facts.get("prerun") or {})
 
 
-def _not_his(item: Observation, claim: Submission | PrerunRecord, edges: Edges, cluster: str, words: Words) -> str:
+def _not_his(
+    item: Observation, claim: Submission | PrerunRecord, edges: Services, cluster: str, words: SlurmJobs
+) -> str:
     """A user speaks of his own jobs only: the seal's uid must be the one Slurm says the job belongs to.
 
     Clusters may share a home. What is of another one is his own word in his own database, of which this Slurm knows
@@ -118,7 +120,7 @@ def _not_his(item: Observation, claim: Submission | PrerunRecord, edges: Edges, 
     return "" if owners - {None} == {sealed} else "Slurm does not say that the job is his"
 
 
-def _owner(job_id: int, cluster: str, store: Store, words: Words) -> int | None:
+def _owner(job_id: int, cluster: str, store: Store, words: SlurmJobs) -> int | None:
     """By Slurm, else by what was remembered of Slurm or root's word."""
     found = words.owner(job_id)
     if found is not None:
@@ -128,7 +130,7 @@ def _owner(job_id: int, cluster: str, store: Store, words: Words) -> int | None:
     return next((uid for uid in reversed(known) if isinstance(uid, int) and uid >= 0), None)
 
 
-def _unpack(item: Observation, edges: Edges, cluster: str, report: IngestReport, new: bool) -> None:
+def _unpack(item: Observation, edges: Services, cluster: str, report: IngestReport, new: bool) -> None:
     if item.context not in (Context.SUBMIT, Context.PRERUN):
         return
     claim = _claim(item, edges.unpack)
@@ -152,7 +154,7 @@ def _told_before(claim: PrerunRecord, store: Store) -> PrerunRecord | None:
     return next((one for one in same if (one.cluster, one.prerun_job_id, one.at) == key), None)
 
 
-def _learn_from_prerun(record: PrerunRecord, edges: Edges) -> bool:
+def _learn_from_prerun(record: PrerunRecord, edges: Services) -> bool:
     measurement = record.verdict.measurement
     if measurement is None or not record.profile_key or record.verdict.outcome is Outcome.FAIL:
         return False
@@ -169,7 +171,7 @@ def _learn_from_prerun(record: PrerunRecord, edges: Edges) -> bool:
     return True
 
 
-def _block_from_prerun(one: Collected, edges: Edges) -> bool:
+def _block_from_prerun(one: SpoolEntry, edges: Services) -> bool:
     """The pre-run read the file itself, as its user: his word, so it binds him alone. Before its spool file goes."""
     if not isinstance(one.item, Observation) or one.item.context is not Context.PRERUN:
         return False
@@ -198,7 +200,7 @@ def _block_from_prerun(one: Collected, edges: Edges) -> bool:
     return True
 
 
-def _open_unseen(handled: Sequence[Collected], store: Store, cluster: str, words: Words) -> None:
+def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, words: SlurmJobs) -> None:
     """Opens an attempt for each run that only its hooks tell of: Slurm has forgotten it or shows the next one."""
     heard: dict[int, list[Observation]] = {}
     for one in handled:
@@ -225,7 +227,7 @@ def _runs(observations: Sequence[Observation]) -> Iterable[Sequence[Observation]
     return [[o for o in prologs if int(o.facts.get("restarts") or 0) == count] for count in counts]
 
 
-def _covered(observation: Observation, known: Sequence[AttemptRecord], *, forgotten: bool) -> bool:
+def _covered(observation: Observation, known: Sequence[JobRun], *, forgotten: bool) -> bool:
     """Whether one of the known runs is the observation's. Where Slurm still knows the job only a Prolog opens a run:
     an Epilog's restart count may already be the next run's (Slurm 22.05)."""
     if observation.context is not Context.PROLOG and not forgotten:

@@ -15,18 +15,18 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Partition
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.retry_decision import InputRead, RetryDecision
-from slurmwrap.model.run import AttemptRecord, QueueDelay
+from slurmwrap.model.run import JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.backoff import HOUR_S
 from slurmwrap.policy.decide import decide
-from slurmwrap.policy.decision_context import Case, InputFailure
+from slurmwrap.policy.decision_context import DecisionContext, InputFailure
 from slurmwrap.policy.launch_failure import HELD_LAUNCH, held_launch
 from slurmwrap.policy.resize import time_cap_s
 from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.policy.run_from_slurm import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
 from slurmwrap.policy.strikes import Fleet, fleet_of, lost_node
 from slurmwrap.reconcile.open_incidents import incident_of
-from slurmwrap.reconcile.reconcile_context import Pass, learn
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn
 from slurmwrap.reconcile.slurmdbd_lookup import completed, is_gone, past_of, told_by
 
 _NODE_FAILED = 1  # the wait status that slurmctld gives such a run since 24.11; before, it leaves 0
@@ -38,7 +38,7 @@ _AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
 _LATEST_START_S = 6 * 3600.0  # of a storm's delayed retries a new process remembers those that were decided since
 
 
-def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRecord | None:
+def judge(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> JobRun | None:
     """Diagnoses and decides in one transaction; None when it still runs or not all of it is known."""
     overwritten = job is not None and job.submit_time > record.attempt.submit_time
     if job is not None and not overwritten and not job.ended:
@@ -97,7 +97,7 @@ def judge(record: AttemptRecord, job: JobRecord | None, run: Pass) -> AttemptRec
     return record
 
 
-def _decided(record: AttemptRecord, case: Case, decision: RetryDecision) -> AttemptRecord:
+def _decided(record: JobRun, case: DecisionContext, decision: RetryDecision) -> JobRun:
     """`record` with all that was decided, so that nothing is decided twice, however often we are killed."""
     return replace(
         record,
@@ -109,12 +109,12 @@ def _decided(record: AttemptRecord, case: Case, decision: RetryDecision) -> Atte
     )
 
 
-def siblings(record: AttemptRecord, run: Pass) -> tuple[AttemptRecord, ...]:
+def siblings(record: JobRun, run: ReconcilePass) -> tuple[JobRun, ...]:
     found = run.edges.store.attempts(cluster=record.attempt.cluster, job_id=record.attempt.job_id)
     return tuple(other for other in found if other.attempt != record.attempt)
 
 
-def _seen(record: AttemptRecord, others: Sequence[AttemptRecord], run: Pass) -> tuple[Observation, ...]:
+def _seen(record: JobRun, others: Sequence[JobRun], run: ReconcilePass) -> tuple[Observation, ...]:
     """The hooks' observations of this run. In user mode there are none to be believed.
 
     A hook's restart count is that of its run, or in an Epilog one more (Slurm 22.05), never less: one that names an
@@ -136,11 +136,11 @@ def _still_to_come(seen: Sequence[Observation]) -> bool:
 
 
 def _reconstructed(
-    record: AttemptRecord,
+    record: JobRun,
     job: JobRecord | None,
     seen: Sequence[Observation],
     past: JobRecord | None,
-    run: Pass,
+    run: ReconcilePass,
 ) -> JobRecord:
     """The best word on a run that Slurm has forgotten (`job` None) or replaced by the next one (`job`)."""
     base = remembered(completed_by_hooks(record, seen), job)
@@ -157,12 +157,12 @@ def _reconstructed(
     return word
 
 
-def _down(record: AttemptRecord, run: Pass) -> bool:
+def _down(record: JobRun, run: ReconcilePass) -> bool:
     nodes = {node.name: node for node in run.snapshot().nodes}
     return any(name in nodes and nodes[name].state == "DOWN" for name in record.nodes)
 
 
-def _tails(record: AttemptRecord, seen: Sequence[Observation], run: Pass) -> tuple[LogTail, ...]:
+def _tails(record: JobRun, seen: Sequence[Observation], run: ReconcilePass) -> tuple[LogTail, ...]:
     if any(o.facts.get("logs") for o in seen if o.context is Context.EPILOG):
         return ()
     return run.edges.logs.tails(record)
@@ -177,7 +177,7 @@ def _own_tails(logs: Sequence[LogTail], word: JobRecord) -> tuple[LogTail, ...]:
     return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest)
 
 
-def _output_ends(before: Sequence[AttemptRecord]) -> Mapping[str, Any]:
+def _output_ends(before: Sequence[JobRun]) -> Mapping[str, Any]:
     """How far the output files had grown when the last run before this one was judged."""
     known = [other for other in before if other.output_ends]
     return max(known, key=lambda other: other.attempt.submit_time).output_ends if known else {}
@@ -211,13 +211,13 @@ def requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     )
 
 
-def _with_lost_node(diagnosis: Diagnosis, record: AttemptRecord, run: Pass) -> Diagnosis:
+def _with_lost_node(diagnosis: Diagnosis, record: JobRun, run: ReconcilePass) -> Diagnosis:
     if diagnosis.category != "node_failure" or diagnosis.node or len(record.nodes) < 2:
         return diagnosis
     return replace(diagnosis, node=lost_node(diagnosis, record, Fleet(nodes=run.snapshot().nodes)))
 
 
-def _counted(record: AttemptRecord, submission: Submission | None, word: JobRecord, run: Pass) -> AttemptRecord:
+def _counted(record: JobRun, submission: Submission | None, word: JobRecord, run: ReconcilePass) -> JobRun:
     """`record` with the steps that its own counter left, where no Epilog brought them: the user's word."""
     if submission is None or not submission.step_dir or (record.measurement and record.measurement.steps):
         return record
@@ -226,7 +226,7 @@ def _counted(record: AttemptRecord, submission: Submission | None, word: JobReco
 
 
 def _blamed_input(
-    diagnosis: Diagnosis, submission: Submission | None, record: AttemptRecord, word: JobRecord, run: Pass
+    diagnosis: Diagnosis, submission: Submission | None, record: JobRun, word: JobRecord, run: ReconcilePass
 ) -> InputRead:
     """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken.
 
@@ -265,12 +265,12 @@ def _blaming(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
     )
 
 
-def submission_of(record: AttemptRecord, run: Pass) -> Submission | None:
+def submission_of(record: JobRun, run: ReconcilePass) -> Submission | None:
     found = run.edges.store.submission(record.attempt.cluster, submitted_id(record))
     return found if found is not None and speaks_for(found, record) else None
 
 
-def _waited(record: AttemptRecord, submission: Submission | None, run: Pass) -> QueueDelay | None:
+def _waited(record: JobRun, submission: Submission | None, run: ReconcilePass) -> QueueDelay | None:
     """How long it waited, and for what: counted before, by the same pass at the latest."""
     if submission is None or submission.shape is None:
         return None
@@ -279,18 +279,18 @@ def _waited(record: AttemptRecord, submission: Submission | None, run: Pass) -> 
 
 
 def case_of(
-    record: AttemptRecord,
+    record: JobRun,
     diagnosis: Diagnosis,
     submission: Submission | None,
     job: JobRecord | None,
-    others: Sequence[AttemptRecord],
-    run: Pass,
-) -> Case:
+    others: Sequence[JobRun],
+    run: ReconcilePass,
+) -> DecisionContext:
     """`record` need not carry `diagnosis` yet; the case's does."""
     record = replace(record, diagnosis=diagnosis)
     again = submission is not None and diagnosis.decision in _AGAIN
     placed = again and diagnosis.decision != "retry"
-    return Case(
+    return DecisionContext(
         diagnosis=diagnosis,
         record=record,
         job=job,
@@ -305,12 +305,12 @@ def case_of(
     )
 
 
-def _limits(partition: str, run: Pass) -> tuple[Partition, ...]:
+def _limits(partition: str, run: ReconcilePass) -> tuple[Partition, ...]:
     wanted = set(partition.split(","))
     return tuple(one for one in run.snapshot().partitions if one.name in wanted)
 
 
-def _starts(run: Pass) -> tuple[float, ...]:
+def _starts(run: ReconcilePass) -> tuple[float, ...]:
     """When our retries of the last hour were, and are, to start. Read once per process, then kept up."""
     if run.book.starts is None:
         known = run.edges.store.attempts(cluster=run.book.cluster, since=run.now - _LATEST_START_S)
@@ -319,7 +319,7 @@ def _starts(run: Pass) -> tuple[float, ...]:
     return tuple(run.book.starts)
 
 
-def _also_failed(digest: str, record: AttemptRecord, run: Pass) -> tuple[InputFailure, ...]:
+def _also_failed(digest: str, record: JobRun, run: ReconcilePass) -> tuple[InputFailure, ...]:
     """Other users' jobs that failed of the same content, with the nodes on which they did. Their blocks remember."""
     if not digest:
         return ()
@@ -327,13 +327,13 @@ def _also_failed(digest: str, record: AttemptRecord, run: Pass) -> tuple[InputFa
     return tuple(InputFailure(uid=block.uid, nodes=_failed_on(block, run)) for block in blocks)
 
 
-def _failed_on(block: BlockedInput, run: Pass) -> tuple[str, ...]:
+def _failed_on(block: BlockedInput, run: ReconcilePass) -> tuple[str, ...]:
     runs = run.edges.store.attempts(cluster=run.book.cluster, job_id=block.job_id)
     blamed = [r for r in runs if r.uid == block.uid and r.diagnosis and r.diagnosis.input_path == block.path]
     return tuple(dict.fromkeys(r.nodes[0] for r in blamed if len(r.nodes) == 1))
 
 
-def _learn(record: AttemptRecord, submission: Submission | None, run: Pass) -> None:
+def _learn(record: JobRun, submission: Submission | None, run: ReconcilePass) -> None:
     """A run of gsub's teaches its profile what the Epilogs measured, whether it ended well or not."""
     if submission is None or not submission.profile_key or record.measurement is None:
         return
@@ -353,7 +353,7 @@ def _learn(record: AttemptRecord, submission: Submission | None, run: Pass) -> N
     run.dirty = True
 
 
-def _gpu_type(record: AttemptRecord, run: Pass) -> str:
+def _gpu_type(record: JobRun, run: ReconcilePass) -> str:
     """Of the nodes it ran on; "" where they have several or Slurm names none."""
     kinds = {node.gpu_type for node in run.snapshot().nodes if node.name in record.nodes} if record.gpus else set()
     kind = kinds.pop() if len(kinds) == 1 else ""

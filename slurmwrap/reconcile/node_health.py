@@ -6,10 +6,10 @@ from slurmwrap.model.action import Verb
 from slurmwrap.model.node import NodeHealth
 from slurmwrap.policy.node_history import lifted, removals_seen
 from slurmwrap.policy.strikes import health, out_of_service
-from slurmwrap.reconcile.reconcile_context import Pass
+from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 
-def health_now(run: Pass) -> tuple[NodeHealth, ...]:
+def health_now(run: ReconcilePass) -> tuple[NodeHealth, ...]:
     """Notes which nodes went out of service or came back, then judges all of them by their history."""
     _note_removals(run)
     config = run.edges.config
@@ -17,7 +17,7 @@ def health_now(run: Pass) -> tuple[NodeHealth, ...]:
     return health(history, run.snapshot().nodes, config, now=run.now)
 
 
-def _note_removals(run: Pass) -> None:
+def _note_removals(run: ReconcilePass) -> None:
     store, nodes = run.edges.store, run.snapshot().nodes
     known = store.removals()
     changed = removals_seen(known, out_of_service(nodes), (node.name for node in nodes), now=run.now)
@@ -30,7 +30,7 @@ def _note_removals(run: Pass) -> None:
             store.add_repair(repair)
 
 
-def _resumed(run: Pass) -> dict[str, float]:
+def _resumed(run: ReconcilePass) -> dict[str, float]:
     """When we lifted the drain of a node ourselves, or an administrator by our command; the last time of each."""
     actions = run.edges.store.actions()
     return {a.target: a.done_at for a in actions if a.verb == Verb.RESUME.value and a.done_at and not a.error}

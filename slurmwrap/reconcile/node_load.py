@@ -13,10 +13,10 @@ from slurmwrap.model.node import NodeLoad
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.policy.run_from_slurm import key_of, record_of, speaks_for
 from slurmwrap.profiling.profile_key import profile_key_of
-from slurmwrap.reconcile.reconcile_context import Edges, Pass
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services
 
 
-def relaxing(edges: Edges) -> bool:
+def relaxing(edges: Services) -> bool:
     """Whether this reconciler loosens what waits: only then may gsub ask for what would otherwise starve a job.
 
     All of it, or nothing is promised: gsub may ask for a number of nodes, which not every SlurmUser may change.
@@ -26,7 +26,7 @@ def relaxing(edges: Edges) -> bool:
     return acts and edges.may_resize()
 
 
-def loads_now(run: Pass, profiles: Mapping[str, ResourceProfile]) -> tuple[NodeLoad, ...]:
+def loads_now(run: ReconcilePass, profiles: Mapping[str, ResourceProfile]) -> tuple[NodeLoad, ...]:
     """By node, in order. Empty in user mode: one user's jobs say little of a node."""
     if run.edges.scope.user is not None:
         return ()
@@ -37,7 +37,7 @@ def loads_now(run: Pass, profiles: Mapping[str, ResourceProfile]) -> tuple[NodeL
     return tuple(loads[node] for node in sorted(loads))
 
 
-def _known(run: Pass, profiles: Mapping[str, ResourceProfile]) -> Iterator[tuple[JobRecord, ResourceProfile]]:
+def _known(run: ReconcilePass, profiles: Mapping[str, ResourceProfile]) -> Iterator[tuple[JobRecord, ResourceProfile]]:
     running = {key_of(job, run.book.cluster): job for job in run.words.first.values() if job.state == "RUNNING"}
     names = run.book.profile_keys
     for gone in names.keys() - running.keys():
@@ -49,7 +49,7 @@ def _known(run: Pass, profiles: Mapping[str, ResourceProfile]) -> Iterator[tuple
             yield job, profile
 
 
-def _profile_key(job: JobRecord, run: Pass) -> str:
+def _profile_key(job: JobRecord, run: ReconcilePass) -> str:
     submitted_id = job.job_id if job.array_job_id is None else job.array_job_id
     found = run.edges.store.submission(run.book.cluster, submitted_id)
     if found is None or not found.profile_key or not speaks_for(found, record_of(job, run.book.cluster)):

@@ -12,10 +12,10 @@ from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.host.mail import Mailer
 from slurmwrap.model.gate_permit import Gate
-from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.protocols import Published, Publisher
 from slurmwrap.report.job_report.job_report_text import tell
-from slurmwrap.report.job_report.timeline import Story, failed
+from slurmwrap.report.job_report.timeline import JobTimeline, failed
 from slurmwrap.report.text_format import count, in_order
 from slurmwrap.store.published import WHY, FilePublisher
 
@@ -25,10 +25,10 @@ _SAME_ARRAY_S = 30 * 86400.0
 SLOW_S, SILENT_S = 1.0, 300.0  # no mail is tried for so long after one that failed so slowly
 
 
-def why_text(record: AttemptRecord, actions: Sequence[ActionRecord]) -> str:
+def why_text(record: JobRun, actions: Sequence[ActionRecord]) -> str:
     """What `slurmwrap why` says of this one run."""
     address = record.address or str(record.attempt.job_id)
-    return tell(Story(address=address, attempts=(record,), actions=tuple(actions)))
+    return tell(JobTimeline(address=address, attempts=(record,), actions=tuple(actions)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class _Cause:
 class _Tasks:
     """Of one cause, as they were told in this pass. The text is of the first one."""
 
-    first: AttemptRecord
+    first: JobRun
     text: str
     addresses: dict[str, None] = field(default_factory=dict)  # in order, each once
 
@@ -64,7 +64,7 @@ class MailingPublisher:
         inner: FilePublisher,
         config: Config,
         say: Callable[[str], None],
-        runs_of: Callable[[str], Sequence[AttemptRecord]] = lambda array: (),
+        runs_of: Callable[[str], Sequence[JobRun]] = lambda array: (),
     ) -> None:
         self._inner = inner
         self._mail = config.mail
@@ -82,7 +82,7 @@ class MailingPublisher:
         """As the inner one."""
         self._inner.tell_gate(gate)
 
-    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
         """As the inner one, then by mail. A mail that cannot be sent is said and given up: the sealed word stands."""
         name = f"{record.attempt.job_id}-{record.attempt.submit_time}.munge"
         silent = (self._inner.directory / WHY / name).exists()
@@ -135,12 +135,12 @@ class MailingPublisher:
                 self._silent_until = time.monotonic() + SILENT_S
 
 
-def _is_mailed(record: AttemptRecord) -> bool:
+def _is_mailed(record: JobRun) -> bool:
     """Whether its owner gets a mail: it failed, and is not run again."""
     return failed(record) and record.decision in ("stop", "blacklist_input")
 
 
-def _cause_of(record: AttemptRecord) -> _Cause | None:
+def _cause_of(record: JobRun) -> _Cause | None:
     """None for a job that is no task of an array."""
     array, _, task = record.address.partition("_")
     if not task or record.diagnosis is None:
@@ -176,7 +176,7 @@ def site_publisher(
     inner: FilePublisher,
     config: Config,
     say: Callable[[str], None],
-    runs_of: Callable[[str], Sequence[AttemptRecord]],
+    runs_of: Callable[[str], Sequence[JobRun]],
 ) -> Publisher:
     """The site's: sealed, and mailed where [mail] names a server."""
     return MailingPublisher(inner, config, say, runs_of) if config.mail.server else inner

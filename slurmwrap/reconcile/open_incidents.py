@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy.incident import (
     FAILURES,
     SHARED,
@@ -24,7 +24,7 @@ from slurmwrap.policy.incident import (
     of_attempt,
 )
 from slurmwrap.protocols import OpenIncident
-from slurmwrap.reconcile.reconcile_context import Pass
+from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 _LOOK_BACK_S = 3 * 3600.0  # failures that are kept in mind
 _KEPT_S = 24 * 3600.0  # a run that failed during an incident may be judged that late
@@ -32,7 +32,7 @@ _MOST = 2000  # failures that are kept in mind from one pass to the next
 _SHARE, _UNSEEN = 10, 40  # of many failures, every tenth part more is looked at again, but so many at the latest
 
 
-def begin(run: Pass) -> None:
+def begin(run: ReconcilePass) -> None:
     """Before anything is judged: what is open, and what the last process left unseen. The site's reconciler alone."""
     if run.edges.scope.user is not None:
         return
@@ -48,7 +48,7 @@ def begin(run: Pass) -> None:
     _close(run)
 
 
-def _closed_by_people(run: Pass) -> tuple[Incident, ...]:
+def _closed_by_people(run: ReconcilePass) -> tuple[Incident, ...]:
     """`run.incidents`, with those that a person closed since (`slurmwrap incidents close`)."""
     if all(one.over_at is not None for one in run.incidents):
         return run.incidents
@@ -57,7 +57,7 @@ def _closed_by_people(run: Pass) -> tuple[Incident, ...]:
     return tuple(closed_now.get(one.incident_id, one) for one in run.incidents)
 
 
-def _read(run: Pass, since: float) -> None:
+def _read(run: ReconcilePass, since: float) -> None:
     """From the database; with what the last process had seen of them and not stored yet."""
     store = run.edges.store
     read = store.failures(FAILURES, since=since, limit=_MOST)
@@ -68,7 +68,7 @@ def _read(run: Pass, since: float) -> None:
     _look(run, read)
 
 
-def incident_of(record: AttemptRecord, run: Pass) -> Incident | None:
+def incident_of(record: JobRun, run: ReconcilePass) -> Incident | None:
     """The incident that a run belongs to whose diagnosis is just made; it may be the run that shows it."""
     if run.book.failures is None or record.diagnosis is None or record.diagnosis.decision == "none":
         return None
@@ -82,12 +82,12 @@ def incident_of(record: AttemptRecord, run: Pass) -> Incident | None:
     return found
 
 
-def excused(record: AttemptRecord, run: Pass) -> AttemptRecord:
+def excused(record: JobRun, run: ReconcilePass) -> JobRun:
     """`record`, with the incident that it was found to belong to after it was judged."""
     return replace(record, incident=run.excused.get(record.attempt, record.incident))
 
 
-def end(run: Pass) -> None:
+def end(run: ReconcilePass) -> None:
     """After all were judged: closes what is over and stores what has grown."""
     if run.unseen:
         _look(run, tuple((run.book.failures or {}).values()))
@@ -126,7 +126,7 @@ def _told(scope: str, mounts: Mounts) -> str:
     return kind if kind == "host" else scope
 
 
-def _shown_by(record: AttemptRecord, run: Pass) -> Incident | None:
+def _shown_by(record: JobRun, run: ReconcilePass) -> Incident | None:
     """The new incident, if `record` and the failures near it are one. Of a storm not every single one is looked at."""
     category = category_of(record)
     if category not in SHARED:
@@ -144,7 +144,7 @@ def _shown_by(record: AttemptRecord, run: Pass) -> Incident | None:
     return of_attempt(run.incidents, record)
 
 
-def _look(run: Pass, failures: Sequence[AttemptRecord], judging: AttemptRecord | None = None) -> None:
+def _look(run: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None = None) -> None:
     """Looks for incidents in `failures`; a new one is stored with those of its runs that were judged before it.
 
     Stored before the decision that rests on it: a reconciler that is killed in between decides the same.
@@ -169,7 +169,7 @@ def _look(run: Pass, failures: Sequence[AttemptRecord], judging: AttemptRecord |
             _keep(one, judging, run)
 
 
-def _keep(one: Incident, judging: AttemptRecord | None, run: Pass) -> None:
+def _keep(one: Incident, judging: JobRun | None, run: ReconcilePass) -> None:
     """Stores it; its runs that were judged before it was recognised are marked, and their strikes count no more."""
     known = run.book.failures or {}
     late = [
@@ -185,9 +185,9 @@ def _keep(one: Incident, judging: AttemptRecord | None, run: Pass) -> None:
     run.dirty = True
 
 
-def _grow(one: Incident, record: AttemptRecord, run: Pass) -> None:
+def _grow(one: Incident, record: JobRun, run: ReconcilePass) -> None:
     """With one more run. Of what others wrote since the last that was believed, each user's first is enough."""
-    first: dict[int, AttemptRecord] = {}
+    first: dict[int, JobRun] = {}
     for other in sorted((run.book.failures or {}).values(), key=_end):
         if _end(other) > one.last:
             first.setdefault(other.uid, other)
@@ -197,7 +197,7 @@ def _grow(one: Incident, record: AttemptRecord, run: Pass) -> None:
         run.grown.add(one.incident_id)
 
 
-def _tell_again(run: Pass) -> None:
+def _tell_again(run: ReconcilePass) -> None:
     """The owners of runs that were told before their incident was recognised. Being killed before loses a remark."""
     publisher, store = run.edges.publisher, run.edges.store
     if publisher is None or not run.telling:
@@ -213,7 +213,7 @@ def _tell_again(run: Pass) -> None:
             return
 
 
-def _close(run: Pass) -> None:
+def _close(run: ReconcilePass) -> None:
     """Those whose time has come."""
     known = run.incidents
     run.incidents = tuple(closed(one, run.now) for one in known)
@@ -224,5 +224,5 @@ def _changed(before: Sequence[Incident], after: Sequence[Incident]) -> set[str]:
     return {new.incident_id for old, new in zip(before, after, strict=True) if old != new}
 
 
-def _end(record: AttemptRecord) -> float:
+def _end(record: JobRun) -> float:
     return float(record.end_time or 0)

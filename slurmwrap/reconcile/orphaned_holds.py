@@ -10,14 +10,14 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.submission import Submission
-from slurmwrap.reconcile.reconcile_context import Pass
+from slurmwrap.reconcile.reconcile_context import ReconcilePass
 from slurmwrap.sbatch.begin import later_begin
 
 _FAR_S = 180 * 86400  # a begin time this far behind the submission is the gate's (gsub/send.py: a year)
 _SETTLE_S = 60  # a pre-run that has just ended may still be heard of
 
 
-def release_gates(run: Pass) -> None:
+def release_gates(run: ReconcilePass) -> None:
     """Lets go what waits for a pre-run that is gone."""
     for job in filter(_waits, run.words.first.values()):
         submission = run.edges.store.submission(run.book.cluster, job.job_id)
@@ -55,7 +55,7 @@ def _of_a_gate(submission: Submission, job: JobRecord) -> bool:
     return submission.prerun_mode == "gate" and submission.uid == job.uid
 
 
-def _gone(submission: Submission, run: Pass) -> bool:
+def _gone(submission: Submission, run: ReconcilePass) -> bool:
     if submission.prerun_job_id is None:
         return run.now > submission.at + _SETTLE_S
     prerun = run.words.first.get(submission.prerun_job_id)

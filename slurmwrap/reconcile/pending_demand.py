@@ -12,7 +12,7 @@ from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.demand import Claim, Server
+from slurmwrap.placement.demand import JobDemand, Server
 from slurmwrap.placement.job_demand import as_asked_at_most, claim_of
 from slurmwrap.placement.retune import fixed_tasks, proven
 from slurmwrap.placement.tuning_bounds import least_node
@@ -45,14 +45,14 @@ def tasks_per_node(shape: ResourceShape) -> int | None:
     return tasks if tasks and tasks > 0 else None  # the shape is its user's word
 
 
-def fixed_claim(record: JobRecord, snapshot: Snapshot) -> Claim | None:
+def fixed_claim(record: JobRecord, snapshot: Snapshot) -> JobDemand | None:
     """A waiting job as it asks; None for one without GPUs or with numbers that are not known."""
     nodes = max(1, record.num_nodes)
     gpus = record.gpus // nodes
     if not gpus:
         return None
     memory = record.mem_mib_per_node or (record.mem_mib_per_cpu or 0) * record.cpus // nodes
-    return Claim(
+    return JobDemand(
         job=record.waiting_address,
         gpus_per_node=gpus,
         nodes=nodes,
@@ -68,7 +68,7 @@ def tuned_claim(
     profile: ResourceProfile,
     snapshot: Snapshot,
     tuning: Tuning,
-) -> Claim | None:
+) -> JobDemand | None:
     """A job whose CPUs and memory may be divided anew; None where its shape forbids that or its speed is unknown.
 
     Never below what tuning_bounds.py says. Raising ends where every node that may run it ends, and is none where Slurm

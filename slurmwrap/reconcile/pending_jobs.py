@@ -16,18 +16,18 @@ from functools import partial
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import WAITING_RULES, ActionRecord, intended
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
-from slurmwrap.placement.relaxation import Asked, may_be_touched, submitted, whole
+from slurmwrap.placement.relaxation import SubmittedRequest, may_be_touched, submitted, whole
 from slurmwrap.placement.retune import together
 from slurmwrap.placement.token_bucket import filled, take
 from slurmwrap.policy.run_from_slurm import key_of, record_of, speaks_for
-from slurmwrap.reconcile.reconcile_context import Pass, mute, muted, one_by_one
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, mute, muted, one_by_one
 
 UNDONE = "the update was refused, so what it had is put back"
 _CLOCKS_S = 600.0  # between the user's host and the controller
@@ -36,13 +36,13 @@ _TOO_LATE = re.compile(r"no longer pending|already finished|Invalid job id", re.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class PendingGsubJob:
     """One pending job that its user submitted by gsub. `known`: what relaxing and tuning did or advised before."""
 
     record: JobRecord
     submission: Submission
     plan: PlacementPlan  # in force: the second one, where a pre-run made one
-    attempt: Attempt
+    attempt: RunKey
     known: tuple[ActionRecord, ...] = ()
 
     @property
@@ -51,11 +51,11 @@ class Waiting:
         return float(self.record.eligible_time or 0)
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> SubmittedRequest:
         """For placement.relax."""
         submission = self.submission
         assert submission.shape is not None
-        return Asked(
+        return SubmittedRequest(
             plan=self.plan,
             own=submission.own,
             shape=submission.shape,
@@ -64,7 +64,7 @@ class Waiting:
         )
 
 
-def head(run: Pass) -> tuple[Waiting, ...]:
+def head(run: ReconcilePass) -> tuple[PendingGsubJob, ...]:
     """The first `placement.relax_jobs` of gsub's own jobs, by Slurm's own order in each partition. () in user mode."""
     most = run.edges.config.placement.relax_jobs
     if run.edges.scope.user is not None or not most:
@@ -77,14 +77,14 @@ def head(run: Pass) -> tuple[Waiting, ...]:
     return run.head
 
 
-def ours_pending(run: Pass) -> tuple[JobRecord, ...]:
+def ours_pending(run: ReconcilePass) -> tuple[JobRecord, ...]:
     """Pending jobs for which a submission of their own user is known."""
     if run.ours is None:
         run.ours = tuple(_ours(run))
     return run.ours
 
 
-def _ours(run: Pass) -> Iterator[JobRecord]:
+def _ours(run: ReconcilePass) -> Iterator[JobRecord]:
     book, new = run.book, run.summary.ingested.submitted
     keys = {key_of(job, book.cluster): job for job in run.words.first.values() if job.pending}
     # a submission may arrive after its job was seen
@@ -131,7 +131,9 @@ def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
     return sorted(ranked, key=lambda job: ranks[job.job_id])
 
 
-def spend(run: Pass, waiting: Waiting, rule: str, actions: Sequence[SlurmAction], back: Mapping[str, str]) -> bool:
+def spend(
+    run: ReconcilePass, waiting: PendingGsubJob, rule: str, actions: Sequence[SlurmAction], back: Mapping[str, str]
+) -> bool:
     """Makes changes that belong together, all or none of them; False when they must wait for a later pass.
 
     Not in `act`: they are recorded as observed or advised, once. What was done or refused before is not repeated.
@@ -155,12 +157,12 @@ def spend(run: Pass, waiting: Waiting, rule: str, actions: Sequence[SlurmAction]
     return True
 
 
-def _by_us(job: JobRecord, run: Pass) -> bool:
+def _by_us(job: JobRecord, run: ReconcilePass) -> bool:
     """Whether its list of nodes is none of its user's own."""
     return not run.book.submitted[key_of(job, run.book.cluster)].own.get("nodelist")
 
 
-def _afford(count: int, run: Pass) -> bool:
+def _afford(count: int, run: ReconcilePass) -> bool:
     if run.unheard:
         return False
     per_s = run.edges.config.placement.relax_updates_per_s
@@ -172,21 +174,21 @@ def _afford(count: int, run: Pass) -> bool:
     return True
 
 
-def _waiting(job: JobRecord, run: Pass) -> Waiting | None:
+def _waiting(job: JobRecord, run: ReconcilePass) -> PendingGsubJob | None:
     key = key_of(job, run.book.cluster)
     submission = _submission(key, job, run)
     plan = _plan_in_force(submission, run) if submission is not None else None
     if submission is None or submission.shape is None or plan is None:
         return None
-    waiting = Waiting(
+    waiting = PendingGsubJob(
         record=job, submission=submission, plan=plan, attempt=key, known=_known(key, job, submission, run)
     )
     return None if _begun(waiting, run) else waiting
 
 
-def _known(key: Attempt, job: JobRecord, submission: Submission, run: Pass) -> tuple[ActionRecord, ...]:
+def _known(key: RunKey, job: JobRecord, submission: Submission, run: ReconcilePass) -> tuple[ActionRecord, ...]:
     """Before an earlier run too, and of the array that a task was split from: Slurm keeps what it was told."""
-    store, runs = run.edges.store, list[Attempt]()
+    store, runs = run.edges.store, list[RunKey]()
     if job.restarts or job.array_task_id is not None:
         for job_id in {job.job_id, _submitted_id(job)}:
             before = [
@@ -196,7 +198,7 @@ def _known(key: Attempt, job: JobRecord, submission: Submission, run: Pass) -> t
     return tuple(a for one in (*runs, key) for a in store.actions(one) if a.rule in WAITING_RULES)
 
 
-def _begun(waiting: Waiting, run: Pass) -> bool:
+def _begun(waiting: PendingGsubJob, run: ReconcilePass) -> bool:
     """Whether we were killed between an intention and its end. Then it is made again, which changes nothing where it
     was obeyed, and where it was refused is put back to what was submitted. In this pass nothing else is changed."""
     begun = [a for a in waiting.known if a.done_at is None and a.mode == "act" and a.attempt == waiting.attempt]
@@ -214,7 +216,7 @@ def _action(known: ActionRecord) -> SlurmAction:
     )
 
 
-def _submission(key: Attempt, job: JobRecord, run: Pass) -> Submission | None:
+def _submission(key: RunKey, job: JobRecord, run: ReconcilePass) -> Submission | None:
     found = run.book.submitted.get(key)
     if found is None:
         found = run.edges.store.submission(key.cluster, _submitted_id(job))
@@ -230,7 +232,7 @@ def _submitted_id(job: JobRecord) -> int:
     return job.job_id if job.array_job_id is None else job.array_job_id
 
 
-def _plan_in_force(submission: Submission, run: Pass) -> PlacementPlan | None:
+def _plan_in_force(submission: Submission, run: ReconcilePass) -> PlacementPlan | None:
     """The newest plan that was applied; None for what is no plan."""
     preruns = run.edges.store.preruns(job_id=submission.job_id) if submission.prerun_job_id is not None else ()
     own = (submission.cluster, submission.uid)
@@ -241,7 +243,7 @@ def _plan_in_force(submission: Submission, run: Pass) -> PlacementPlan | None:
         return None
 
 
-def _not_done(actions: Sequence[SlurmAction], rule: str, waiting: Waiting) -> tuple[SlurmAction, ...]:
+def _not_done(actions: Sequence[SlurmAction], rule: str, waiting: PendingGsubJob) -> tuple[SlurmAction, ...]:
     """Those to be made. () when one of them was refused before: the others are not made alone. What was the last that
     we said of a key and is not in force was changed by somebody, and stays as it is."""
     tried = sorted((a for a in waiting.known if a.rule == rule and a.done_at is not None), key=lambda a: a.done_at or 0)
@@ -251,16 +253,20 @@ def _not_done(actions: Sequence[SlurmAction], rule: str, waiting: Waiting) -> tu
     return tuple(action for action in actions if last.get(action.key) != action.value)
 
 
-def _intend(action: SlurmAction, rule: str, mode: str, waiting: Waiting, run: Pass) -> int:
+def _intend(action: SlurmAction, rule: str, mode: str, waiting: PendingGsubJob, run: ReconcilePass) -> int:
     store = run.edges.store
     with store.transaction():
         if store.attempt(waiting.attempt) is None:
             store.save_attempt(record_of(waiting.record, waiting.attempt.cluster))
         # again: 6 CPUs, 12 and 6 once more are three changes, and the third may be cut short too
-        return store.intend(waiting.attempt, Ruled(rule=rule, action=action), mode, run.now, again=mode == "act")
+        return store.intend(
+            waiting.attempt, PlannedAction(rule=rule, action=action), mode, run.now, again=mode == "act"
+        )
 
 
-def _change(actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], waiting: Waiting, run: Pass) -> None:
+def _change(
+    actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], waiting: PendingGsubJob, run: ReconcilePass
+) -> None:
     """In order; all are intended before the first is made, so that half of them is never all that is known.
 
     A refusal ends it, and is ticked off only after everything is put back: then being killed in between cannot leave
@@ -283,7 +289,9 @@ def _change(actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], 
             return
 
 
-def _undo(actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], waiting: Waiting, run: Pass) -> None:
+def _undo(
+    actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], waiting: PendingGsubJob, run: ReconcilePass
+) -> None:
     """The other way round: Slurm may keep what it refused, and checks the whole job after each key (retune.py).
 
     A node list or a number of nodes is never put back: looser does no harm, and a job that has just started would be
@@ -305,7 +313,7 @@ def _undo(actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], wa
                 _tick_off(row, again, rule, error, waiting, run)
 
 
-def _ask(call: Sequence[SlurmAction], waiting: Waiting, run: Pass) -> str | None:
+def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, run: ReconcilePass) -> str | None:
     """Slurm's refusal, "" when it obeyed; None when nobody knows: then it stays begun, and is made again later."""
     try:
         run.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
@@ -320,9 +328,11 @@ def _ask(call: Sequence[SlurmAction], waiting: Waiting, run: Pass) -> str | None
     return ""
 
 
-def _tick_off(number: int, action: SlurmAction, rule: str, error: str, waiting: Waiting, run: Pass) -> None:
+def _tick_off(
+    number: int, action: SlurmAction, rule: str, error: str, waiting: PendingGsubJob, run: ReconcilePass
+) -> None:
     now = run.edges.clock.now()
     run.edges.store.done(number, now, error)
-    begun = intended(waiting.attempt, Ruled(rule=rule, action=action), "act", run.now, action_id=number)
+    begun = intended(waiting.attempt, PlannedAction(rule=rule, action=action), "act", run.now, action_id=number)
     done = replace(begun, done_at=now, error=error)
     (run.summary.given_up if error else run.summary.applied).append(done)

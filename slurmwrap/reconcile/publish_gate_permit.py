@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from slurmwrap.model.gate_permit import Fault, Gate
 from slurmwrap.model.run import StrikeRecord
 from slurmwrap.policy.strikes import Fleet, drained_by_us
-from slurmwrap.reconcile.reconcile_context import Pass
+from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 PERMIT_S = 300.0  # a reconciler that died closes the gate's eyes after so long
 _RENEW_S = 100.0
@@ -15,7 +15,7 @@ _RENEW_S = 100.0
 _STANDING_S, _UNTIL_DRAINED_S = 86400.0, 900.0
 
 
-def tell_gate(run: Pass) -> None:
+def tell_gate(run: ReconcilePass) -> None:
     """Renews the permit in time. Without the rule in `advise` or `act` nothing is told, and no permit is given."""
     publisher, mode = run.edges.publisher, run.edges.config.mode_of("gate")
     if publisher is None or run.edges.scope.user is not None or mode == "observe":

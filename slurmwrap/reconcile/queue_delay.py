@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run import QueueDelay
 from slurmwrap.model.submission import Submission
@@ -18,7 +18,7 @@ from slurmwrap.placement.fragmentation import scattered
 from slurmwrap.placement.relaxation import waits
 from slurmwrap.policy.run_from_slurm import key_of
 from slurmwrap.reconcile.pending_jobs import ours_pending
-from slurmwrap.reconcile.reconcile_context import Pass
+from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 FAIR_SHARE, FRAGMENTATION = "fair share", "fragmentation"
 GAP_S = 600.0  # a longer time between two looks is unknown
@@ -28,7 +28,7 @@ _LOOKS = 500  # at where a job fits, in one pass: 4 ms each on 10,000 nodes
 _NO_PLACE = ("Resources", "ReqNodeNotAvail", "BadConstraints", "Nodes")
 
 
-def count_delays(run: Pass) -> None:
+def count_delays(run: ReconcilePass) -> None:
     """One look at every waiting job of gsub's that wants GPUs. Costs nothing where there is none."""
     known = _known(run)
     waiting = {key_of(job, run.book.cluster): job for job in ours_pending(run) if job.gpus}
@@ -63,7 +63,7 @@ def counted(delay: QueueDelay, until: float) -> QueueDelay:
     return replace(delay, seen_at=until, fair_share_s=delay.fair_share_s + passed)
 
 
-def _known(run: Pass) -> dict[Attempt, QueueDelay]:
+def _known(run: ReconcilePass) -> dict[RunKey, QueueDelay]:
     """Counts that are not over, read once."""
     if run.book.delays is None:
         found = run.edges.store.delays(open_only=True)
@@ -71,7 +71,9 @@ def _known(run: Pass) -> dict[Attempt, QueueDelay]:
     return run.book.delays
 
 
-def _looks(waiting: dict[Attempt, JobRecord], known: dict[Attempt, QueueDelay], run: Pass) -> Iterator[QueueDelay]:
+def _looks(
+    waiting: dict[RunKey, JobRecord], known: dict[RunKey, QueueDelay], run: ReconcilePass
+) -> Iterator[QueueDelay]:
     looks = 0
     for key, job in sorted(waiting.items(), key=lambda one: known[one[0]].seen_at if one[0] in known else 0.0):
         looks += job.reason.startswith(_NO_PLACE)
@@ -89,7 +91,9 @@ def _looks(waiting: dict[Attempt, JobRecord], known: dict[Attempt, QueueDelay], 
             yield looked(before, found, run.now)
 
 
-def _ends(waiting: dict[Attempt, JobRecord], known: dict[Attempt, QueueDelay], run: Pass) -> Iterator[QueueDelay]:
+def _ends(
+    waiting: dict[RunKey, JobRecord], known: dict[RunKey, QueueDelay], run: ReconcilePass
+) -> Iterator[QueueDelay]:
     for key, delay in known.items():
         if key in waiting:
             continue
@@ -102,13 +106,13 @@ def _ends(waiting: dict[Attempt, JobRecord], known: dict[Attempt, QueueDelay], r
         yield replace(last, over=True)
 
 
-def _earlier(key: Attempt, run: Pass) -> QueueDelay | None:
+def _earlier(key: RunKey, run: ReconcilePass) -> QueueDelay | None:
     """A count that was thought to be over."""
     found = run.edges.store.delays(job_id=key.job_id)
     return next((replace(d, over=False, waits_for="") for d in found if d.attempt == key), None)
 
 
-def _first(key: Attempt, job: JobRecord, waits_for: str) -> QueueDelay:
+def _first(key: RunKey, job: JobRecord, waits_for: str) -> QueueDelay:
     since = float(job.eligible_time or 0)
     return QueueDelay(
         attempt=key,
@@ -121,7 +125,7 @@ def _first(key: Attempt, job: JobRecord, waits_for: str) -> QueueDelay:
     )
 
 
-def waits_for(job: JobRecord, submission: Submission, run: Pass) -> str:
+def waits_for(job: JobRecord, submission: Submission, run: ReconcilePass) -> str:
     """What keeps it waiting at this moment."""
     if submission.shape is None or not job.reason.startswith(_NO_PLACE):
         return FAIR_SHARE

@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 from slurmwrap.config import Config
 from slurmwrap.errors import SlurmUnreachable, StoreError
-from slurmwrap.model.evidence import Attempt, Diagnosis, Evidence
+from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.node import Snapshot
 from slurmwrap.model.retry_decision import InputRead
-from slurmwrap.model.run import ActionRecord, AttemptRecord, QueueDelay
+from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.incident import Incident, Mounts, first_component
@@ -51,7 +51,7 @@ class NoAccounting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edges:
+class Services:
     """What the reconciler is handed."""
 
     slurm: Slurm
@@ -67,13 +67,13 @@ class Edges:
     scope: Scope = field(default_factory=Scope)
     accounting: Accounting = field(default_factory=NoAccounting)
     mounts: Mounts = first_component
-    steps: Callable[[AttemptRecord, str], Mapping[str, Any]] = lambda record, directory: {}  # host.stepfiles.StepFiles
+    steps: Callable[[JobRun, str], Mapping[str, Any]] = lambda record, directory: {}  # host.stepfiles.StepFiles
     may_resize: Callable[[], bool] = lambda: True  # nodes, CPUs and memory of others' waiting jobs
     say: Callable[[str], None] = lambda line: None
 
 
 @dataclass(slots=True)
-class Words:
+class SlurmJobs:
     """Slurm's word in one pass. `first` was asked before the spools were read: an Epilog writes its observation before
     its job is final, so of the jobs that are final in `first` everything is in the spool."""
 
@@ -110,11 +110,11 @@ class IngestReport:
 
 
 @dataclass(slots=True)
-class Summary:
+class PassSummary:
     """What one pass did. `waiting`: runs that are ending, so that the next pass should come soon."""
 
     ingested: IngestReport = field(default_factory=IngestReport)
-    judged: list[AttemptRecord] = field(default_factory=list)
+    judged: list[JobRun] = field(default_factory=list)
     applied: list[ActionRecord] = field(default_factory=list)
     given_up: list[ActionRecord] = field(default_factory=list)
     waiting: int = 0
@@ -125,37 +125,37 @@ class Summary:
 
 
 @dataclass(slots=True)
-class Notebook:
+class ReconcilerState:
     """What is kept between passes of one process, to save reads. Everything in it can be found again."""
 
     cluster: str = ""
-    settled: set[Attempt] = field(default_factory=set)  # reconciled runs that Slurm still shows
+    settled: set[RunKey] = field(default_factory=set)  # reconciled runs that Slurm still shows
     published_at: float = 0.0
     recalled_at: float = 0.0  # when runs that ended unseen were looked for
     gate_until: float = 0.0  # the end of the Prolog gate's permit
-    failures: dict[Attempt, AttemptRecord] | None = None  # that incidents are made of; None: not read yet
+    failures: dict[RunKey, JobRun] | None = None  # that incidents are made of; None: not read yet
     incidents: tuple[Incident, ...] | None = None  # as the last whole pass left them; None: not read yet
     starts: list[float] | None = None  # when retries of ours may start, Unix seconds; None: not read yet
     bucket: Bucket | None = None  # of changes of waiting jobs; None: full
-    submitted: dict[Attempt, Submission] = field(default_factory=dict)  # of the jobs that wait
-    strangers: set[Attempt] = field(default_factory=set)  # waiting jobs of which no submission is known
+    submitted: dict[RunKey, Submission] = field(default_factory=dict)  # of the jobs that wait
+    strangers: set[RunKey] = field(default_factory=set)  # waiting jobs of which no submission is known
     muted: dict[int, float] = field(default_factory=dict)  # uid → until when nothing is asked in its name
-    profile_keys: dict[Attempt, str] = field(default_factory=dict)  # of running jobs; "": none is known
-    delays: dict[Attempt, QueueDelay] | None = None  # of the jobs that wait; None: not read yet
+    profile_keys: dict[RunKey, str] = field(default_factory=dict)  # of running jobs; "": none is known
+    delays: dict[RunKey, QueueDelay] | None = None  # of the jobs that wait; None: not read yet
     startable: dict[str, float] = field(default_factory=dict)  # since when waiting jobs could start at their share
 
 
 @dataclass(slots=True)
-class Pass:
+class ReconcilePass:
     """One pass: its edges, Slurm's word, and reads that are made at most once."""
 
-    edges: Edges
-    book: Notebook
-    words: Words
-    summary: Summary
+    edges: Services
+    book: ReconcilerState
+    words: SlurmJobs
+    summary: PassSummary
     now: float
     _snapshot: Snapshot | None = None
-    to_do: tuple[AttemptRecord, ...] = ()  # runs that this pass attends to
+    to_do: tuple[JobRun, ...] = ()  # runs that this pass attends to
     # slurmdbd's word on those that Slurm shows no longer; None: not asked yet
     past: tuple[JobRecord, ...] | None = None
     ours: tuple[JobRecord, ...] | None = None  # that wait and were submitted by gsub; None: not looked for yet
@@ -167,7 +167,7 @@ class Pass:
     grown: set[str] = field(default_factory=set)  # ids of those that changed since they were stored
     unseen: Counter[str] = field(default_factory=Counter)  # failures by category since incidents were looked for
     looked: dict[str, tuple[int, float]] = field(default_factory=dict)  # at how many failures, and near which end
-    excused: dict[Attempt, str] = field(default_factory=dict)  # runs found only now to belong to an incident: its id
+    excused: dict[RunKey, str] = field(default_factory=dict)  # runs found only now to belong to an incident: its id
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
@@ -178,7 +178,7 @@ class Pass:
         self._snapshot = None
 
 
-def one_by_one(job: JobRecord, run: Pass, work: Callable[[], T], otherwise: T) -> T:
+def one_by_one(job: JobRecord, run: ReconcilePass, work: Callable[[], T], otherwise: T) -> T:
     """`work` for one job. What goes wrong with it, on its user's word maybe, must not keep all others waiting."""
     try:
         return work()
@@ -189,18 +189,18 @@ def one_by_one(job: JobRecord, run: Pass, work: Callable[[], T], otherwise: T) -
         return otherwise
 
 
-def mute(uid: int, run: Pass) -> None:
+def mute(uid: int, run: ReconcilePass) -> None:
     """Slurm was not reached in the name of `uid`: it is left alone for a while, since he may have stopped scontrol."""
     run.book.muted[uid] = run.now + _MUTE_S
 
 
-def muted(uid: int, run: Pass) -> bool:
+def muted(uid: int, run: ReconcilePass) -> bool:
     """Whether nothing is asked in its name now. A clock that was put back does not make it longer."""
     return 0 < run.book.muted.get(uid, 0.0) - run.now <= _MUTE_S
 
 
 def learn(
-    edges: Edges,
+    edges: Services,
     key: str,
     uid: int,
     measurement: Measurement,

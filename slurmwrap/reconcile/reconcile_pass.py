@@ -7,7 +7,7 @@ from collections.abc import Callable
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy import blocked_inputs
 from slurmwrap.policy.launch_failure import held_launch
 from slurmwrap.policy.run_from_slurm import key_of, record_of, run_before
@@ -22,7 +22,7 @@ from slurmwrap.reconcile.node_load import loads_now, relaxing
 from slurmwrap.reconcile.orphaned_holds import release_gates
 from slurmwrap.reconcile.publish_gate_permit import tell_gate
 from slurmwrap.reconcile.queue_delay import count_delays
-from slurmwrap.reconcile.reconcile_context import Edges, Notebook, Pass, Summary, Words
+from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
 from slurmwrap.reconcile.slurmdbd_lookup import recall
 from slurmwrap.reconcile.tune_pending import tune_waiting
@@ -31,12 +31,12 @@ _LAUNCH_S = 7 * 86400  # a run whose launch failed was submitted, or requeued, s
 _STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 
 
-def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
+def reconcile_once(edges: Services, book: ReconcilerState | None = None) -> PassSummary:
     """One pass over everything that is new. SlurmUnreachable and StoreError end it early; the next pass goes on."""
-    book = book if book is not None else Notebook()
+    book = book if book is not None else ReconcilerState()
     book.cluster = book.cluster or edges.slurm.cluster_name()
-    words = Words(ask=lambda: edges.slurm.jobs(edges.scope.user))
-    run = Pass(edges=edges, book=book, words=words, summary=Summary(), now=edges.clock.now())
+    words = SlurmJobs(ask=lambda: edges.slurm.jobs(edges.scope.user))
+    run = ReconcilePass(edges=edges, book=book, words=words, summary=PassSummary(), now=edges.clock.now())
     try:
         _work(run)
     finally:
@@ -46,7 +46,7 @@ def reconcile_once(edges: Edges, book: Notebook | None = None) -> Summary:
     return run.summary
 
 
-def _work(run: Pass) -> None:
+def _work(run: ReconcilePass) -> None:
     run.summary.ingested = ingest(run.edges, run.book.cluster, run.words)
     open_incidents.begin(run)
     _look_after(count_delays, run)  # before the runs that ended are judged: how long they waited is theirs
@@ -67,7 +67,7 @@ def _work(run: Pass) -> None:
     _tell_gate(run)
 
 
-def _to_do(run: Pass) -> tuple[AttemptRecord, ...]:
+def _to_do(run: ReconcilePass) -> tuple[JobRun, ...]:
     """Runs that are not done with, oldest first, after those that Slurm shows were added."""
     store, cluster = run.edges.store, run.book.cluster
     with store.transaction():
@@ -94,13 +94,13 @@ def _to_do(run: Pass) -> tuple[AttemptRecord, ...]:
     return tuple(sorted(open_ones.values(), key=lambda record: record.attempt.submit_time))
 
 
-def _is_before(record: AttemptRecord, job: JobRecord) -> bool:
+def _is_before(record: JobRun, job: JobRecord) -> bool:
     """Whether `record` is of the run before the one that `job` shows; an older job of the same id is not."""
     recent = record.attempt.submit_time > job.submit_time - _LAUNCH_S or not record.reconciled
     return record.uid == job.uid and record.restarts == job.restarts - 1 and recent
 
 
-def _attend(record: AttemptRecord, run: Pass) -> None:
+def _attend(record: JobRun, run: ReconcilePass) -> None:
     """Brings one run as far as it can be brought now."""
     job = run.words.first.get(record.attempt.job_id)
     if job is None and record.attempt.job_id in run.words.latest:
@@ -116,7 +116,7 @@ def _attend(record: AttemptRecord, run: Pass) -> None:
     finish(record, job, run)
 
 
-def _look_after(look: Callable[[Pass], None], run: Pass) -> None:
+def _look_after(look: Callable[[ReconcilePass], None], run: ReconcilePass) -> None:
     """The jobs that wait. What goes wrong there must not keep from the others what else a pass does."""
     try:
         look(run)
@@ -126,7 +126,7 @@ def _look_after(look: Callable[[Pass], None], run: Pass) -> None:
         run.summary.errors.append(f"{look.__name__}: {type(error).__name__}: {error}")
 
 
-def _tell_gate(run: Pass) -> None:
+def _tell_gate(run: ReconcilePass) -> None:
     try:
         tell_gate(run)
     except SlurmUnreachable:
@@ -135,7 +135,7 @@ def _tell_gate(run: Pass) -> None:
         run.summary.errors.append(str(error))
 
 
-def _publish(run: Pass) -> None:
+def _publish(run: ReconcilePass) -> None:
     """Replaces what everyone may see, when it changed and every five minutes."""
     publisher, store, now = run.edges.publisher, run.edges.store, run.edges.clock.now()
     changed = run.dirty or run.summary.ingested.profiles or run.summary.ingested.blocked

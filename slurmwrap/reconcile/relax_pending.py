@@ -15,15 +15,15 @@ from slurmwrap.model.node import Node
 from slurmwrap.model.run import WAITING_RULES
 from slurmwrap.placement.relaxation import Group, Urgent, blocked_by_us, relax, said, submitted
 from slurmwrap.policy import requeue
-from slurmwrap.reconcile.pending_jobs import Waiting, head, spend
-from slurmwrap.reconcile.reconcile_context import Pass, one_by_one
+from slurmwrap.reconcile.pending_jobs import PendingGsubJob, head, spend
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, one_by_one
 
 # of QOS and association, on what a retry raises (squeue(1), "JOB REASON CODES")
 _LIMIT = re.compile(r"(QOS|Assoc)(Max|Grp)(Mem|Wall|CpuMin|CPUMin|GRESMin|GRESRunMin|CpuRunMin|CPURunMin|Billing)")
 _TUNED = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
 
 
-def relax_waiting(run: Pass) -> None:
+def relax_waiting(run: ReconcilePass) -> None:
     """What is due at the head of the queue. It ends where the bucket is empty: the next pass goes on from there."""
     nothing: tuple[Group, ...] = ()
     for waiting in head(run):
@@ -32,11 +32,11 @@ def relax_waiting(run: Pass) -> None:
                 return
 
 
-def _groups(waiting: Waiting, run: Pass) -> tuple[Group, ...]:
+def _groups(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
     return (*_too_large(waiting, run), *_due(waiting, run))
 
 
-def _too_large(waiting: Waiting, run: Pass) -> tuple[Group, ...]:
+def _too_large(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
     """Back to what it ran with, where a limit keeps it from running again with more: the update itself is not refused
     for a limit that would only hold it back (22.05.8), and then it would wait for ever."""
     record, store = waiting.record, run.edges.store
@@ -71,7 +71,7 @@ def _size(key: str, record: JobRecord) -> str:
     return str(values[key] or "")
 
 
-def _due(waiting: Waiting, run: Pass) -> tuple[Group, ...]:
+def _due(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
     config, urgent = run.edges.config, urgent_of(waiting, run)
     groups = relax(
         waiting.asked,
@@ -87,7 +87,7 @@ def _due(waiting: Waiting, run: Pass) -> tuple[Group, ...]:
     return tuple(group for group in groups if group[0].key not in _TUNED)
 
 
-def urgent_of(waiting: Waiting, run: Pass) -> Urgent | None:
+def urgent_of(waiting: PendingGsubJob, run: ReconcilePass) -> Urgent | None:
     """Why not to wait for a deadline: Slurm names what we asked for, or a node that we named is no longer free."""
     record = waiting.record
     if reason := blocked_by_us(waiting.asked, record):
@@ -111,11 +111,11 @@ def _free(node: Node | None, record: JobRecord) -> bool:
     )
 
 
-def _unseen(waiting: Waiting) -> Mapping[str, str]:
+def _unseen(waiting: PendingGsubJob) -> Mapping[str, str]:
     """What we set of the keys that squeue does not show."""
     done = [a for a in waiting.known if a.done_at is not None and not a.error and a.key == "Switches"]
     return {action.key: action.value for action in sorted(done, key=lambda action: action.done_at or 0)}
 
 
-def _in_force(waiting: Waiting) -> Mapping[str, str]:
+def _in_force(waiting: PendingGsubJob) -> Mapping[str, str]:
     return {**submitted(waiting.asked, waiting.record), **_unseen(waiting), **said(waiting.record)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.reconcile.reconcile_context import Edges, Notebook, Summary
+from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilerState, Services
 from slurmwrap.reconcile.reconcile_pass import reconcile_once
 
 _SOON_S = 2.0  # a job is COMPLETING, or an Epilog is still to be heard of
@@ -14,19 +14,19 @@ _TICK_S = 0.25
 
 
 def watch(
-    edges: Edges,
+    edges: Services,
     *,
     poll_s: float,
     woken: Callable[[], object],
     stopped: Callable[[], bool],
-    report: Callable[[Summary], None] = lambda summary: None,
+    report: Callable[[PassSummary], None] = lambda summary: None,
 ) -> None:
     """Passes until `stopped()`: every `poll_s`, sooner while jobs are ending or when `woken()` changes its value.
 
     When Slurm, MUNGE or the database cannot be used it says so once and tries ever more rarely, up to every five
     minutes. Nothing is judged meanwhile: half of the evidence would make wrong diagnoses.
     """
-    book, away_s = Notebook(), 0.0
+    book, away_s = ReconcilerState(), 0.0
     while not stopped():
         seen = woken()
         try:
@@ -49,7 +49,7 @@ def _either(stopped: Callable[[], bool], woken: Callable[[], object], seen: obje
     return lambda: stopped() or woken() != seen
 
 
-def _wait(edges: Edges, seconds: float, over: Callable[[], bool]) -> None:
+def _wait(edges: Services, seconds: float, over: Callable[[], bool]) -> None:
     """A wake file touched by many jobs in a row is one wake: nothing is done within the first second."""
     began = edges.clock.now()
     edges.clock.sleep(min(1.0, seconds))

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy.run_from_slurm import key_of, record_of
-from slurmwrap.reconcile.reconcile_context import Pass
+from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 _EVERY_S = 3600.0
 _LOOK_BACK_S = 30 * 86400.0
@@ -21,12 +21,12 @@ _CLOCKS_S = 3600.0  # that the clocks of the submit host and the controller may 
 _SLACK_S = 5  # a run that only its hooks told of has a start by the node's clock, and no SubmitTime of Slurm's
 
 
-def is_gone(record: AttemptRecord, job: JobRecord | None) -> bool:
+def is_gone(record: JobRun, job: JobRecord | None) -> bool:
     """Whether `job`, Slurm's word now, says nothing of this run."""
     return job is None or job.submit_time != record.attempt.submit_time
 
 
-def past_of(record: AttemptRecord, run: Pass) -> JobRecord | None:
+def past_of(record: JobRun, run: ReconcilePass) -> JobRecord | None:
     """How it ended; None where nobody remembers. SlurmError where slurmdbd does not answer."""
     if run.past is None:
         gone = [one.attempt.job_id for one in run.to_do if one.diagnosis is None and is_gone(one, _shown(one, run))]
@@ -34,11 +34,11 @@ def past_of(record: AttemptRecord, run: Pass) -> JobRecord | None:
     return matching(run.past, record)
 
 
-def _shown(record: AttemptRecord, run: Pass) -> JobRecord | None:
+def _shown(record: JobRun, run: ReconcilePass) -> JobRecord | None:
     return run.words.first.get(record.attempt.job_id)
 
 
-def matching(runs: Iterable[JobRecord], record: AttemptRecord) -> JobRecord | None:
+def matching(runs: Iterable[JobRecord], record: JobRun) -> JobRecord | None:
     """The run of `runs` that `record` is about, if it ended. Pure.
 
     Ids come back, so uid and time must fit: SubmitTime, or for a run that Slurm never showed us its start.
@@ -49,13 +49,13 @@ def matching(runs: Iterable[JobRecord], record: AttemptRecord) -> JobRecord | No
     return exact or next((one for one in mine if _same_start(one, record)), None)
 
 
-def _same_start(one: JobRecord, record: AttemptRecord) -> bool:
+def _same_start(one: JobRecord, record: JobRun) -> bool:
     if one.start_time is None or record.start_time is None:
         return False
     return abs(one.start_time - record.start_time) <= _SLACK_S
 
 
-def completed(record: AttemptRecord, past: JobRecord) -> AttemptRecord:
+def completed(record: JobRun, past: JobRecord) -> JobRun:
     """`record` with what only slurmdbd knows: where and when it ran, if we never saw it run."""
     return replace(
         record,
@@ -85,7 +85,7 @@ def told_by(past: JobRecord, base: JobRecord) -> JobRecord:
     )
 
 
-def recall(run: Pass) -> None:
+def recall(run: ReconcilePass) -> None:
     """Opens attempts for submissions of ours that ran, ended and were forgotten by Slurm while nobody looked.
 
     Looked for by a process's first pass and every hour: what happens in between is seen as it happens.
@@ -107,7 +107,7 @@ def recall(run: Pass) -> None:
             store.save_attempt(record_of(one, cluster))
 
 
-def _is_ours(one: JobRecord, run: Pass) -> bool:
+def _is_ours(one: JobRecord, run: ReconcilePass) -> bool:
     """Ids come back: the run is of the submission, or of a task of its array."""
     found = run.edges.store.submission(run.book.cluster, one.array_job_id or one.job_id)
     return found is not None and found.uid == one.uid and one.submit_time > found.at - _CLOCKS_S

@@ -22,7 +22,7 @@ from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Claim, Grant, Server, Settings
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.pending_rules import hurried, kept_to_share, matters
 from slurmwrap.placement.relaxation import BLOCKED
 from slurmwrap.policy.run_from_slurm import key_of
@@ -36,8 +36,8 @@ from slurmwrap.reconcile.pending_demand import (
     waiting_tasks,
     where,
 )
-from slurmwrap.reconcile.pending_jobs import Waiting, head, ours_pending, spend
-from slurmwrap.reconcile.reconcile_context import Pass, one_by_one
+from slurmwrap.reconcile.pending_jobs import PendingGsubJob, head, ours_pending, spend
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, one_by_one
 from slurmwrap.sbatch.request import ResourceShape
 
 _ROUNDING = 1e-6
@@ -51,7 +51,7 @@ _AT_LIMIT = re.compile(r"(QOS|Assoc)Grp(?:Cpu|CPU|Mem|Billing)")
 _READY = frozenset({"Resources", "Priority", "None", "", "PartitionDown", "PartitionInactive"})
 
 
-def tune_waiting(run: Pass) -> None:
+def tune_waiting(run: ReconcilePass) -> None:
     """Divides CPUs and memory among the waiting jobs as things are now. Nothing in user mode: head() is empty there."""
     config = run.edges.config.tuning
     off = not config.enabled or config.policy == "proportional"
@@ -70,7 +70,7 @@ def tune_waiting(run: Pass) -> None:
         return
     servers = servers_of(run.snapshot())
     claims = _claims(tunable, servers, run)
-    grants = allocate(claims, servers, config.policy, Settings(assumed_run_s=config.assumed_run_s))
+    grants = allocate(claims, servers, config.policy, GradedSettings(assumed_run_s=config.assumed_run_s))
     given = {grant.job: (claim, grant) for claim, grant in zip(claims, grants, strict=True) if claim.speeds}
     for claim, grant in sorted(given.values(), key=lambda one: not one[1].servers):  # first those that could start
         waiting = tunable[claim.job]
@@ -83,7 +83,7 @@ def tune_waiting(run: Pass) -> None:
             return  # the next pass comes soon
 
 
-def _hopeless(waiting: Waiting, claim: Claim, run: Pass) -> bool:
+def _hopeless(waiting: PendingGsubJob, claim: JobDemand, run: ReconcilePass) -> bool:
     """Slurm does not start it where we see room for it and for its share, for longer than all patience: then it knows
     of something that we do not (cores that are spared or bound to GPUs, part of a reservation)."""
     longest = _PASSES_S if claim.startable_s == inf else max(_PASSES_S, claim.run_s or 0.0)
@@ -91,7 +91,7 @@ def _hopeless(waiting: Waiting, claim: Claim, run: Pass) -> bool:
     return waited > longest and waiting.record.reason == "Resources" and _by_us(waiting)
 
 
-def updates(record: JobRecord, shape: ResourceShape, claim: Claim, grant: Grant) -> tuple[SlurmAction, ...]:
+def updates(record: JobRecord, shape: ResourceShape, claim: JobDemand, grant: Allocation) -> tuple[SlurmAction, ...]:
     """What to tell Slurm so that `record` asks for `grant`; () where it does already, or where that matters too little.
 
     In the order in which placement/retune.py found them to work: CPUsPerTask before MinCPUsNode.
@@ -127,7 +127,7 @@ def back(record: JobRecord) -> Mapping[str, str]:
     }
 
 
-def _blocked(waiting: Waiting) -> bool:
+def _blocked(waiting: PendingGsubJob) -> bool:
     """Whether Slurm names a limit or a size where we changed the size: limits of others' accounts we do not see."""
     return bool(BLOCKED.search(waiting.record.reason)) and any(a.rule == "tune" and a.done_at for a in waiting.known)
 
@@ -142,7 +142,7 @@ def _limited(record: JobRecord, scarce: Set[tuple[str, str]]) -> bool:
     return not scarce.isdisjoint({("QOS", record.qos), ("Assoc", record.account)})
 
 
-def _give_back(waiting: Waiting, run: Pass, because: str) -> None:
+def _give_back(waiting: PendingGsubJob, run: ReconcilePass, because: str) -> None:
     """What is as we left it; what its user changed since is his."""
     record, shape = waiting.record, waiting.submission.shape
     tasks = tasks_per_node(shape) if shape is not None else None
@@ -158,17 +158,17 @@ def _give_back(waiting: Waiting, run: Pass, because: str) -> None:
     spend(run, waiting, "tune", actions, now)
 
 
-def _untouched(waiting: Waiting) -> bool:
+def _untouched(waiting: PendingGsubJob) -> bool:
     """Whether CPUs and memory are what was submitted or what we made of them last; else its user changed them."""
     return all(_as_we_left_it(waiting).values())
 
 
-def _by_us(waiting: Waiting) -> bool:
+def _by_us(waiting: PendingGsubJob) -> bool:
     """Whether tuning changed any of it, in this run or an earlier one."""
     return any(a.rule == "tune" and a.done_at and not a.error for a in waiting.known)
 
 
-def _as_we_left_it(waiting: Waiting) -> Mapping[str, bool]:
+def _as_we_left_it(waiting: PendingGsubJob) -> Mapping[str, bool]:
     record, shape = waiting.record, waiting.submission.shape
     wishes = {wish.option: wish.value for wish in waiting.plan.lines}
     # any of them, not only the last: a value that comes again keeps its first row
@@ -181,12 +181,14 @@ def _as_we_left_it(waiting: Waiting) -> Mapping[str, bool]:
     return {"CPUsPerTask": cpus_left, "MinCPUsNode": cpus_left, "MinMemoryNode": memory_left}
 
 
-def _matters(record: JobRecord, claim: Claim, grant: Grant) -> bool:
+def _matters(record: JobRecord, claim: JobDemand, grant: Allocation) -> bool:
     gpus = claim.gpus_per_node
     return matters(claim, grant, record.cpus / claim.nodes / gpus, (record.mem_mib_per_node or 0) / gpus)
 
 
-def _claims(tunable: Mapping[str, Waiting], servers: Sequence[Server], run: Pass) -> tuple[Claim, ...]:
+def _claims(
+    tunable: Mapping[str, PendingGsubJob], servers: Sequence[Server], run: ReconcilePass
+) -> tuple[JobDemand, ...]:
     """Of everybody's jobs that only wait for their turn, in Slurm's order; far behind the head nobody counts.
 
     A pending array stands for several jobs with one request, so it has several claims, and the last one's grant holds:
@@ -209,7 +211,11 @@ def _claims(tunable: Mapping[str, Waiting], servers: Sequence[Server], run: Pass
 
 
 def _hurried(
-    ready: Sequence[JobRecord], claims: Sequence[Claim], tunable: Collection[str], servers: Set[str], run: Pass
+    ready: Sequence[JobRecord],
+    claims: Sequence[JobDemand],
+    tunable: Collection[str],
+    servers: Set[str],
+    run: ReconcilePass,
 ) -> Set[str]:
     """Jobs of gsub's with a job behind them that wants the same servers and is not tuned: of somebody who does not use
     gsub, without GPUs, or so far unknown."""
@@ -224,7 +230,7 @@ def _hurried(
     return hurried((job.waiting_address, names_of(job), job.waiting_address in ours) for job in reversed(ready))
 
 
-def _of(job: JobRecord, waiting: Waiting | None, run: Pass, gpus: int) -> Sequence[Claim]:
+def _of(job: JobRecord, waiting: PendingGsubJob | None, run: ReconcilePass, gpus: int) -> Sequence[JobDemand]:
     """As many as it stands for, and as `gpus` could hold."""
     claim = one_by_one(job, run, lambda: _claim(job, waiting, run), None)
     if claim is None:
@@ -232,7 +238,7 @@ def _of(job: JobRecord, waiting: Waiting | None, run: Pass, gpus: int) -> Sequen
     return [claim] * max(1, min(waiting_tasks(job), gpus // claim.gpus))
 
 
-def _claim(job: JobRecord, waiting: Waiting | None, run: Pass) -> Claim | None:
+def _claim(job: JobRecord, waiting: PendingGsubJob | None, run: ReconcilePass) -> JobDemand | None:
     snapshot = run.snapshot()
     if waiting is not None and waiting.submission.shape is not None and (profile := _profile(waiting, run)):
         claim = tuned_claim(job, waiting.submission.shape, profile, snapshot, run.edges.config.tuning)
@@ -241,13 +247,13 @@ def _claim(job: JobRecord, waiting: Waiting | None, run: Pass) -> Claim | None:
     return fixed_claim(job, snapshot)
 
 
-def _run_s(job: JobRecord, run: Pass) -> float:
+def _run_s(job: JobRecord, run: ReconcilePass) -> float:
     """No run is longer than its limit: what could be saved, and so the patience for it, is less then."""
     assumed = run.edges.config.tuning.assumed_run_s
     return assumed if job.time_limit_s is None else min(assumed, float(job.time_limit_s))
 
 
-def _profile(waiting: Waiting, run: Pass) -> ResourceProfile | None:
+def _profile(waiting: PendingGsubJob, run: ReconcilePass) -> ResourceProfile | None:
     """What the site knows of its user's job by this key, as it counts today."""
     submission = waiting.submission
     found = run.edges.store.profile(profile_key_of(submission.uid, submission.profile_key))

@@ -18,9 +18,9 @@ from slurmwrap.host.read_steps import StepFiles
 from slurmwrap.host.read_user_file import UserLogs
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
-from slurmwrap.reconcile import Edges, Scope
+from slurmwrap.reconcile import Scope, Services
 from slurmwrap.reconcile.notifications import site_publisher, why_text
-from slurmwrap.slurm.accounting import Sacct, WhereThereIs
+from slurmwrap.slurm.accounting import OptionalSacct, Sacct
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import from_plain
@@ -30,7 +30,7 @@ from slurmwrap.store.user_state_files import SPOOL
 from slurmwrap.store.why_file import BesideOutput
 
 
-def site_edges(config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None]) -> Edges:
+def site_edges(config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None]) -> Services:
     """For all jobs of the cluster: what the hooks of nodes and controller left, and what is published to users."""
     site = config.site
     trusted = frozenset({0, _slurm_uid(config, slurm)})
@@ -48,7 +48,9 @@ def site_edges(config: Config, slurm: SlurmCommands, store: Database, say: Calla
     return _edges(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
 
 
-def user_edges(config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None], state: Path) -> Edges:
+def user_edges(
+    config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None], state: Path
+) -> Services:
     """For the jobs of the user who runs this process. `state`: the directory of their own records."""
     uid = os.geteuid()
     scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
@@ -65,8 +67,8 @@ def _edges(
     spools: tuple[SealedSpool | PlainSpool, ...],
     publisher: Publisher | None,
     scope: Scope,
-) -> Edges:
-    return Edges(
+) -> Services:
+    return Services(
         slurm=slurm,
         store=store,
         spools=spools,
@@ -78,7 +80,7 @@ def _edges(
         read_inputs=read_inputs_as,
         config=config,
         scope=scope,
-        accounting=WhereThereIs(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
+        accounting=OptionalSacct(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
         mounts=mount_of,
         steps=StepFiles(),
         may_resize=slurm.may_resize,

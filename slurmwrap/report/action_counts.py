@@ -10,11 +10,11 @@ from slurmwrap.model.action import Verb
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.run import ActionRecord
 from slurmwrap.report.night_report import RuleRow, ToDo
-from slurmwrap.report.report_inputs import Steps
+from slurmwrap.report.report_inputs import ActionSteps
 from slurmwrap.report.text_format import in_order
 
 
-def rule_rows(steps: Iterable[Steps]) -> tuple[RuleRow, ...]:
+def rule_rows(steps: Iterable[ActionSteps]) -> tuple[RuleRow, ...]:
     """One row per rule. One decision may need several changes of Slurm: what is counted is targets, not changes."""
     counts: dict[str, Counter[str]] = {}
     for step in steps:
@@ -22,7 +22,7 @@ def rule_rows(steps: Iterable[Steps]) -> tuple[RuleRow, ...]:
     return tuple(RuleRow(rule=rule, **counts[rule]) for rule in sorted(counts))
 
 
-def _outcome(step: Steps) -> str:
+def _outcome(step: ActionSteps) -> str:
     if step.mode != "act":
         return {"observe": "observed"}.get(step.mode, "advised")
     if step.refused:

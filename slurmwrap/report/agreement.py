@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.action import Verb
-from slurmwrap.model.evidence import Attempt
-from slurmwrap.model.run import ActionRecord, AttemptRecord, StrikeRecord
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.night_report import Agreement
 
@@ -35,7 +35,7 @@ _SAID_NOTHING = frozenset(
 
 AGREE, DISAGREE, OPEN = "agree", "disagree", "open"
 _Key = tuple[object, ...]
-_Judge = Callable[["_History", AttemptRecord], str]
+_Judge = Callable[["_History", JobRun], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class _History:
     """Everything known. Lists are in the order of time."""
 
     strikes: tuple[StrikeRecord, ...]
-    by_node: dict[str, list[AttemptRecord]]
-    by_job: dict[_Key, list[AttemptRecord]]  # judged runs by job, and by what makes two submissions the very same one
+    by_node: dict[str, list[JobRun]]
+    by_job: dict[_Key, list[JobRun]]  # judged runs by job, and by what makes two submissions the very same one
     same: dict[_Key, _Key]  # job -> its submission's sameness
 
-    def next_run(self, record: AttemptRecord) -> AttemptRecord | None:
+    def next_run(self, record: JobRun) -> JobRun | None:
         """The job's next judged run, else that of its user's next submission of the very same script."""
         job = _job(record)
         runs = [run for run in self._after(job, record) if run.restarts > record.restarts]
@@ -56,13 +56,13 @@ class _History:
         own = [run for run in runs if run.uid == record.uid]  # ids come back
         return min(own, key=lambda run: run.attempt.submit_time, default=None)
 
-    def _after(self, key: _Key, record: AttemptRecord) -> list[AttemptRecord]:
+    def _after(self, key: _Key, record: JobRun) -> list[JobRun]:
         runs = self.by_job.get(key, [])
         return runs[bisect_right(runs, record.attempt.submit_time, key=lambda run: run.attempt.submit_time) :]
 
 
 def agreement(
-    attempts: Iterable[AttemptRecord],
+    attempts: Iterable[JobRun],
     actions: Iterable[ActionRecord],
     strikes: Iterable[StrikeRecord],
     submissions: Iterable[Submission],
@@ -92,9 +92,7 @@ def _row(rule: str, outcomes: Sequence[str]) -> Agreement:
     )
 
 
-def _spoken(
-    actions: Iterable[ActionRecord], by_key: Mapping[Attempt, AttemptRecord]
-) -> Iterable[tuple[str, AttemptRecord, str]]:
+def _spoken(actions: Iterable[ActionRecord], by_key: Mapping[RunKey, JobRun]) -> Iterable[tuple[str, JobRun, str]]:
     """(rule, run, node) once per run and rule: one decision needs several changes of Slurm."""
     seen = dict.fromkeys(
         (a.rule, a.attempt, a.target if a.verb == Verb.DRAIN.value else "")
@@ -107,14 +105,14 @@ def _spoken(
             yield rule, record, node
 
 
-def _retry(history: _History, record: AttemptRecord) -> str:
+def _retry(history: _History, record: JobRun) -> str:
     after = history.next_run(record)
     if after is None:
         return OPEN
     return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
 
 
-def _retry_elsewhere(history: _History, record: AttemptRecord) -> str:
+def _retry_elsewhere(history: _History, record: JobRun) -> str:
     left = record.nodes if len(record.nodes) == 1 else _blamed(record)
     if any(_failed_another(history, record, node) for node in left):
         return AGREE
@@ -124,21 +122,21 @@ def _retry_elsewhere(history: _History, record: AttemptRecord) -> str:
     return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
 
 
-def _resize(history: _History, record: AttemptRecord) -> str:
+def _resize(history: _History, record: JobRun) -> str:
     after = history.next_run(record)
     if after is None or not _larger(after, record):
         return OPEN
     return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
 
 
-def _stop(history: _History, record: AttemptRecord) -> str:
+def _stop(history: _History, record: JobRun) -> str:
     after = history.next_run(record)
     if after is None:
         return OPEN
     return DISAGREE if _well(after) else AGREE
 
 
-def _block_input(history: _History, record: AttemptRecord) -> str:
+def _block_input(history: _History, record: JobRun) -> str:
     after = history.next_run(record)
     if after is None:
         return OPEN
@@ -148,7 +146,7 @@ def _block_input(history: _History, record: AttemptRecord) -> str:
     return AGREE if after.diagnosis.input_path == record.diagnosis.input_path else OPEN
 
 
-def _drain(history: _History, record: AttemptRecord, node: str, taken: frozenset[str]) -> str:
+def _drain(history: _History, record: JobRun, node: str, taken: frozenset[str]) -> str:
     if node in taken or _failed_another(history, record, node):
         return AGREE
     end = record.end_time or record.attempt.submit_time
@@ -164,7 +162,7 @@ _JUDGES: dict[str, _Judge] = {
 }
 
 
-def _failed_another(history: _History, record: AttemptRecord, node: str) -> bool:
+def _failed_another(history: _History, record: JobRun, node: str) -> bool:
     """Whether hardware failed another job on `node` within a week after `record`: a diagnosis of it, or a strike."""
     end = float(record.end_time or record.attempt.submit_time)
     own = record.attempt.job_id
@@ -178,7 +176,7 @@ def _failed_another(history: _History, record: AttemptRecord, node: str) -> bool
     )
 
 
-def _larger(after: AttemptRecord, before: AttemptRecord) -> bool:
+def _larger(after: JobRun, before: JobRun) -> bool:
     pairs = (
         (after.mem_mib_per_node, before.mem_mib_per_node),
         (after.mem_mib_per_cpu, before.mem_mib_per_cpu),
@@ -193,16 +191,16 @@ def _same(submissions: Iterable[Submission]) -> dict[_Key, _Key]:
     return {(s.cluster, s.job_id): (s.cluster, s.uid, s.script_sha256, s.fingerprint) for s in ordered if s.fingerprint}
 
 
-def _by_node(attempts: Iterable[AttemptRecord]) -> dict[str, list[AttemptRecord]]:
-    found: dict[str, list[AttemptRecord]] = {}
+def _by_node(attempts: Iterable[JobRun]) -> dict[str, list[JobRun]]:
+    found: dict[str, list[JobRun]] = {}
     for record in attempts:
         for node in record.nodes:
             found.setdefault(node, []).append(record)
     return found
 
 
-def _by_job(attempts: Iterable[AttemptRecord], same: Mapping[_Key, _Key]) -> dict[_Key, list[AttemptRecord]]:
-    found: dict[_Key, list[AttemptRecord]] = {}
+def _by_job(attempts: Iterable[JobRun], same: Mapping[_Key, _Key]) -> dict[_Key, list[JobRun]]:
+    found: dict[_Key, list[JobRun]] = {}
     for record in attempts:
         if _told(record):
             job = _job(record)
@@ -212,30 +210,30 @@ def _by_job(attempts: Iterable[AttemptRecord], same: Mapping[_Key, _Key]) -> dic
     return found
 
 
-def _job(record: AttemptRecord) -> _Key:
+def _job(record: JobRun) -> _Key:
     return record.attempt.cluster, record.attempt.job_id
 
 
-def _by_itself(record: AttemptRecord) -> bool:
+def _by_itself(record: JobRun) -> bool:
     """Stopped for what it died of, not for want of consent or budget: that is no advice."""
     return record.diagnosis is not None and record.diagnosis.decision == "stop"
 
 
-def _blamed(record: AttemptRecord) -> tuple[str, ...]:
+def _blamed(record: JobRun) -> tuple[str, ...]:
     return (record.diagnosis.node,) if record.diagnosis is not None and record.diagnosis.node else ()
 
 
-def _started_after(record: AttemptRecord, moment: float) -> bool:
+def _started_after(record: JobRun, moment: float) -> bool:
     return record.start_time is not None and record.start_time >= moment
 
 
-def _told(record: AttemptRecord) -> bool:
+def _told(record: JobRun) -> bool:
     return record.diagnosis is not None and record.diagnosis.category not in _SAID_NOTHING
 
 
-def _well(record: AttemptRecord) -> bool:
+def _well(record: JobRun) -> bool:
     return _category(record) == "success"
 
 
-def _category(record: AttemptRecord) -> str:
+def _category(record: JobRun) -> str:
     return record.diagnosis.category if record.diagnosis is not None else ""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE
 from slurmwrap.policy.incident import Incident
 from slurmwrap.report.night_report import CategoryRow, CaughtRow, IncidentRow
-from slurmwrap.report.report_inputs import Caught, Cell, Figures
+from slurmwrap.report.report_inputs import Caught, Figures, RunGroup
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -40,13 +40,13 @@ def categories(figures: Figures) -> tuple[CategoryRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, -row.attempts, row.category)))
 
 
-def alone(cells: Iterable[Cell]) -> list[Cell]:
+def alone(cells: Iterable[RunGroup]) -> list[RunGroup]:
     """Of failures that no incident of the page struck."""
     return [cell for cell in cells if cell.outcome == "failed" and not cell.struck]
 
 
 def _row(
-    name: str, cells: Sequence[Cell], total: float, earlier: Sequence[Cell], repeats: int, lasted: Sequence[int]
+    name: str, cells: Sequence[RunGroup], total: float, earlier: Sequence[RunGroup], repeats: int, lasted: Sequence[int]
 ) -> CategoryRow:
     hours, runs = fsum(cell.gpu_s for cell in cells) / 3600, sum(cell.runs for cell in cells)
     counts = [sum(cell.runs for cell in cells if cell.demand == number) for number in range(4)]

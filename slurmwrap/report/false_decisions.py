@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.report.night_report import Retries, Wrong
-from slurmwrap.report.report_inputs import Again, Figures, Passed
+from slurmwrap.report.report_inputs import Figures, Passed, RetriedRun
 
 _TOLD = ("", "cancelled", "job_preempted", "completed_with_error")
 _REACH, _LEAST_S = 2.0, 120.0  # a failure within so many times the pre-run's own length could have shown in it
@@ -34,7 +34,7 @@ def missed(one: Passed) -> bool:
     return one.run_s <= max(_LEAST_S, _REACH * one.prerun_s)
 
 
-def retries(again: Sequence[Again]) -> Retries:
+def retries(again: Sequence[RetriedRun]) -> Retries:
     """What became of the runs that followed our requeues."""
     ends = [one.category for one in again]
     return Retries(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.report.night_report import NightReport, Saving
-from slurmwrap.report.report_page import Section, Term
+from slurmwrap.report.report_page import GlossaryTerm, Section
 
 _WORDS = {
     "run": "One attempt of a job, from start to end; a requeued job has several.",
@@ -33,7 +33,7 @@ _OF_SECTION = {
 }
 
 
-def glossary(report: NightReport, sections: Sequence[Section]) -> tuple[Term, ...]:
+def glossary(report: NightReport, sections: Sequence[Section]) -> tuple[GlossaryTerm, ...]:
     """Formulas first, as the page names them by id; then the words of the sections that are there."""
     if not report.headline.attempts:
         return ()
@@ -42,8 +42,8 @@ def glossary(report: NightReport, sections: Sequence[Section]) -> tuple[Term, ..
     named = {section.key for section in sections if section.has_something}
     found = {key: text for name, terms in _OF_SECTION.items() if name in named for key, text in terms.items()}
     return (
-        *(Term(name=name, meaning=formulas[name], formula=True) for name in used),
-        *(Term(name=name, meaning=meaning) for name, meaning in {**_WORDS, **found}.items()),
+        *(GlossaryTerm(name=name, meaning=formulas[name], formula=True) for name in used),
+        *(GlossaryTerm(name=name, meaning=meaning) for name, meaning in {**_WORDS, **found}.items()),
     )
 
 

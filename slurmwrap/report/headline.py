@@ -11,7 +11,7 @@ from slurmwrap.report import text_format
 from slurmwrap.report.confidence_interval import Interval, put_together
 from slurmwrap.report.glossary import glossary
 from slurmwrap.report.night_report import Headline, NightReport, Saving
-from slurmwrap.report.report_page import Figure, Page, Paste, Verdict, hours, signed
+from slurmwrap.report.report_page import Figure, NightVerdict, Page, SuggestedCommand, hours, signed
 from slurmwrap.report.sections import sections
 
 SURE = 0.005  # a smaller change of a share is none
@@ -30,7 +30,7 @@ def page_of(report: NightReport, zone: tzinfo | None = UTC) -> Page:
         zone=zone,
         verdict=verdict(report),
         figures=_figures(report) if _anything(report) else (),
-        to_do=tuple(Paste(because=one.why, command=one.command) for one in report.to_do),
+        to_do=tuple(SuggestedCommand(because=one.why, command=one.command) for one in report.to_do),
         sections=parts,
         notes=report.notes,
         glossary=glossary(report, parts),
@@ -54,10 +54,10 @@ def _anything(report: NightReport) -> bool:
     return bool(report.headline.attempts or trials.passed + trials.failed + trials.inconclusive)
 
 
-def verdict(report: NightReport) -> Verdict:
+def verdict(report: NightReport) -> NightVerdict:
     """One sentence, without anything that a user chose: it becomes the subject of a mail."""
     word = _word(report)
-    return Verdict(word=word, sentence=f"{_what_happened(report)} {_what_is_left(report)}".strip())
+    return NightVerdict(word=word, sentence=f"{_what_happened(report)} {_what_is_left(report)}".strip())
 
 
 def _word(report: NightReport) -> str:

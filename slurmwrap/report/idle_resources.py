@@ -10,7 +10,7 @@ from math import fsum
 
 from slurmwrap.report.categories import grouped
 from slurmwrap.report.night_report import IdleRow, RequestRow
-from slurmwrap.report.report_inputs import Asked, Detail, Figures, Idle, Key
+from slurmwrap.report.report_inputs import Detail, Figures, Idle, Key, RequestedAndUsed
 
 LOW = 0.1  # mean use below which all the time that a run held its GPUs counts as idle, less that use
 LEAST_S = 600  # a shorter run has hardly begun
@@ -61,7 +61,7 @@ def _row(group: Sequence[Idle], shown: Sequence[Idle], known: Mapping[Key, Detai
     )
 
 
-def requests(asked: Sequence[Asked]) -> tuple[RequestRow, ...]:
+def requests(asked: Sequence[RequestedAndUsed]) -> tuple[RequestRow, ...]:
     """What is worth a word, most unused CPU-hours first."""
     worth = [one for one in asked if one.cpu_hours_unused >= _WORTH[0] or one.gib_hours_unused >= _WORTH[1]]
     rows = sorted(worth, key=lambda one: (-one.cpu_hours_unused, -one.gib_hours_unused, one.user, one.name))

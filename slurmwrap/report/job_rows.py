@@ -7,12 +7,12 @@ from datetime import tzinfo
 
 from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_filter import NO_FAILURES, failed, moment_of, state_of
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import alike, fold_names, label, without_empty
-from slurmwrap.report.job_report.timeline import Story
+from slurmwrap.report.job_report.timeline import JobTimeline
 
 HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision", "~to do")
 
@@ -48,7 +48,7 @@ def fields_of(row: JobRow) -> dict[str, object]:
     return {name: getattr(row, name) for name in JobRow.__slots__}
 
 
-def row_of(runs: Sequence[AttemptRecord], actions: Iterable[ActionRecord], submission: Submission | None) -> JobRow:
+def row_of(runs: Sequence[JobRun], actions: Iterable[ActionRecord], submission: Submission | None) -> JobRow:
     """Of one job; `runs` is not empty."""
     ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
     last = ordered[-1]
@@ -135,7 +135,7 @@ def _to_do(row: JobRow) -> str:
     return text_format.count(row.to_do, "action") if row.to_do else ""
 
 
-def kept_of(story: Story, actions: Iterable[ActionRecord]) -> dict[str, str]:
+def kept_of(story: JobTimeline, actions: Iterable[ActionRecord]) -> dict[str, str]:
     """What else is kept of a job, in words; what is not known is left out."""
     asked, last = story.submission, story.attempts[-1] if story.attempts else None
     kept: dict[str, str] = {}

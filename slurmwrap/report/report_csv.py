@@ -12,7 +12,7 @@ from io import StringIO
 
 from slurmwrap.escape import cell
 from slurmwrap.model.hostlist import fold
-from slurmwrap.report.report_page import UNTRUSTED, Column, Kind, Page, Table
+from slurmwrap.report.report_page import UNTRUSTED, Column, ColumnKind, Page, ReportTable
 
 MAIN = "categories"
 
@@ -34,7 +34,7 @@ def figures(page: Page) -> str:
     return _written(["figure", "value", "before", "detail"], rows)
 
 
-def _file(table: Table) -> str:
+def _file(table: ReportTable) -> str:
     every = table.unfolded or table.rows
     more = any(row.more for row in every)
     commands = any(row.command for row in every)
@@ -51,11 +51,11 @@ def _file(table: Table) -> str:
 def _cell(value: object, column: Column) -> str:
     if value is None:
         return ""
-    if column.kind is Kind.MOMENT:
+    if column.kind is ColumnKind.MOMENT:
         return datetime.fromtimestamp(float(value), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # type: ignore[arg-type]
-    if column.kind is Kind.NODES:
+    if column.kind is ColumnKind.NODES:
         return cell(fold(value))  # type: ignore[arg-type]
-    if column.kind is Kind.NAMES:
+    if column.kind is ColumnKind.NAMES:
         return cell(" ".join(value))  # type: ignore[arg-type]
     if isinstance(value, float):
         return _number(value)

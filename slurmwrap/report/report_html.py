@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from slurmwrap.report import text_format
-from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, Row, Table, shown
+from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, TableRow, shown
 from slurmwrap.report.report_plots import TITLES
 from slurmwrap.resources import shipped
 
@@ -48,7 +48,7 @@ def _filled(template: str, page: Page, **values: object) -> str:
     return environment.get_template(template).render(page=page, titles=TITLES, folded=FOLDED, in_mail=IN_MAIL, **values)
 
 
-def cells(row: Row, table: Table, zone: object) -> Iterator[tuple[Column, str, str]]:
+def cells(row: TableRow, table: ReportTable, zone: object) -> Iterator[tuple[Column, str, str]]:
     """Column, what stands in the cell, and its classes; a row's own name comes first."""
     for column, value in zip(table.columns, row.values, strict=True):
         text = text_format.fit(shown(value, column, zone), CELL)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def _classes(column: Column, value: object) -> str:
     return " ".join(name for name, yes in found.items() if yes)
 
 
-def groups(table: Table) -> tuple[tuple[str, int], ...]:
+def groups(table: ReportTable) -> tuple[tuple[str, int], ...]:
     """Heads above heads: (text, columns); () where no column has one."""
     found = tuple((name, len(list(some))) for name, some in groupby(table.columns, key=lambda column: column.group))
     return found if any(name for name, _ in found) else ()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.measurement import CurvePoint
-from slurmwrap.model.run import ActionRecord, AttemptRecord, QueueDelay, StrikeRecord
+from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.incident import Incident
 from slurmwrap.policy.node_history import NodeHistory, Removal
@@ -24,7 +24,7 @@ BIN_EDGES_S = (0, *(60 * 2**power for power in range(14)))
 Key = tuple[str, int, int]  # of an attempt: cluster, raw job id, SubmitTime
 
 
-class Cell(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs that ended in a period and agree in all but their length."""
 
     user: str
@@ -89,7 +89,7 @@ class Delayed(NamedTuple):
     wait_s: float = 0.0
 
 
-class Again(NamedTuple):
+class RetriedRun(NamedTuple):
     """A run that followed a requeue of ours. `category` "": not judged; `gpu_s` what it held; `before`: of the run
     that had failed."""
 
@@ -98,7 +98,7 @@ class Again(NamedTuple):
     gpu_s: float
 
 
-class Tuned(NamedTuple):
+class TunedRun(NamedTuple):
     """A run that had other CPUs per GPU than its user asked for, of a job whose CPU curve is known."""
 
     gpu_s: float
@@ -147,7 +147,7 @@ class Idle(NamedTuple):
     run_s: int
 
 
-class Asked(NamedTuple):
+class RequestedAndUsed(NamedTuple):
     """What the measured runs of one user's job name asked for and used."""
 
     user: str
@@ -161,7 +161,7 @@ class Asked(NamedTuple):
     gib_hours_unused: float
 
 
-class Spread(NamedTuple):
+class MultiNodeRun(NamedTuple):
     """A run of several nodes."""
 
     nodes: tuple[str, ...]
@@ -179,7 +179,7 @@ class BlamedInput(NamedTuple):
     gpu_s: float
 
 
-class Steps(NamedTuple):
+class ActionSteps(NamedTuple):
     """How many `targets` of one rule had changes of this kind. `refused`: of one of them; `done`: all of them."""
 
     rule: str
@@ -198,8 +198,8 @@ class Figures:
     user: str = ""  # whose alone; "": everybody's
     account: str = ""
     clusters: tuple[str, ...] = ()
-    cells: Sequence[Cell] = ()
-    cells_before: Sequence[Cell] | None = None  # of the period before, equally long; None: nothing is known of it
+    cells: Sequence[RunGroup] = ()
+    cells_before: Sequence[RunGroup] | None = None  # of the period before, equally long; None: nothing is known of it
     # Runs whose job had ended another run earlier in the same period, by (user, account): runs less these are jobs.
     repeats: Mapping[tuple[str, str], int] = field(default_factory=dict)
     repeats_before: int = 0
@@ -220,30 +220,30 @@ class Figures:
     tried: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # user -> (pre-runs, jobs they stopped)
     caught: Sequence[Caught] = ()
     delayed: Delayed = field(default_factory=lambda: Delayed(0, 0, 0.0))
-    again: Sequence[Again] = ()
-    tuned: Sequence[Tuned] = ()
+    again: Sequence[RetriedRun] = ()
+    tuned: Sequence[TunedRun] = ()
     paced: Sequence[Paced] = ()  # submitted in the newest week up to `until`
     drawn: Sequence[Drawn] = ()
     holdout: float = 0.0  # as configured now
     passed: Sequence[Passed] = ()
     refused: int = 0
     refused_falsely: int = 0
-    steps: Sequence[Steps] = ()
+    steps: Sequence[ActionSteps] = ()
     drains: Sequence[ActionRecord] = ()  # decided in the period
     removals: Sequence[Removal] = ()  # nodes that are out of service now
     strikes: Sequence[StrikeRecord] = ()
     history: NodeHistory | None = None  # None: nodes are not judged here
-    judged: Sequence[AttemptRecord] = ()  # for the agreement: what rules spoke of, and what came next
+    judged: Sequence[JobRun] = ()  # for the agreement: what rules spoke of, and what came next
     spoken: Sequence[ActionRecord] = ()
     submitted: Sequence[Submission] = ()
     delays: Sequence[QueueDelay] = ()
     blocked: Sequence[BlockedInput] = ()
     names: Mapping[int, str] = field(default_factory=dict)  # uid -> user, of who has blocked inputs
-    counting: Sequence[AttemptRecord] = ()  # runs of jobs that count their steps
-    large: Sequence[AttemptRecord] = ()  # all runs of the largest jobs
+    counting: Sequence[JobRun] = ()  # runs of jobs that count their steps
+    large: Sequence[JobRun] = ()  # all runs of the largest jobs
     idle: Sequence[Idle] = ()
     gpu_measured: int = 0  # runs whose GPU use is known
-    asked: Sequence[Asked] = ()
-    spread: Sequence[Spread] = ()
+    asked: Sequence[RequestedAndUsed] = ()
+    spread: Sequence[MultiNodeRun] = ()
     switch_of: Mapping[str, str] = field(default_factory=dict)  # node -> leaf switch or block; {}: not known
     notes: Sequence[str] = ()

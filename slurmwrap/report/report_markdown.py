@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from slurmwrap.escape import markdown, markdown_block, markdown_code
 from slurmwrap.report import text_format
-from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, Section, Table, shown
+from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, Section, shown
 
 MORE = 400  # characters of somebody's words
 
@@ -57,7 +57,7 @@ def _section(section: Section, page: Page) -> Iterator[str]:
         yield "\n".join(_table(table.seen, page))
 
 
-def _table(table: Table, page: Page) -> Iterator[str]:
+def _table(table: ReportTable, page: Page) -> Iterator[str]:
     more = any(row.more or row.command for row in table.rows)
     heads = [markdown(column.alone or column.head) for column in table.columns] + ["more"] * more
     rules = ["--:" if column.kind in NUMERIC else ":--" for column in table.columns] + [":--"] * more

@@ -17,7 +17,7 @@ from slurmwrap.model.hostlist import fold
 from slurmwrap.report import text_format
 
 
-class Kind(Enum):
+class ColumnKind(Enum):
     """What a column holds, and how its values are written."""
 
     TEXT = "text"  # our own words
@@ -36,9 +36,17 @@ class Kind(Enum):
 
 
 NUMERIC = frozenset(
-    {Kind.COUNT, Kind.CHANGE, Kind.HOURS, Kind.GAINED, Kind.TIME, Kind.SHARE, Kind.NUMBER}
+    {
+        ColumnKind.COUNT,
+        ColumnKind.CHANGE,
+        ColumnKind.HOURS,
+        ColumnKind.GAINED,
+        ColumnKind.TIME,
+        ColumnKind.SHARE,
+        ColumnKind.NUMBER,
+    }
 )  # aligned to the right
-UNTRUSTED = frozenset({Kind.USER, Kind.NAMES, Kind.NODES})
+UNTRUSTED = frozenset({ColumnKind.USER, ColumnKind.NAMES, ColumnKind.NODES})
 NAMES_SHOWN = 4
 
 
@@ -49,7 +57,7 @@ class Column:
 
     key: str
     head: str
-    kind: Kind = Kind.TEXT
+    kind: ColumnKind = ColumnKind.TEXT
     narrow: bool = True
     data: bool = False
     none: str = "–"
@@ -58,7 +66,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One line of a table. `more` is somebody's words below it, `command` to paste."""
 
     values: tuple[Any, ...]
@@ -67,20 +75,20 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ReportTable:
     """`key` names its CSV file. The first column is what a row is about. `lead`: our words, with names made visible."""
 
     key: str
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     lead: str = ""
     limit: int = 10  # rows shown at once
-    unfolded: tuple[Row, ...] = ()  # the same for CSV, where `rows` fold what is alike
+    unfolded: tuple[TableRow, ...] = ()  # the same for CSV, where `rows` fold what is alike
     explained: bool = False  # what stands below a row is known to who reads it daily: not on a terminal
 
     @property
-    def seen(self) -> Table:
+    def seen(self) -> ReportTable:
         """The same without what is for CSV alone."""
         kept = [place for place, column in enumerate(self.columns) if not column.data]
         rows = tuple(replace(row, values=tuple(row.values[place] for place in kept)) for row in self.rows)
@@ -94,7 +102,7 @@ class Section:
     key: str
     title: str
     lead: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     charts: tuple[str, ...] = ()  # keys of report/report_plots.py
     empty: str = ""  # the one line that stands where there is nothing to show; "": it is left out
 
@@ -119,7 +127,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class NightVerdict:
     """The night in a sentence. `word`: "quiet" | "watch" | "act"."""
 
     word: str
@@ -127,7 +135,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paste:
+class SuggestedCommand:
     """A command, and why; `because` may hold somebody's words."""
 
     because: str
@@ -135,7 +143,7 @@ class Paste:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term:
+class GlossaryTerm:
     """A line of the glossary: a formula's id or a word, and what it means."""
 
     name: str
@@ -154,19 +162,19 @@ class Page:
     period: str  # "2026-11-21 06:00 to 2026-11-22 06:00 UTC (24 h)"
     day: str  # of `until`, as files are named: "2026-11-22"
     zone: tzinfo | None
-    verdict: Verdict
+    verdict: NightVerdict
     figures: tuple[Figure, ...]
-    to_do: tuple[Paste, ...]
+    to_do: tuple[SuggestedCommand, ...]
     sections: tuple[Section, ...]
     notes: tuple[str, ...]  # somebody's words
-    glossary: tuple[Term, ...]
+    glossary: tuple[GlossaryTerm, ...]
 
 
 def shown(value: Any, column: Column, zone: tzinfo | None) -> str:
     """A value as every format writes it; somebody's words are printable then, but not yet escaped."""
     if value is None or value == ():
         return column.none
-    return _WRITTEN[column.kind](value) if column.kind is not Kind.MOMENT else text_format.moment(value, zone)
+    return _WRITTEN[column.kind](value) if column.kind is not ColumnKind.MOMENT else text_format.moment(value, zone)
 
 
 def _names(names: tuple[str, ...]) -> str:
@@ -200,17 +208,17 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
-_WRITTEN: Mapping[Kind, Callable[[Any], str]] = {
-    Kind.TEXT: str,
-    Kind.CATEGORY: title_of,
-    Kind.USER: text_format.visible,
-    Kind.NAMES: _names,
-    Kind.NODES: lambda nodes: text_format.visible(fold(nodes)),
-    Kind.COUNT: "{:,}".format,
-    Kind.CHANGE: lambda value: signed(value, f"{abs(value):,}"),
-    Kind.HOURS: lambda value: hours(value),
-    Kind.GAINED: lambda value: signed(value, hours(abs(value))),
-    Kind.TIME: brief,
-    Kind.SHARE: text_format.percent,
-    Kind.NUMBER: number,
+_WRITTEN: Mapping[ColumnKind, Callable[[Any], str]] = {
+    ColumnKind.TEXT: str,
+    ColumnKind.CATEGORY: title_of,
+    ColumnKind.USER: text_format.visible,
+    ColumnKind.NAMES: _names,
+    ColumnKind.NODES: lambda nodes: text_format.visible(fold(nodes)),
+    ColumnKind.COUNT: "{:,}".format,
+    ColumnKind.CHANGE: lambda value: signed(value, f"{abs(value):,}"),
+    ColumnKind.HOURS: lambda value: hours(value),
+    ColumnKind.GAINED: lambda value: signed(value, hours(abs(value))),
+    ColumnKind.TIME: brief,
+    ColumnKind.SHARE: text_format.percent,
+    ColumnKind.NUMBER: number,
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
-from slurmwrap.report.report_page import NUMERIC, Column, Figure, Kind, Page, Row, Table, shown
+from slurmwrap.report.report_page import NUMERIC, Column, ColumnKind, Figure, Page, ReportTable, TableRow, shown
 from slurmwrap.resources import shipped
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _figures(figures: Iterable[Figure], paint: Paint) -> Iterator[str]:
         yield f"  {paint(value, _TONES[one.tone]) if one.tone else value}  {line}"
 
 
-def laid_out(table: Table, zone: tzinfo | None) -> Iterator[str]:
+def laid_out(table: ReportTable, zone: tzinfo | None) -> Iterator[str]:
     """Lines of a table; under a row what was said about it, and its command."""
     places = [place for place, column in enumerate(table.columns) if column.narrow and not column.data]
     columns = [table.columns[place] for place in places]
@@ -58,11 +58,11 @@ def laid_out(table: Table, zone: tzinfo | None) -> Iterator[str]:
 
 def _head(column: Column) -> str:
     """Numbers to the right; words may be cut."""
-    mark = ">" if column.kind in NUMERIC else "" if column.kind is Kind.MOMENT else "~"
+    mark = ">" if column.kind in NUMERIC else "" if column.kind is ColumnKind.MOMENT else "~"
     return mark + (column.alone or column.head)
 
 
-def _below(row: Row) -> Iterator[str]:
+def _below(row: TableRow) -> Iterator[str]:
     if row.more:
         yield text_format.wrapped(text_format.fit(row.more, MORE), indent="    ", hanging="    ")
     if row.command:

@@ -7,12 +7,12 @@ from math import fsum
 
 from slurmwrap.report.categories import grouped
 from slurmwrap.report.night_report import LocalityRow
-from slurmwrap.report.report_inputs import Spread
+from slurmwrap.report.report_inputs import MultiNodeRun
 
 ONE, SEVERAL, UNKNOWN = "one switch", "several switches", "not known"
 
 
-def locality(runs: Sequence[Spread], switch_of: Mapping[str, str]) -> tuple[LocalityRow, ...]:
+def locality(runs: Sequence[MultiNodeRun], switch_of: Mapping[str, str]) -> tuple[LocalityRow, ...]:
     """By the network as it is now; a node that has left it makes its runs unknown."""
     groups = grouped(runs, lambda run: where(run.nodes, switch_of))
     return tuple(_row(name, groups[name]) for name in (ONE, SEVERAL, UNKNOWN) if name in groups)
@@ -26,7 +26,7 @@ def where(nodes: Sequence[str], switch_of: Mapping[str, str]) -> str:
     return ONE if len(switches) == 1 else SEVERAL
 
 
-def _row(name: str, runs: Sequence[Spread]) -> LocalityRow:
+def _row(name: str, runs: Sequence[MultiNodeRun]) -> LocalityRow:
     return LocalityRow(
         where=name,
         runs=len(runs),

@@ -17,7 +17,7 @@ from slurmwrap.report.confidence_interval import Interval, of_mean, of_median, p
 from slurmwrap.report.formulas import NEEDED
 from slurmwrap.report.locality_pairs import pairs
 from slurmwrap.report.night_report import Saving
-from slurmwrap.report.report_inputs import Again, Caught, Figures, Paced, Tuned
+from slurmwrap.report.report_inputs import Caught, Figures, Paced, RetriedRun, TunedRun
 
 _NO_END = ("", "cancelled", "job_preempted", "completed_with_error")  # such a run says nothing of the retry
 
@@ -66,7 +66,7 @@ def prerun(stopped: Sequence[Caught], runtimes: Mapping[str, Sequence[float]], t
     )
 
 
-def retry(again: Sequence[Again]) -> Saving:
+def retry(again: Sequence[RetriedRun]) -> Saving:
     """retry-1: another unit than the rest, since the GPU time was spent."""
     told = [one for one in again if one.category not in _NO_END]
     kept = [one.gpu_s / 3600 if one.category == "success" else -one.gpu_s / 3600 for one in told]
@@ -83,7 +83,7 @@ def placement(paced: Sequence[Paced], switch_of: Mapping[str, str]) -> Saving:
     return _sum_of(gained, what="placement", formula="placement-2", note=note)
 
 
-def tuning(tuned: Sequence[Tuned]) -> Saving:
+def tuning(tuned: Sequence[TunedRun]) -> Saving:
     """tuning-1."""
     gained = [gain for one in tuned if (gain := _gain(one)) is not None]
     note = "" if len(gained) >= NEEDED else "needs jobs whose CPU curve was measured (gsub --prerun=profile)"
@@ -98,7 +98,7 @@ def _sum_of(values: Sequence[float], *, what: str, formula: str, note: str) -> S
     return Saving(what=what, formula=formula, gpu_hours=fsum(values), low=low, high=high, n=n, needed=NEEDED, note=note)
 
 
-def _gain(one: Tuned) -> float | None:
+def _gain(one: TunedRun) -> float | None:
     """GPU-hours that the run would have taken more as asked; None outside what was measured."""
     got, asked = speed(one.curve, one.got), speed(one.curve, one.asked)
     return None if got is None or not asked else one.gpu_s * (got / asked - 1) / 3600

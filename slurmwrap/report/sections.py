@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DOMAINS
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report.night_report import DEMAND, CategoryRow, NightReport
-from slurmwrap.report.report_page import Column, Kind, Row, Section, Table
+from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
 from slurmwrap.report.sections_nodes import inputs, nodes
 from slurmwrap.report.sections_saved import saved, wrong
 from slurmwrap.report.sections_site import site_sections
@@ -38,10 +38,10 @@ def _of_one_user(section: Section) -> Section:
     return replace(section, tables=tables)
 
 
-def _without_users(table: Table) -> Table:
+def _without_users(table: ReportTable) -> ReportTable:
     kept = [place for place, column in enumerate(table.columns) if column.key not in ("user", "users")]
 
-    def of(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    def of(rows: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
         return tuple(replace(row, values=tuple(row.values[place] for place in kept)) for row in rows)
 
     columns = tuple(table.columns[place] for place in kept)
@@ -85,25 +85,25 @@ def _failed(report: NightReport) -> Section:
     )
 
 
-def _categories(report: NightReport) -> Table:
+def _categories(report: NightReport) -> ReportTable:
     known = report.before is not None
-    return Table(
+    return ReportTable(
         key="categories",
         title="What failed",
         lead="By category, most GPU-hours first.",
         columns=(
-            Column(key="category", head="category", kind=Kind.CATEGORY),
+            Column(key="category", head="category", kind=ColumnKind.CATEGORY),
             Column(key="domain", head="domain", data=True),
-            Column(key="runs", head="runs", kind=Kind.COUNT),
-            Column(key="runs_before", head="before", kind=Kind.COUNT, data=True),
-            Column(key="change", head="change", kind=Kind.CHANGE),
-            Column(key="jobs", head="jobs", kind=Kind.COUNT),
-            Column(key="users", head="users", kind=Kind.COUNT),
+            Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+            Column(key="runs_before", head="before", kind=ColumnKind.COUNT, data=True),
+            Column(key="change", head="change", kind=ColumnKind.CHANGE),
+            Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+            Column(key="users", head="users", kind=ColumnKind.COUNT),
             *(
                 Column(
                     key=f"{name}_run_s",
                     head=name,
-                    kind=Kind.TIME,
+                    kind=ColumnKind.TIME,
                     narrow=narrow,
                     group="runtime to failure",
                     alone=f"{name} run",
@@ -114,16 +114,16 @@ def _categories(report: NightReport) -> Table:
                 Column(
                     key=f"gpus_{name}",
                     head=short,
-                    kind=Kind.COUNT,
+                    kind=ColumnKind.COUNT,
                     narrow=False,
                     group="runs by GPUs asked for",
                     alone=f"{short} GPUs",
                 )
                 for name, short in zip(("1", "2_4", "5_8", "over_8"), _DEMAND_HEADS, strict=True)
             ),
-            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
-            Column(key="gpu_hours_before", head="before", kind=Kind.HOURS, narrow=False),
-            Column(key="share", head="of all", kind=Kind.SHARE),
+            Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
+            Column(key="gpu_hours_before", head="before", kind=ColumnKind.HOURS, narrow=False),
+            Column(key="share", head="of all", kind=ColumnKind.SHARE),
         ),
         rows=tuple(_category(row, known) for row in report.categories),
         limit=12,
@@ -134,10 +134,10 @@ def _categories(report: NightReport) -> Table:
 _DEMAND_HEADS = tuple(name.replace("more than ", "> ") for name in DEMAND)
 
 
-def _category(row: CategoryRow, known: bool) -> Row:
+def _category(row: CategoryRow, known: bool) -> TableRow:
     before = (row.attempts_before, row.attempts - row.attempts_before) if known else (None, None)
     spread = (row.median_run_s, row.p90_run_s, row.p95_run_s)
-    return Row(
+    return TableRow(
         (
             row.category,
             DOMAINS.get(row.domain, row.domain),
@@ -159,82 +159,82 @@ def _explained(row: CategoryRow) -> str:
     return ": ".join(part for part in (DOMAINS.get(row.domain, ""), meaning(row.category)) if part)
 
 
-def _incidents(report: NightReport) -> Table:
-    return Table(
+def _incidents(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="incidents",
         title="Incidents",
         lead="One cause, several jobs; no node is blamed, and these runs are counted in no other row.",
         columns=(
-            Column(key="category", head="category", kind=Kind.CATEGORY),
-            Column(key="scope", head="scope", kind=Kind.USER),
-            Column(key="began", head="from", kind=Kind.MOMENT),
-            Column(key="over", head="to", kind=Kind.MOMENT, none="still open"),
-            Column(key="jobs", head="jobs", kind=Kind.COUNT),
-            Column(key="users", head="users", kind=Kind.COUNT),
-            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+            Column(key="category", head="category", kind=ColumnKind.CATEGORY),
+            Column(key="scope", head="scope", kind=ColumnKind.USER),
+            Column(key="began", head="from", kind=ColumnKind.MOMENT),
+            Column(key="over", head="to", kind=ColumnKind.MOMENT, none="still open"),
+            Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+            Column(key="users", head="users", kind=ColumnKind.COUNT),
+            Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
         ),
         rows=tuple(
-            Row((one.category, one.scope, one.began, one.over_at, one.jobs, one.users, one.gpu_hours))
+            TableRow((one.category, one.scope, one.began, one.over_at, one.jobs, one.users, one.gpu_hours))
             for one in report.incidents
         ),
     )
 
 
-def _repeated(report: NightReport) -> Table:
+def _repeated(report: NightReport) -> ReportTable:
     whose = "" if report.user else "user's "
-    return Table(
+    return ReportTable(
         key="repeated_jobs",
         title="The same again",
         lead=f"The same failure of the same {whose}job name, twice or more.",
         columns=(
-            Column(key="user", head="user", kind=Kind.USER),
-            Column(key="name", head="job name", kind=Kind.USER),
-            Column(key="category", head="category", kind=Kind.CATEGORY),
-            Column(key="runs", head="runs", kind=Kind.COUNT),
-            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
-            Column(key="jobs", head="jobs", kind=Kind.NAMES, narrow=False),
+            Column(key="user", head="user", kind=ColumnKind.USER),
+            Column(key="name", head="job name", kind=ColumnKind.USER),
+            Column(key="category", head="category", kind=ColumnKind.CATEGORY),
+            Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+            Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
+            Column(key="jobs", head="jobs", kind=ColumnKind.NAMES, narrow=False),
         ),
         rows=tuple(
-            Row((one.user, one.name, one.category, one.attempts, one.gpu_hours, one.jobs), more=one.advice)
+            TableRow((one.user, one.name, one.category, one.attempts, one.gpu_hours, one.jobs), more=one.advice)
             for one in report.repeated
         ),
     )
 
 
-def _repeated_users(report: NightReport) -> Table:
-    return Table(
+def _repeated_users(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="repeated_users",
         title="The same user again",
         lead="Of one category twice or more, whatever the job's name.",
         columns=(
-            Column(key="user", head="user", kind=Kind.USER),
-            Column(key="category", head="category", kind=Kind.CATEGORY),
-            Column(key="runs", head="runs", kind=Kind.COUNT),
-            Column(key="jobs", head="jobs", kind=Kind.COUNT),
-            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+            Column(key="user", head="user", kind=ColumnKind.USER),
+            Column(key="category", head="category", kind=ColumnKind.CATEGORY),
+            Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+            Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+            Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
         ),
         rows=tuple(
-            Row((one.user, one.category, one.attempts, one.jobs, one.gpu_hours)) for one in report.repeated_users
+            TableRow((one.user, one.category, one.attempts, one.jobs, one.gpu_hours)) for one in report.repeated_users
         ),
         limit=8,
     )
 
 
-def _repeated_inputs(report: NightReport) -> Table:
-    return Table(
+def _repeated_inputs(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="repeated_inputs",
         title="The same input again",
         lead="Files that failures blame, twice or more.",
         columns=(
-            Column(key="path", head="file", kind=Kind.USER),
-            Column(key="runs", head="runs", kind=Kind.COUNT),
-            Column(key="users", head="users", kind=Kind.COUNT),
-            Column(key="categories", head="categories", kind=Kind.NAMES, narrow=False),
-            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+            Column(key="path", head="file", kind=ColumnKind.USER),
+            Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+            Column(key="users", head="users", kind=ColumnKind.COUNT),
+            Column(key="categories", head="categories", kind=ColumnKind.NAMES, narrow=False),
+            Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
             Column(key="blocked", head="now"),
         ),
         rows=tuple(
-            Row(
+            TableRow(
                 (
                     one.path,
                     one.attempts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurmwrap.report.night_report import Blocked, NightReport
-from slurmwrap.report.report_page import Column, Kind, Row, Section, Table
+from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
 
 
 def nodes(report: NightReport) -> Section:
@@ -15,22 +15,22 @@ def nodes(report: NightReport) -> Section:
     )
 
 
-def _suspects(report: NightReport) -> Table:
-    return Table(
+def _suspects(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="suspects",
         title="Nodes under suspicion",
         lead="By the word of the kernel, NVML or Slurm; below each, the newest evidence.",
         columns=(
-            Column(key="nodes", head="nodes", kind=Kind.NODES),
-            Column(key="strikes", head="strikes", kind=Kind.COUNT),
+            Column(key="nodes", head="nodes", kind=ColumnKind.NODES),
+            Column(key="strikes", head="strikes", kind=ColumnKind.COUNT),
             Column(key="conclusive", head="proof"),
-            Column(key="causes", head="causes", kind=Kind.NAMES),
-            Column(key="jobs", head="jobs", kind=Kind.COUNT),
-            Column(key="users", head="users", kind=Kind.COUNT),
-            Column(key="last", head="last", kind=Kind.MOMENT),
+            Column(key="causes", head="causes", kind=ColumnKind.NAMES),
+            Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+            Column(key="users", head="users", kind=ColumnKind.COUNT),
+            Column(key="last", head="last", kind=ColumnKind.MOMENT),
         ),
         rows=tuple(
-            Row(
+            TableRow(
                 (
                     one.nodes,
                     one.strikes,
@@ -48,36 +48,36 @@ def _suspects(report: NightReport) -> Table:
     )
 
 
-def _lemons(report: NightReport) -> Table:
-    return Table(
+def _lemons(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="lemons",
         title="Suspect and lemon nodes of 28 days",
         columns=(
-            Column(key="nodes", head="nodes", kind=Kind.NODES),
+            Column(key="nodes", head="nodes", kind=ColumnKind.NODES),
             Column(key="status", head="status"),
-            Column(key="ratio", head="times the fleet", kind=Kind.NUMBER),
-            Column(key="jobs", head="jobs", kind=Kind.COUNT),
-            Column(key="users", head="users", kind=Kind.COUNT),
+            Column(key="ratio", head="times the fleet", kind=ColumnKind.NUMBER),
+            Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+            Column(key="users", head="users", kind=ColumnKind.COUNT),
         ),
         rows=tuple(
-            Row((one.nodes, one.status, one.ratio, one.jobs, one.users), more=one.why, command=one.command)
+            TableRow((one.nodes, one.status, one.ratio, one.jobs, one.users), more=one.why, command=one.command)
             for one in report.lemons
         ),
         limit=12,
     )
 
 
-def _drains(report: NightReport) -> Table:
-    return Table(
+def _drains(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="drains",
         title="Drained by us",
         lead="With the command that lifts it, once they are repaired.",
         columns=(
-            Column(key="nodes", head="nodes", kind=Kind.NODES),
-            Column(key="since", head="since", kind=Kind.MOMENT),
-            Column(key="reason", head="reason", kind=Kind.USER),
+            Column(key="nodes", head="nodes", kind=ColumnKind.NODES),
+            Column(key="since", head="since", kind=ColumnKind.MOMENT),
+            Column(key="reason", head="reason", kind=ColumnKind.USER),
         ),
-        rows=tuple(Row((one.nodes, one.since, one.reason), command=one.command) for one in report.drains),
+        rows=tuple(TableRow((one.nodes, one.since, one.reason), command=one.command) for one in report.drains),
         limit=12,
     )
 
@@ -92,17 +92,17 @@ def inputs(report: NightReport) -> Section:
         key="inputs",
         title="Blocked inputs",
         tables=(
-            Table(
+            ReportTable(
                 key="inputs",
                 title="Blocked inputs",
                 lead="Jobs that read them are refused until the file changes. slurmwrap inputs shows and clears them.",
                 columns=(
-                    Column(key="path", head="newest file", kind=Kind.USER),
-                    Column(key="files", head="files", kind=Kind.COUNT),
-                    Column(key="for", head="for", kind=Kind.USER),
-                    Column(key="since", head="since", kind=Kind.MOMENT),
+                    Column(key="path", head="newest file", kind=ColumnKind.USER),
+                    Column(key="files", head="files", kind=ColumnKind.COUNT),
+                    Column(key="for", head="for", kind=ColumnKind.USER),
+                    Column(key="since", head="since", kind=ColumnKind.MOMENT),
                     Column(key="new", head="state"),
-                    Column(key="job", head="job", kind=Kind.USER, narrow=False),
+                    Column(key="job", head="job", kind=ColumnKind.USER, narrow=False),
                 ),
                 rows=tuple(_blocked(some[0], len(some)) for some in alike.values()),
                 unfolded=tuple(_blocked(one, 1) for one in ordered),
@@ -111,10 +111,10 @@ def inputs(report: NightReport) -> Section:
     )
 
 
-def _blocked(one: Blocked, files: int) -> Row:
+def _blocked(one: Blocked, files: int) -> TableRow:
     job = str(one.input.job_id) if one.input.job_id else None
     state = "new" if one.new else "known"
-    return Row((one.input.path, files, _whom(one), one.input.at, state, job), more=_reason(one))
+    return TableRow((one.input.path, files, _whom(one), one.input.at, state, job), more=_reason(one))
 
 
 def _whom(one: Blocked) -> str:

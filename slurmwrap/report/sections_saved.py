@@ -6,7 +6,7 @@ from typing import Any
 
 from slurmwrap.report import text_format
 from slurmwrap.report.night_report import NightReport, RuleRow, Saving
-from slurmwrap.report.report_page import Column, Kind, Row, Section, Table
+from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
 
 MEANS = {
     "prerun": "Pre-runs",
@@ -74,29 +74,29 @@ def _holdout(report: NightReport) -> str:
     )
 
 
-def _savings(report: NightReport) -> Table:
+def _savings(report: NightReport) -> ReportTable:
     return _estimates(report, "savings", "Saved, by what", spared=True)
 
 
-def _retried(report: NightReport) -> Table:
+def _retried(report: NightReport) -> ReportTable:
     return _estimates(report, "retried", "Done automatically", spared=False)
 
 
-def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> Table:
-    return Table(
+def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> ReportTable:
+    return ReportTable(
         key=key,
         title=title,
         columns=(
             Column(key="what", head="by"),
-            Column(key="gpu_hours", head="GPU-hours", kind=Kind.GAINED, none="not estimated"),
-            Column(key="low", head="from", kind=Kind.GAINED, group="95 % interval", alone="at least"),
-            Column(key="high", head="to", kind=Kind.GAINED, group="95 % interval", alone="at most"),
-            Column(key="n", head="n", kind=Kind.COUNT),
-            Column(key="needed", head="needed", kind=Kind.COUNT, data=True),
+            Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.GAINED, none="not estimated"),
+            Column(key="low", head="from", kind=ColumnKind.GAINED, group="95 % interval", alone="at least"),
+            Column(key="high", head="to", kind=ColumnKind.GAINED, group="95 % interval", alone="at most"),
+            Column(key="n", head="n", kind=ColumnKind.COUNT),
+            Column(key="needed", head="needed", kind=ColumnKind.COUNT, data=True),
             Column(key="formula", head="formula"),
         ),
         rows=tuple(
-            Row(
+            TableRow(
                 (MEANS.get(one.what, one.what), one.gpu_hours, one.low, one.high, one.n, one.needed, one.formula),
                 more=_more(one),
             )
@@ -110,20 +110,20 @@ def _more(one: Saving) -> str:
     return one.note or (f"{one.needed} cases are needed" if one.gpu_hours is None else "")
 
 
-def _caught(report: NightReport) -> Table:
-    return Table(
+def _caught(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="caught",
         title="Caught on one GPU",
         lead="What the pre-runs found; below each, what the newest said.",
         columns=(
-            Column(key="category", head="category", kind=Kind.CATEGORY),
-            Column(key="preruns", head="pre-runs", kind=Kind.COUNT),
-            Column(key="stopped_jobs", head="jobs stopped", kind=Kind.COUNT),
-            Column(key="users", head="users", kind=Kind.COUNT),
-            Column(key="gpus_never_started", head="GPUs never started", kind=Kind.COUNT),
+            Column(key="category", head="category", kind=ColumnKind.CATEGORY),
+            Column(key="preruns", head="pre-runs", kind=ColumnKind.COUNT),
+            Column(key="stopped_jobs", head="jobs stopped", kind=ColumnKind.COUNT),
+            Column(key="users", head="users", kind=ColumnKind.COUNT),
+            Column(key="gpus_never_started", head="GPUs never started", kind=ColumnKind.COUNT),
         ),
         rows=tuple(
-            Row((one.category, one.preruns, one.stopped_jobs, one.users, one.gpus_never_started), more=one.reason)
+            TableRow((one.category, one.preruns, one.stopped_jobs, one.users, one.gpus_never_started), more=one.reason)
             for one in report.caught
         ),
         limit=8,
@@ -152,52 +152,52 @@ def _run_again(report: NightReport) -> str:
     )
 
 
-def _errors(report: NightReport) -> Table:
+def _errors(report: NightReport) -> ReportTable:
     wrong = report.wrong
     found = (
         ("Retries that failed for the same reason again", wrong.retries_failed_again, wrong.retries, "retries"),
         ("Pre-runs that passed what one GPU could have shown", wrong.preruns_missed, wrong.preruns_passed, "passes"),
         ("Refused jobs that then ran well", wrong.false_refusals, wrong.refusals, "refusals"),
     )
-    return Table(
+    return ReportTable(
         key="wrong",
         title="How often we were wrong",
         columns=(
             Column(key="what", head="what"),
-            Column(key="wrong", head="wrong", kind=Kind.COUNT),
-            Column(key="of", head="of", kind=Kind.COUNT),
+            Column(key="wrong", head="wrong", kind=ColumnKind.COUNT),
+            Column(key="of", head="of", kind=ColumnKind.COUNT),
             Column(key="cases", head="cases", narrow=False),
-            Column(key="share", head="share", kind=Kind.SHARE),
+            Column(key="share", head="share", kind=ColumnKind.SHARE),
         ),
-        rows=tuple(Row((what, errors, of, noun, errors / of)) for what, errors, of, noun in found if of),
+        rows=tuple(TableRow((what, errors, of, noun, errors / of)) for what, errors, of, noun in found if of),
     )
 
 
-def _agreement(report: NightReport) -> Table:
-    return Table(
+def _agreement(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="agreement",
         title="Was it right?",
         lead="By what came next.",
         columns=(
             Column(key="rule", head="rule"),
-            Column(key="right", head="right", kind=Kind.COUNT),
-            Column(key="wrong", head="wrong", kind=Kind.COUNT),
-            Column(key="open", head="not known yet", kind=Kind.COUNT),
+            Column(key="right", head="right", kind=ColumnKind.COUNT),
+            Column(key="wrong", head="wrong", kind=ColumnKind.COUNT),
+            Column(key="open", head="not known yet", kind=ColumnKind.COUNT),
         ),
-        rows=tuple(Row((one.rule, one.agree, one.disagree, one.open)) for one in report.agreement),
+        rows=tuple(TableRow((one.rule, one.agree, one.disagree, one.open)) for one in report.agreement),
     )
 
 
-def _decided(report: NightReport) -> Table:
+def _decided(report: NightReport) -> ReportTable:
     heads = ("done", "refused", "waiting", "advised only", "observed only")
-    return Table(
+    return ReportTable(
         key="rules",
         title="What was decided",
         columns=(
             Column(key="rule", head="rule"),
-            *(Column(key=head.split()[0], head=head, kind=Kind.COUNT) for head in heads),
+            *(Column(key=head.split()[0], head=head, kind=ColumnKind.COUNT) for head in heads),
         ),
-        rows=tuple(Row(_rule(one)) for one in report.rules),
+        rows=tuple(TableRow(_rule(one)) for one in report.rules),
     )
 
 

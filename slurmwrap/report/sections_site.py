@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slurmwrap.report import text_format
 from slurmwrap.report.night_report import NightReport, ShareRow
-from slurmwrap.report.report_page import Column, Kind, Row, Section, Table, brief
+from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow, brief
 
 
 def site_sections(report: NightReport) -> tuple[Section, ...]:
@@ -32,21 +32,21 @@ def _idle(report: NightReport) -> Section:
         title="Idle GPUs",
         lead=(lead,),
         tables=(
-            Table(
+            ReportTable(
                 key="idle",
                 title="GPUs held without use",
                 columns=(
-                    Column(key="user", head="user", kind=Kind.USER),
-                    Column(key="name", head="job name", kind=Kind.USER),
-                    Column(key="runs", head="runs", kind=Kind.COUNT),
-                    Column(key="gpus", head="GPUs", kind=Kind.COUNT),
-                    Column(key="gpu_hours_idle", head="GPU-hours idle", kind=Kind.HOURS),
-                    Column(key="gpu_util", head="GPU use", kind=Kind.SHARE, none="not measured"),
+                    Column(key="user", head="user", kind=ColumnKind.USER),
+                    Column(key="name", head="job name", kind=ColumnKind.USER),
+                    Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+                    Column(key="gpus", head="GPUs", kind=ColumnKind.COUNT),
+                    Column(key="gpu_hours_idle", head="GPU-hours idle", kind=ColumnKind.HOURS),
+                    Column(key="gpu_util", head="GPU use", kind=ColumnKind.SHARE, none="not measured"),
                     Column(key="process", head="process on the GPU", narrow=False),
-                    Column(key="jobs", head="jobs", kind=Kind.NAMES, narrow=False),
+                    Column(key="jobs", head="jobs", kind=ColumnKind.NAMES, narrow=False),
                 ),
                 rows=tuple(
-                    Row(
+                    TableRow(
                         (
                             one.user,
                             one.name,
@@ -70,36 +70,36 @@ def _requests(report: NightReport) -> Section:
         key="requests",
         title="Over-requests",
         tables=(
-            Table(
+            ReportTable(
                 key="requests",
                 title="CPUs and memory asked for and not used",
                 lead="Per node, of runs that were measured: CPUs used are the mean, memory is the peak.",
                 columns=(
-                    Column(key="user", head="user", kind=Kind.USER),
-                    Column(key="name", head="job name", kind=Kind.USER),
-                    Column(key="runs", head="runs", kind=Kind.COUNT, narrow=False),
-                    Column(key="cpus_asked", head="asked", kind=Kind.NUMBER, group="CPUs", alone="CPUs asked"),
-                    Column(key="cpus_used", head="used", kind=Kind.NUMBER, group="CPUs", alone="CPUs used"),
-                    Column(key="mem_gib_asked", head="asked", kind=Kind.NUMBER, group="GiB", alone="GiB asked"),
-                    Column(key="mem_gib_peak", head="peak", kind=Kind.NUMBER, group="GiB", alone="GiB peak"),
+                    Column(key="user", head="user", kind=ColumnKind.USER),
+                    Column(key="name", head="job name", kind=ColumnKind.USER),
+                    Column(key="runs", head="runs", kind=ColumnKind.COUNT, narrow=False),
+                    Column(key="cpus_asked", head="asked", kind=ColumnKind.NUMBER, group="CPUs", alone="CPUs asked"),
+                    Column(key="cpus_used", head="used", kind=ColumnKind.NUMBER, group="CPUs", alone="CPUs used"),
+                    Column(key="mem_gib_asked", head="asked", kind=ColumnKind.NUMBER, group="GiB", alone="GiB asked"),
+                    Column(key="mem_gib_peak", head="peak", kind=ColumnKind.NUMBER, group="GiB", alone="GiB peak"),
                     Column(
                         key="cpu_hours_unused",
                         head="CPU-hours",
-                        kind=Kind.HOURS,
+                        kind=ColumnKind.HOURS,
                         group="not used",
                         alone="CPU-h unused",
                     ),
                     Column(
                         key="gib_hours_unused",
                         head="GiB-hours",
-                        kind=Kind.HOURS,
+                        kind=ColumnKind.HOURS,
                         narrow=False,
                         group="not used",
                         alone="GiB-h unused",
                     ),
                 ),
                 rows=tuple(
-                    Row(
+                    TableRow(
                         (
                             one.user,
                             one.name,
@@ -144,39 +144,39 @@ def _waited(report: NightReport) -> str:
     return f"{text_format.count(wait.runs, 'run').capitalize()} of gsub's jobs waited, {together}."
 
 
-def _waits(report: NightReport) -> Table:
+def _waits(report: NightReport) -> ReportTable:
     wait = report.queueing
     rows = (
-        Row(("fair share", wait.fair_share_mean_s, wait.fair_share_p95_s)),
-        Row(("fragmentation", wait.fragmentation_mean_s, wait.fragmentation_p95_s)),
+        TableRow(("fair share", wait.fair_share_mean_s, wait.fair_share_p95_s)),
+        TableRow(("fragmentation", wait.fragmentation_mean_s, wait.fragmentation_p95_s)),
     )
-    return Table(
+    return ReportTable(
         key="waits",
         title="What jobs waited for",
         columns=(
             Column(key="cause", head="waited for"),
-            Column(key="mean_s", head="mean", kind=Kind.TIME),
-            Column(key="p95_s", head="p95", kind=Kind.TIME),
+            Column(key="mean_s", head="mean", kind=ColumnKind.TIME),
+            Column(key="p95_s", head="p95", kind=ColumnKind.TIME),
         ),
         rows=rows if wait.runs else (),
     )
 
 
-def _longest(report: NightReport) -> Table:
-    return Table(
+def _longest(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="longest_waits",
         title="Waited longest",
         columns=(
-            Column(key="job", head="job", kind=Kind.USER),
-            Column(key="user", head="user", kind=Kind.USER),
-            Column(key="gpus", head="GPUs", kind=Kind.COUNT),
-            Column(key="total_s", head="waited", kind=Kind.TIME),
-            Column(key="fair_share_s", head="fair share", kind=Kind.TIME),
-            Column(key="fragmentation_s", head="fragmentation", kind=Kind.TIME),
+            Column(key="job", head="job", kind=ColumnKind.USER),
+            Column(key="user", head="user", kind=ColumnKind.USER),
+            Column(key="gpus", head="GPUs", kind=ColumnKind.COUNT),
+            Column(key="total_s", head="waited", kind=ColumnKind.TIME),
+            Column(key="fair_share_s", head="fair share", kind=ColumnKind.TIME),
+            Column(key="fragmentation_s", head="fragmentation", kind=ColumnKind.TIME),
             Column(key="now", head="now"),
         ),
         rows=tuple(
-            Row(
+            TableRow(
                 (
                     one.address,
                     one.user,
@@ -193,19 +193,19 @@ def _longest(report: NightReport) -> Table:
     )
 
 
-def _locality(report: NightReport) -> Table:
-    return Table(
+def _locality(report: NightReport) -> ReportTable:
+    return ReportTable(
         key="locality",
         title="Locality of runs on several nodes",
         columns=(
             Column(key="where", head="where they ran"),
-            Column(key="runs", head="runs", kind=Kind.COUNT),
-            Column(key="failed", head="failed", kind=Kind.COUNT),
-            Column(key="share_failed", head="share", kind=Kind.SHARE),
-            Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
+            Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+            Column(key="failed", head="failed", kind=ColumnKind.COUNT),
+            Column(key="share_failed", head="share", kind=ColumnKind.SHARE),
+            Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
         ),
         rows=tuple(
-            Row((one.where, one.runs, one.failed, one.failed / one.runs if one.runs else None, one.gpu_hours))
+            TableRow((one.where, one.runs, one.failed, one.failed / one.runs if one.runs else None, one.gpu_hours))
             for one in report.locality
         ),
     )
@@ -216,22 +216,22 @@ def _large(report: NightReport) -> Section:
         key="large",
         title="Large jobs",
         tables=(
-            Table(
+            ReportTable(
                 key="large_jobs",
                 title="ETTR of large jobs",
                 lead="Productive time over the time since the job could run.",
                 columns=(
-                    Column(key="job", head="job", kind=Kind.USER),
-                    Column(key="user", head="user", kind=Kind.USER),
-                    Column(key="name", head="job name", kind=Kind.USER),
-                    Column(key="gpus", head="GPUs", kind=Kind.COUNT),
-                    Column(key="runs", head="runs", kind=Kind.COUNT),
-                    Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
-                    Column(key="ettr", head="ETTR", kind=Kind.SHARE),
+                    Column(key="job", head="job", kind=ColumnKind.USER),
+                    Column(key="user", head="user", kind=ColumnKind.USER),
+                    Column(key="name", head="job name", kind=ColumnKind.USER),
+                    Column(key="gpus", head="GPUs", kind=ColumnKind.COUNT),
+                    Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+                    Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
+                    Column(key="ettr", head="ETTR", kind=ColumnKind.SHARE),
                     Column(key="by", head="measured by"),
                 ),
                 rows=tuple(
-                    Row(
+                    TableRow(
                         (
                             one.address,
                             one.user,
@@ -258,30 +258,34 @@ def _shares(key: str, title: str, noun: str, rows: Sequence[ShareRow]) -> Sectio
         key=key,
         title=title,
         tables=(
-            Table(
+            ReportTable(
                 key=key,
                 title=title,
                 columns=(
-                    Column(key=noun, head=noun, kind=Kind.USER),
-                    Column(key="jobs", head="jobs", kind=Kind.COUNT),
-                    Column(key="runs", head="runs", kind=Kind.COUNT, narrow=False),
-                    Column(key="gpu_hours", head="GPU-hours", kind=Kind.HOURS),
-                    Column(key="failed", head="runs", kind=Kind.COUNT, group="failed", alone="failed runs"),
+                    Column(key=noun, head=noun, kind=ColumnKind.USER),
+                    Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+                    Column(key="runs", head="runs", kind=ColumnKind.COUNT, narrow=False),
+                    Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
+                    Column(key="failed", head="runs", kind=ColumnKind.COUNT, group="failed", alone="failed runs"),
                     Column(
-                        key="failed_gpu_hours", head="GPU-hours", kind=Kind.HOURS, group="failed", alone="failed GPU-h"
+                        key="failed_gpu_hours",
+                        head="GPU-hours",
+                        kind=ColumnKind.HOURS,
+                        group="failed",
+                        alone="failed GPU-h",
                     ),
                     Column(
                         key="failed_share",
                         head="share",
-                        kind=Kind.SHARE,
+                        kind=ColumnKind.SHARE,
                         narrow=False,
                         group="failed",
                         alone="failed share",
                     ),
-                    Column(key="cancelled", head="cancelled", kind=Kind.COUNT, narrow=False),
-                    Column(key="preruns", head="pre-runs", kind=Kind.COUNT, narrow=False),
-                    Column(key="stopped_jobs", head="stopped", kind=Kind.COUNT, narrow=False),
-                    Column(key="top_category", head="mostly", kind=Kind.CATEGORY),
+                    Column(key="cancelled", head="cancelled", kind=ColumnKind.COUNT, narrow=False),
+                    Column(key="preruns", head="pre-runs", kind=ColumnKind.COUNT, narrow=False),
+                    Column(key="stopped_jobs", head="stopped", kind=ColumnKind.COUNT, narrow=False),
+                    Column(key="top_category", head="mostly", kind=ColumnKind.CATEGORY),
                 ),
                 rows=tuple(_share(one) for one in rows),
             ),
@@ -289,8 +293,8 @@ def _shares(key: str, title: str, noun: str, rows: Sequence[ShareRow]) -> Sectio
     )
 
 
-def _share(one: ShareRow) -> Row:
-    return Row(
+def _share(one: ShareRow) -> TableRow:
+    return TableRow(
         (
             one.name,
             one.jobs,

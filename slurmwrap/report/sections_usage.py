@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurmwrap.report.night_report import NightReport, UsageRow
-from slurmwrap.report.report_page import Column, Kind, Row, Section, Table
+from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
 from slurmwrap.report.user_report import used_words
 
 
@@ -15,21 +15,23 @@ def usage(report: NightReport) -> Section:
         key="usage",
         title="Asked for and used",
         tables=(
-            Table(
+            ReportTable(
                 key="usage",
                 title="Asked for and used",
                 lead=how + scaled,
                 columns=(
-                    Column(key="name", head="job name", kind=Kind.USER),
-                    Column(key="runs", head="runs", kind=Kind.COUNT),
-                    *_pair("time", "time", ("limit", "ran"), Kind.TIME, "_s"),
-                    *_pair("cpus", "CPUs", ("CPUs", "CPUs busy"), Kind.NUMBER),
-                    *_pair("mem_gib", "GiB", ("GiB", "GiB peak"), Kind.NUMBER),
-                    Column(key="gpus", head="asked", kind=Kind.COUNT, group="GPUs", alone="GPUs"),
-                    Column(key="gpu_util", head="busy", kind=Kind.SHARE, group="GPUs", alone="GPU use", narrow=False),
+                    Column(key="name", head="job name", kind=ColumnKind.USER),
+                    Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+                    *_pair("time", "time", ("limit", "ran"), ColumnKind.TIME, "_s"),
+                    *_pair("cpus", "CPUs", ("CPUs", "CPUs busy"), ColumnKind.NUMBER),
+                    *_pair("mem_gib", "GiB", ("GiB", "GiB peak"), ColumnKind.NUMBER),
+                    Column(key="gpus", head="asked", kind=ColumnKind.COUNT, group="GPUs", alone="GPUs"),
+                    Column(
+                        key="gpu_util", head="busy", kind=ColumnKind.SHARE, group="GPUs", alone="GPU use", narrow=False
+                    ),
                     Column(key="measured_by", head="measured by", data=True),
-                    Column(key="change", head="ask for", kind=Kind.NAMES, data=True),
-                    Column(key="script", head="script", kind=Kind.USER, data=True),
+                    Column(key="change", head="ask for", kind=ColumnKind.NAMES, data=True),
+                    Column(key="script", head="script", kind=ColumnKind.USER, data=True),
                 ),
                 rows=tuple(map(_row, report.usage)),
             ),
@@ -37,14 +39,14 @@ def usage(report: NightReport) -> Section:
     )
 
 
-def _pair(key: str, group: str, alone: tuple[str, str], kind: Kind, unit: str = "") -> tuple[Column, ...]:
+def _pair(key: str, group: str, alone: tuple[str, str], kind: ColumnKind, unit: str = "") -> tuple[Column, ...]:
     named = zip(("asked", "used"), alone, strict=True)
     return tuple(
         Column(key=f"{key}_{word}{unit}", head=word, kind=kind, group=group, alone=name) for word, name in named
     )
 
 
-def _row(one: UsageRow) -> Row:
+def _row(one: UsageRow) -> TableRow:
     values = (
         one.name,
         one.runs,
@@ -61,7 +63,7 @@ def _row(one: UsageRow) -> Row:
         one.script or None,
     )
     enough = f"ask for {' '.join(one.change)}" if one.change else ""
-    return Row(values, more=": ".join(part for part in (used_words(one), enough) if part))
+    return TableRow(values, more=": ".join(part for part in (used_words(one), enough) if part))
 
 
 def _gib(mib: float | None) -> float | None:

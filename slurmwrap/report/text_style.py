@@ -17,7 +17,7 @@ def plain(text: str, style: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class TextStyle:
     """`columns` bind all but commands, which must stay whole to be pasted."""
 
     zone: tzinfo | None = UTC

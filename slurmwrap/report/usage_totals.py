@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from slurmwrap.report.night_report import Bin, Headline, ShareRow
-from slurmwrap.report.report_inputs import BIN_EDGES_S, Cell, Figures
+from slurmwrap.report.report_inputs import BIN_EDGES_S, Figures, RunGroup
 
 
 def headline(figures: Figures) -> Headline:
@@ -21,7 +21,7 @@ def before(figures: Figures) -> Headline | None:
     return _headline(figures.cells_before, figures.repeats_before, 0)
 
 
-def _headline(cells: Sequence[Cell], repeats: int, gsub_jobs: int) -> Headline:
+def _headline(cells: Sequence[RunGroup], repeats: int, gsub_jobs: int) -> Headline:
     runs = {"": 0, "completed": 0, "completed_with_error": 0, "failed": 0, "cancelled": 0}
     gpu_s = dict.fromkeys(runs, 0.0)  # whole seconds: their sums are exact
     for cell in cells:
@@ -58,7 +58,7 @@ def accounts(figures: Figures) -> tuple[ShareRow, ...]:
 def _shares(
     figures: Figures, who: Callable[[str, str], str], tried: Mapping[str, tuple[int, int]]
 ) -> tuple[ShareRow, ...]:
-    groups: dict[str, list[Cell]] = {name: [] for name in tried}
+    groups: dict[str, list[RunGroup]] = {name: [] for name in tried}
     for cell in figures.cells:
         groups.setdefault(who(cell.user, cell.account), []).append(cell)
     repeats: dict[str, int] = {}
@@ -69,7 +69,7 @@ def _shares(
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.name)))
 
 
-def _share(name: str, cells: Sequence[Cell], repeats: int, preruns: int, stopped: int) -> ShareRow:
+def _share(name: str, cells: Sequence[RunGroup], repeats: int, preruns: int, stopped: int) -> ShareRow:
     head = _headline(cells, repeats, 0)
     lost: dict[str, float] = {}
     for cell in cells:
@@ -89,7 +89,7 @@ def _share(name: str, cells: Sequence[Cell], repeats: int, preruns: int, stopped
     )
 
 
-def runtimes(cells: Iterable[Cell]) -> tuple[Bin, ...]:
+def runtimes(cells: Iterable[RunGroup]) -> tuple[Bin, ...]:
     """Runs by how long they lasted and how they ended; from the first bin that holds one to the last."""
     counts: dict[tuple[int, str], int] = {}
     for cell in cells:

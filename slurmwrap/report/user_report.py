@@ -15,7 +15,7 @@ from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, title_of
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.run_filter import failed
@@ -37,7 +37,7 @@ _TIMES = (10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 360, 480, 720, 1440, 2880, 
 
 def own_report(
     report: NightReport,
-    attempts: Iterable[AttemptRecord],
+    attempts: Iterable[JobRun],
     submissions: Iterable[Submission],
     preruns: Iterable[PrerunRecord],
 ) -> NightReport:
@@ -55,7 +55,7 @@ def _newest(submissions: Iterable[Submission]) -> dict[tuple[str, int], Submissi
     return {(one.cluster, one.job_id): one for one in sorted(submissions, key=lambda one: one.at)}
 
 
-def _submission(run: AttemptRecord, known: dict[tuple[str, int], Submission]) -> Submission | None:
+def _submission(run: JobRun, known: dict[tuple[str, int], Submission]) -> Submission | None:
     """gsub's record of it; of a task of an array that of the array."""
     head = run.address.partition("_")[0]
     array = known.get((run.attempt.cluster, int(head))) if head.isdecimal() else None
@@ -66,7 +66,7 @@ def _submission(run: AttemptRecord, known: dict[tuple[str, int], Submission]) ->
 
 
 def usage(
-    ended: Sequence[AttemptRecord],
+    ended: Sequence[JobRun],
     known: dict[tuple[str, int], Submission],
     tried: Sequence[PrerunRecord] = (),
 ) -> tuple[UsageRow, ...]:
@@ -76,9 +76,7 @@ def usage(
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.name))[:ROWS])
 
 
-def _usage(
-    runs: Sequence[AttemptRecord], known: dict[tuple[str, int], Submission], tried: Sequence[PrerunRecord]
-) -> UsageRow:
+def _usage(runs: Sequence[JobRun], known: dict[tuple[str, int], Submission], tried: Sequence[PrerunRecord]) -> UsageRow:
     last = max(runs, key=lambda run: run.end_time or 0)
     nodes = max(1, len(last.nodes))
     cpus = last.cpus / nodes
@@ -111,7 +109,7 @@ def _usage(
 
 
 def _measured(
-    runs: Sequence[AttemptRecord], known: dict[tuple[str, int], Submission], tried: Sequence[PrerunRecord]
+    runs: Sequence[JobRun], known: dict[tuple[str, int], Submission], tried: Sequence[PrerunRecord]
 ) -> tuple[list[Measurement], str]:
     """What the runs used on a node; where nobody measured them, what their pre-runs used, times the GPUs of a node."""
     found = [run.measurement for run in runs if run.measurement is not None]
@@ -132,7 +130,7 @@ def _scaled(one: Measurement, gpus: int) -> Measurement:
     )
 
 
-def _advice(row: UsageRow, last: AttemptRecord, submission: Submission | None, by: str) -> Iterable[str]:
+def _advice(row: UsageRow, last: JobRun, submission: Submission | None, by: str) -> Iterable[str]:
     """Options to ask for less with. CPUs and memory only by whole runs: a pre-run sees a few steps."""
     if _asks_too_long(row):
         yield f"--time={_clock(advised_time_s(row.time_used_s))}"
@@ -184,7 +182,7 @@ def used_words(row: UsageRow) -> str:
 # ---- what to do
 
 
-def _failures(ended: Sequence[AttemptRecord], known: dict[tuple[str, int], Submission]) -> Iterable[ToDo]:
+def _failures(ended: Sequence[JobRun], known: dict[tuple[str, int], Submission]) -> Iterable[ToDo]:
     """The newest run of each job name, where it failed for good or its output ends with an error; nothing of what
     completed since."""
     names = grouped(sorted(ended, key=lambda run: run.end_time or 0), lambda run: run.name)
@@ -202,11 +200,11 @@ def _failures(ended: Sequence[AttemptRecord], known: dict[tuple[str, int], Submi
         yield ToDo(why=why, command=f"slurmwrap why {shlex.quote(last.address or str(last.attempt.job_id))}")
 
 
-def _went_wrong(run: AttemptRecord) -> bool:
+def _went_wrong(run: JobRun) -> bool:
     return failed(run) or (run.diagnosis is not None and run.diagnosis.category == COMPLETED_WITH_ERROR)
 
 
-def _same(run: AttemptRecord, last: AttemptRecord) -> bool:
+def _same(run: JobRun, last: JobRun) -> bool:
     ours, theirs = run.diagnosis, last.diagnosis
     return ours is not None and theirs is not None and ours.category == theirs.category
 

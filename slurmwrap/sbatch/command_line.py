@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slurmwrap.errors import UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.sbatch.getopt import BadOption, Given, Names, names_for, scan
+from slurmwrap.sbatch.getopt import BadOption, Names, ParsedOption, names_for, scan
 from slurmwrap.sbatch.options import ANSWERED_AT_ONCE
 
 
@@ -15,7 +15,7 @@ class CommandLine:
     """One command line, split as sbatch splits it. `script` None: --wrap or standard input."""
 
     argv: tuple[str, ...]
-    given: tuple[Given, ...]  # in order; `word` counts words of `argv` without the `:` before the script
+    given: tuple[ParsedOption, ...]  # in order; `word` counts words of `argv` without the `:` before the script
     script: str | None
     args: tuple[str, ...]
     hetjob: bool  # `:` stands between options
@@ -65,7 +65,7 @@ def words_for_sbatch(argv: Sequence[str], names: Names | None = None) -> tuple[s
     return tuple(word for index, word in enumerate(argv) if index not in own)
 
 
-def own_options(argv: Sequence[str], names: Names | None = None) -> tuple[Given, ...]:
+def own_options(argv: Sequence[str], names: Names | None = None) -> tuple[ParsedOption, ...]:
     """Our own options in a call that may not be readable to its end; they count words of `argv`.
 
     Behind an option that we do not know our own are looked for as long as only options follow: the next other word
@@ -73,7 +73,7 @@ def own_options(argv: Sequence[str], names: Names | None = None) -> tuple[Given,
     """
     words = [word for word in argv if word != ":"]
     kept = [at for at, word in enumerate(argv) if word != ":"]
-    own: list[Given] = []
+    own: list[ParsedOption] = []
     at = 0
     while at < len(words):
         try:

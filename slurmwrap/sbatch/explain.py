@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from slurmwrap.escape import harmless, visible
 from slurmwrap.sbatch.options import BY_NAME, COMMAND_LINE_ONLY, WAIT4SWITCH
 from slurmwrap.sbatch.parse import switches_on
-from slurmwrap.sbatch.request import BatchScript, Change, JobRequest, Origin, Setting
+from slurmwrap.sbatch.request import BatchScript, JobRequest, Origin, RequestChange, SbatchSetting
 from slurmwrap.sbatch.rewrite import ADDED, KEPT, spell
 from slurmwrap.sbatch.script import parse_directives, quote_word
 from slurmwrap.sbatch.shape import memory_in_force
@@ -64,7 +64,7 @@ def _remarks_by_line(request: JobRequest, batch: BatchScript) -> dict[int, list[
     return remarks
 
 
-def _remark(change: Change) -> str:
+def _remark(change: RequestChange) -> str:
     if change.old == change.new:
         return f"--{change.option} is left as asked: {change.reason}"
     if change.old is None:
@@ -98,7 +98,7 @@ def _further_lines(request: JobRequest, batch: BatchScript) -> Iterator[bytes]:
         yield _comment(f"The script's arguments: {' '.join(map(repr, batch.args))}")
 
 
-def _environment_in_force(request: JobRequest, on_command_line: set[str]) -> Iterator[Setting]:
+def _environment_in_force(request: JobRequest, on_command_line: set[str]) -> Iterator[SbatchSetting]:
     """Variables that still count; a memory unit that another one beats would be fatal in a script."""
     memory = memory_in_force(request.settings)
     last = {s.option: s for s in request.settings if s.origin is not Origin.COMMAND_LINE}
@@ -147,7 +147,7 @@ def _comment(text: str) -> bytes:
 # --- the diff -----------------------------------------------------------------------------------------------------
 
 
-def _diff(request: JobRequest, batch: BatchScript, where: str, changes: Sequence[Change]) -> Iterator[str]:
+def _diff(request: JobRequest, batch: BatchScript, where: str, changes: Sequence[RequestChange]) -> Iterator[str]:
     number = next((s.line for s in request.settings if s.where == where and s.line is not None), None)
     as_variable = any(s.where == where and s.origin is Origin.ENVIRONMENT for s in request.settings)
     changed = [change for change in changes if change.old != change.new]
@@ -160,7 +160,7 @@ def _diff(request: JobRequest, batch: BatchScript, where: str, changes: Sequence
         yield from _wrapped(change.reason)
 
 
-def _both(change: Change, where: str, as_variable: bool) -> Iterator[str]:
+def _both(change: RequestChange, where: str, as_variable: bool) -> Iterator[str]:
     before, after = (
         None if value is None else f"{where}={value}" if as_variable else spell(change.option, value or None)
         for value in (change.old, change.new)

@@ -18,9 +18,9 @@ from slurmwrap.sbatch.options import (
     OWN_BY_NAME,
     SBATCH,
     Argument,
-    Option,
-    OwnOption,
+    GsubOption,
     Release,
+    SbatchOption,
     canonical,
 )
 
@@ -34,11 +34,11 @@ class BadOption(Exception):
         self.word = word
         self.hint = hint
         self.unknown = unknown  # no option's name begins so: a site plugin's may
-        self.before: tuple[Given, ...] = ()
+        self.before: tuple[ParsedOption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ParsedOption:
     """One option as it was found. Its value starts at `value_at` of the word `value_word`."""
 
     option: str  # canonical long name
@@ -53,7 +53,7 @@ class Given:
 class Scan:
     """All options of some words; `rest` is the index of the first word that is none."""
 
-    given: tuple[Given, ...]
+    given: tuple[ParsedOption, ...]
     rest: int
 
 
@@ -65,13 +65,13 @@ class Names:
     resolved among the names of 22.05 first. That is more than any one sbatch takes, never less.
     """
 
-    sbatch: Mapping[str, Option]
-    letters: Mapping[str, Option]
-    own: Mapping[str, OwnOption]
+    sbatch: Mapping[str, SbatchOption]
+    letters: Mapping[str, SbatchOption]
+    own: Mapping[str, GsubOption]
     release: Release | None = None
 
 
-def names_for(release: Release | None = None, extra: Sequence[Option] = ()) -> Names:
+def names_for(release: Release | None = None, extra: Sequence[SbatchOption] = ()) -> Names:
     """The names on a command line of sbatch `release` with the options `extra` of site plugins."""
     known = {option.name: _as_in(option, release) for option in (*SBATCH, *extra) if option.known_to(release)}
     return Names(sbatch=known, letters=BY_LETTER, own=OWN_BY_NAME, release=release)
@@ -79,10 +79,10 @@ def names_for(release: Release | None = None, extra: Sequence[Option] = ()) -> N
 
 def names_with(plugins: Mapping[str, Argument]) -> Names:
     """The names of a call that was read with these options of site plugins."""
-    return names_for(extra=[Option(name, "", argument) for name, argument in plugins.items()])
+    return names_for(extra=[SbatchOption(name, "", argument) for name, argument in plugins.items()])
 
 
-def _as_in(option: Option, release: Release | None) -> Option:
+def _as_in(option: SbatchOption, release: Release | None) -> SbatchOption:
     argument = option.argument_in(release)
     return option if argument is option.argument else replace(option, argument=argument)
 
@@ -99,7 +99,7 @@ OWN_NAMES = Names(sbatch={}, letters={}, own={n: o for n, o in OWN_BY_NAME.items
 
 def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset()) -> Scan:
     """Reads options up to `--`, the first word that is none, or the first option in `stop_at`. Raises BadOption."""
-    given: list[Given] = []
+    given: list[ParsedOption] = []
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         if words[at] == "--":
@@ -117,17 +117,17 @@ def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset
     return Scan(given=tuple(given), rest=at)
 
 
-def _long(words: Sequence[str], at: int, names: Names) -> Given:
+def _long(words: Sequence[str], at: int, names: Names) -> ParsedOption:
     """One `--name`, `--name=value` or `--name value`."""
     name, equals, value = words[at][2:].partition("=")
     option = _resolve(words[at], name, names, at)
-    own = isinstance(option, OwnOption)
+    own = isinstance(option, GsubOption)
     if equals and option.argument is NONE:
         raise BadOption(f"option '--{option.name}' doesn't allow an argument", at, _OURS if own else "")
     if equals:
         where = (value, at, 3 + len(name))
     elif option.argument in (NONE, OPTIONAL):
-        return Given(
+        return ParsedOption(
             option=canonical(option.name), value=None, word=at, value_word=at, value_at=len(words[at]), own=own
         )
     elif at + 1 == len(words):
@@ -135,12 +135,12 @@ def _long(words: Sequence[str], at: int, names: Names) -> Given:
     else:
         where = (words[at + 1], at + 1, 0)
     text, word, offset = where
-    return Given(option=canonical(option.name), value=text, word=at, value_word=word, value_at=offset, own=own)
+    return ParsedOption(option=canonical(option.name), value=text, word=at, value_word=word, value_at=offset, own=own)
 
 
-def _letters(words: Sequence[str], at: int, names: Names) -> list[Given]:
+def _letters(words: Sequence[str], at: int, names: Names) -> list[ParsedOption]:
     """One word of short options: flags in a bundle, the last of them perhaps with a value (`-HN2`, `-N 2`)."""
-    found: list[Given] = []
+    found: list[ParsedOption] = []
     word = words[at]
     for offset in range(1, len(word)):
         option = names.letters.get(word[offset])
@@ -156,13 +156,13 @@ def _letters(words: Sequence[str], at: int, names: Names) -> list[Given]:
         else:
             value, value_word, value_at = words[at + 1], at + 1, 0
         name = canonical(option.name)
-        found.append(Given(option=name, value=value, word=at, value_word=value_word, value_at=value_at))
+        found.append(ParsedOption(option=name, value=value, word=at, value_word=value_word, value_at=value_at))
         if value is not None:
             break
     return found
 
 
-def _resolve(word: str, name: str, names: Names, at: int) -> Option | OwnOption:
+def _resolve(word: str, name: str, names: Names, at: int) -> SbatchOption | GsubOption:
     """The option `name` means: sbatch's exact name, our exact name, then the one option of sbatch it begins."""
     exact = names.sbatch.get(name) or names.own.get(name)
     if exact is not None:
@@ -176,7 +176,7 @@ def _resolve(word: str, name: str, names: Names, at: int) -> Option | OwnOption:
     raise BadOption(f"unrecognized option '{word}'", at, _suggestion(name, names), unknown=True)
 
 
-def _beginning_with(prefix: str, names: Names) -> list[Option]:
+def _beginning_with(prefix: str, names: Names) -> list[SbatchOption]:
     possible = [option for name, option in names.sbatch.items() if name.startswith(prefix)]
     if names.release is None:
         return [option for option in possible if option.known_to(BASE)] or possible

@@ -47,7 +47,7 @@ class NodeKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class JobLayout:
     """How the job lies. `cpus_per_task` None: neither said nor known, so Slurm's default holds."""
 
     nodes: int
@@ -56,7 +56,7 @@ class Layout:
     cpus_per_task: int | None = None
 
 
-def layout_of(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> Layout:
+def layout_of(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> JobLayout:
     """Nodes, GPUs, tasks and CPUs for a template whose tasks are one per `node`, one per `gpu`, or `one` in all.
 
     `kinds`: what the partition has; () where Slurm was not to be asked. UsageError for what cannot be.
@@ -73,7 +73,7 @@ def layout_of(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> La
         )
     per_node = _tasks_per_node(shape, tasks, nodes, gpus)
     cpus = shape.cpus if shape.cpu_unit is CpuUnit.PER_TASK else _share(gpus, per_node, kinds)
-    return Layout(nodes=nodes, gpus_per_node=gpus, tasks_per_node=per_node, cpus_per_task=cpus)
+    return JobLayout(nodes=nodes, gpus_per_node=gpus, tasks_per_node=per_node, cpus_per_task=cpus)
 
 
 def _nodes_and_gpus(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> tuple[int, int]:
@@ -118,7 +118,7 @@ def _even(total: int, per_node: int) -> int | None:
     return next((nodes for nodes in range(least, 2 * least) if total % nodes == 0), None)
 
 
-def check_room(layout: Layout, kinds: Sequence[NodeKind], partition: str) -> None:
+def check_room(layout: JobLayout, kinds: Sequence[NodeKind], partition: str) -> None:
     """UsageError for more than the whole partition has: such a job is refused by Slurm, or waits for ever.
 
     `kinds`: () where Slurm was not to be asked, and all is taken as it is said.
@@ -171,7 +171,7 @@ def _share(gpus: int, tasks: int, kinds: Sequence[NodeKind]) -> int | None:
 
 
 def context(
-    command: CommandLine, request: JobRequest, layout: Layout, template: str, tasks: str
+    command: CommandLine, request: JobRequest, layout: JobLayout, template: str, tasks: str
 ) -> Mapping[str, object]:
     """The variables of a template (docs/templates.md lists them). UsageError for a call that no template can take."""
     _checked(command, request)
@@ -214,7 +214,7 @@ def context(
     }
 
 
-def summary(template: str, layout: Layout) -> str:
+def summary(template: str, layout: JobLayout) -> str:
     """One line: how the job lies."""
     nodes = "1 node" if layout.nodes == 1 else f"{layout.nodes} nodes"
     gpus = "1 GPU" if layout.gpus_per_node == 1 else f"{layout.gpus_per_node} GPUs"
@@ -270,7 +270,7 @@ def _signal(request: JobRequest) -> str:
     return found["name"].upper().removeprefix("SIG")
 
 
-def _directives(request: JobRequest, layout: Layout, array: str) -> Iterator[str]:
+def _directives(request: JobRequest, layout: JobLayout, array: str) -> Iterator[str]:
     """The script's #SBATCH lines: the job's name and shape first, then whatever else the command line says."""
     stem = posixpath.basename(request.script.word or "job").removesuffix(".py")
     own = {s.option: s.value for s in request.settings if s.origin is Origin.COMMAND_LINE}

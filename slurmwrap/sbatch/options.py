@@ -28,7 +28,7 @@ NONE, REQUIRED, OPTIONAL = Argument.NONE, Argument.REQUIRED, Argument.OPTIONAL
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class SbatchOption:
     """One option of sbatch. `since`: the first release that has it; `until`: the first that has it no more."""
 
     name: str
@@ -72,11 +72,11 @@ def _(
     missing: tuple[Release, ...] = (),
     changed: tuple[Release, Argument] | None = None,
     variables_since: Release | None = None,
-) -> Option:
-    return Option(name, short, argument, variables, since, until, missing, changed, variables_since)
+) -> SbatchOption:
+    return SbatchOption(name, short, argument, variables, since, until, missing, changed, variables_since)
 
 
-SBATCH: tuple[Option, ...] = (
+SBATCH: tuple[SbatchOption, ...] = (
     _("account", "A", REQUIRED, "SBATCH_ACCOUNT"),
     _("acctg-freq", "", REQUIRED, "SBATCH_ACCTG_FREQ"),
     _("array", "a", REQUIRED, "SBATCH_ARRAY_INX"),
@@ -201,7 +201,7 @@ SBATCH: tuple[Option, ...] = (
 )
 
 # Read from the environment only: how long to wait for SBATCH_REQ_SWITCH (or --switches without @time).
-WAIT4SWITCH = Option("wait4switch", "", REQUIRED, ("SBATCH_WAIT4SWITCH",))
+WAIT4SWITCH = SbatchOption("wait4switch", "", REQUIRED, ("SBATCH_WAIT4SWITCH",))
 
 # A file with the job's nodes, where neither --nodelist nor --nodefile names them: read as --nodelist=./FILE with
 # --distribution=arbitrary (sbatch(1); src/sbatch/opt.c in 22.05, src/common/slurm_opt.c from 23.11 on).
@@ -236,7 +236,7 @@ OPPOSITES: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class OwnOption:
+class GsubOption:
     """One option of gsub's own: a flag sets `field` of `Own` to `flag`, a valued one to its value."""
 
     name: str
@@ -249,31 +249,31 @@ class OwnOption:
     most: int = (1 << 31) - 1  # of a number
 
 
-OWN: tuple[OwnOption, ...] = (
-    OwnOption("prerun", "prerun", "GSUB_PRERUN", REQUIRED, choices=("auto", "wait", "gate", "off", "only", "profile")),
-    OwnOption("prerun-gpus", "prerun_gpus", "GSUB_PRERUN_GPUS", REQUIRED, number=True),
-    OwnOption("prerun-steps", "prerun_steps", "GSUB_PRERUN_STEPS", REQUIRED, number=True, most=1_000_000),
-    OwnOption("prerun-command", "prerun_command", "GSUB_PRERUN_COMMAND", REQUIRED),
-    OwnOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
-    OwnOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),
-    OwnOption("retry", "retry", "GSUB_RETRY"),
-    OwnOption("no-retry", "retry", "GSUB_RETRY", flag=False),
-    OwnOption("no-tune", "tune", "GSUB_TUNE", flag=False),
-    OwnOption("no-place", "place", "GSUB_PLACE", flag=False),
-    OwnOption("dry-run", "dry_run", "GSUB_DRY_RUN"),
-    OwnOption("explain", "explain", "GSUB_EXPLAIN"),
-    OwnOption("force", "force", "GSUB_FORCE"),
-    OwnOption("json", "json", ""),
-    OwnOption("template", "template", "", REQUIRED),
-    OwnOption("values", "values", "", REQUIRED),
+OWN: tuple[GsubOption, ...] = (
+    GsubOption("prerun", "prerun", "GSUB_PRERUN", REQUIRED, choices=("auto", "wait", "gate", "off", "only", "profile")),
+    GsubOption("prerun-gpus", "prerun_gpus", "GSUB_PRERUN_GPUS", REQUIRED, number=True),
+    GsubOption("prerun-steps", "prerun_steps", "GSUB_PRERUN_STEPS", REQUIRED, number=True, most=1_000_000),
+    GsubOption("prerun-command", "prerun_command", "GSUB_PRERUN_COMMAND", REQUIRED),
+    GsubOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
+    GsubOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),
+    GsubOption("retry", "retry", "GSUB_RETRY"),
+    GsubOption("no-retry", "retry", "GSUB_RETRY", flag=False),
+    GsubOption("no-tune", "tune", "GSUB_TUNE", flag=False),
+    GsubOption("no-place", "place", "GSUB_PLACE", flag=False),
+    GsubOption("dry-run", "dry_run", "GSUB_DRY_RUN"),
+    GsubOption("explain", "explain", "GSUB_EXPLAIN"),
+    GsubOption("force", "force", "GSUB_FORCE"),
+    GsubOption("json", "json", ""),
+    GsubOption("template", "template", "", REQUIRED),
+    GsubOption("values", "values", "", REQUIRED),
 )
 
 # These make the script, so they cannot stand in one.
 MAKING: frozenset[str] = frozenset({"template", "values"})
 
-BY_NAME: dict[str, Option] = {option.name: option for option in SBATCH}
-BY_LETTER: dict[str, Option] = {option.short: option for option in SBATCH if option.short}
-OWN_BY_NAME: dict[str, OwnOption] = {option.name: option for option in OWN}
+BY_NAME: dict[str, SbatchOption] = {option.name: option for option in SBATCH}
+BY_LETTER: dict[str, SbatchOption] = {option.short: option for option in SBATCH if option.short}
+OWN_BY_NAME: dict[str, GsubOption] = {option.name: option for option in OWN}
 
 
 def canonical(name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slurmwrap.errors import ScriptError, UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import fields, replace
 from slurmwrap.sbatch.command_line import CommandLine, split_command_line
-from slurmwrap.sbatch.getopt import OWN_NAMES, BadOption, Given, Names, directive_names, names_for, scan
+from slurmwrap.sbatch.getopt import OWN_NAMES, BadOption, Names, ParsedOption, directive_names, names_for, scan
 from slurmwrap.sbatch.options import (
     ANSWERED_AT_ONCE,
     COMMAND_LINE_ONLY,
@@ -22,12 +22,12 @@ from slurmwrap.sbatch.options import (
     REQUIRED,
     SBATCH,
     WAIT4SWITCH,
-    Option,
-    OwnOption,
+    GsubOption,
     Release,
+    SbatchOption,
 )
-from slurmwrap.sbatch.request import JobRequest, Origin, Own, Script, Setting
-from slurmwrap.sbatch.script import BadLine, Directive, Word, parse_directives
+from slurmwrap.sbatch.request import GsubOptions, JobRequest, Origin, SbatchSetting, Script
+from slurmwrap.sbatch.script import BadLine, Directive, DirectiveWord, parse_directives
 from slurmwrap.sbatch.shape import shape_of
 
 TYPE_CHECKING = False
@@ -51,7 +51,7 @@ def parse_request(
     read_script: ReadScript,
     read_stdin: Callable[[], bytes],
     release: Release | None = None,
-    extra: Sequence[Option] = (),
+    extra: Sequence[SbatchOption] = (),
 ) -> JobRequest:
     """Everything that the call asks for. `argv` is what follows the program's name.
 
@@ -187,7 +187,7 @@ def _checked(content: bytes, name: str) -> bytes:
 
 # --- sbatch's options ---------------------------------------------------------------------------------------------
 
-_Located = tuple[Directive, Word]
+_Located = tuple[Directive, DirectiveWord]
 
 
 def _words_of(script: Script, release: Release | None) -> tuple[list[_Located], list[_Located], bool]:
@@ -207,7 +207,7 @@ def _shown(script: Script) -> str:
     return "stdin" if script.from_stdin else script.name
 
 
-def _scan_lines(located: Sequence[_Located], script: Script, names: Names) -> tuple[Given, ...]:
+def _scan_lines(located: Sequence[_Located], script: Script, names: Names) -> tuple[ParsedOption, ...]:
     """Options of directive lines. UsageError names the line."""
     try:
         found = scan([word.text for _, word in located], names)
@@ -228,11 +228,11 @@ def _scan_lines(located: Sequence[_Located], script: Script, names: Names) -> tu
     return found.given
 
 
-def _from_script(located: Sequence[_Located], script: Script, names: Names) -> Iterable[Setting]:
+def _from_script(located: Sequence[_Located], script: Script, names: Names) -> Iterable[SbatchSetting]:
     for one in _scan_lines(located, script, directive_names(names)):
         line, word = located[one.value_word]
         if one.option not in COMMAND_LINE_ONLY:
-            yield Setting(
+            yield SbatchSetting(
                 option=one.option,
                 value=one.value,
                 origin=Origin.SCRIPT,
@@ -243,7 +243,7 @@ def _from_script(located: Sequence[_Located], script: Script, names: Names) -> I
             )
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterable[tuple[Setting, bool]]:
+def _from_environment(environ: Mapping[str, str]) -> Iterable[tuple[SbatchSetting, bool]]:
     """Settings of variables, in sbatch's order, and whether they set or clear their option.
 
     A flag's variable sets it when empty, "yes" or a number other than 0, and clears it otherwise.
@@ -253,16 +253,16 @@ def _from_environment(environ: Mapping[str, str]) -> Iterable[tuple[Setting, boo
             value = environ.get(variable)
             if value is not None:
                 kept = None if option.is_flag or (option.argument is not REQUIRED and not value) else value
-                one = Setting(option=option.name, value=kept, origin=Origin.ENVIRONMENT, where=variable)
+                one = SbatchSetting(option=option.name, value=kept, origin=Origin.ENVIRONMENT, where=variable)
                 yield one, not option.is_flag or switches_on(value)
 
 
-def _from_hostfile(environ: Mapping[str, str], settings: Sequence[Setting]) -> Iterable[Setting]:
+def _from_hostfile(environ: Mapping[str, str], settings: Sequence[SbatchSetting]) -> Iterable[SbatchSetting]:
     """The weakest of all: it names the nodes where nothing else does."""
     path = environ.get(HOSTFILE)
     if path is not None and not any(setting.option in ("nodelist", "nodefile") for setting in settings):
         value = path if "/" in path else f"./{path}"
-        yield Setting(option="nodelist", value=value, origin=Origin.ENVIRONMENT, where=HOSTFILE)
+        yield SbatchSetting(option="nodelist", value=value, origin=Origin.ENVIRONMENT, where=HOSTFILE)
 
 
 def switches_on(value: str) -> bool:
@@ -272,15 +272,17 @@ def switches_on(value: str) -> bool:
     return value == "" or value.lower() == "yes" or (digits.isdigit() and int(digits) != 0 and not value[-1:].isspace())
 
 
-def _from_command_line(command: CommandLine) -> Iterable[Setting]:
+def _from_command_line(command: CommandLine) -> Iterable[SbatchSetting]:
     for one in command.given:
         if not one.own:
-            yield Setting(option=one.option, value=one.value, origin=Origin.COMMAND_LINE, where="command line")
+            yield SbatchSetting(option=one.option, value=one.value, origin=Origin.COMMAND_LINE, where="command line")
 
 
 def _settings(
-    script: Iterable[Setting], environment: Iterable[tuple[Setting, bool]], command_line: Iterable[Setting]
-) -> tuple[Setting, ...]:
+    script: Iterable[SbatchSetting],
+    environment: Iterable[tuple[SbatchSetting, bool]],
+    command_line: Iterable[SbatchSetting],
+) -> tuple[SbatchSetting, ...]:
     settings = list(script)
     for one, sets in environment:
         if sets:
@@ -293,8 +295,8 @@ def _settings(
 # --- gsub's options -----------------------------------------------------------------------------------------------
 
 
-def _own(layers: Iterable[Iterable[_OwnValue]]) -> Own:
-    return replace(Own(), **{field: value for layer in layers for field, value in layer})
+def _own(layers: Iterable[Iterable[_OwnValue]]) -> GsubOptions:
+    return replace(GsubOptions(), **{field: value for layer in layers for field, value in layer})
 
 
 def _own_in_script(located: Sequence[_Located], script: Script) -> Iterable[_OwnValue]:
@@ -312,7 +314,7 @@ _TAKES = {
 }
 
 
-def _own_value(option: OwnOption, value: str | None, place: str) -> _OwnValue:
+def _own_value(option: GsubOption, value: str | None, place: str) -> _OwnValue:
     if option.argument is not REQUIRED:
         return option.field, option.flag
     if value and option.choices and value not in option.choices and set("./") & set(value):

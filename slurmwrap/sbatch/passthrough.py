@@ -14,7 +14,7 @@ from slurmwrap.sbatch.script import has_foreign_directives
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config import Submit
-    from slurmwrap.sbatch.request import JobRequest, Own
+    from slurmwrap.sbatch.request import GsubOptions, JobRequest
 
 SWITCH = "GSUB_PASS"  # the caller's off switch
 _NO = frozenset({"", "0", "no", "false", "off"})
@@ -52,7 +52,7 @@ def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}
 
 
-def passthrough_reason(request: JobRequest, own: Own | None = None, *, at_terminal: bool = False) -> str | None:
+def passthrough_reason(request: JobRequest, own: GsubOptions | None = None, *, at_terminal: bool = False) -> str | None:
     """Why the call is not for us and goes to sbatch as it is, in one sentence; None when we take it.
 
     `at_terminal`: a person types. In an interactive job (`srun --pty`, `salloc`, a notebook's terminal) their jobs are

@@ -18,7 +18,7 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SbatchSetting:
     """One sbatch option as the user gave it."""
 
     option: str  # canonical long name without dashes, e.g. "mem-per-gpu"
@@ -42,7 +42,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class GsubOptions:
     """gsub's own options, after `#GSUB` lines < GSUB_* variables < flags."""
 
     prerun: str | None = None  # auto | wait | gate | off | only | profile; None: not said, the configuration decides
@@ -116,8 +116,8 @@ class JobRequest:
 
     script: Script
     args: tuple[str, ...] = ()
-    settings: tuple[Setting, ...] = ()
-    own: Own = field(default_factory=Own)
+    settings: tuple[SbatchSetting, ...] = ()
+    own: GsubOptions = field(default_factory=GsubOptions)
     shape: ResourceShape = field(default_factory=ResourceShape)
     chdir: str = "/"  # absolute: --chdir, else where gsub was called
     environ: Mapping[str, str] = field(default_factory=dict)  # SBATCH_*, SLURM_CONF and the like that sbatch will see
@@ -126,7 +126,7 @@ class JobRequest:
     words: tuple[str, ...] | None = None  # the command line's options (of sbatch) as they were typed; None: not known
     plugin_options: Mapping[str, Argument] = field(default_factory=dict)  # of site plugins; none unless one is used
 
-    def setting(self, option: str) -> Setting | None:
+    def setting(self, option: str) -> SbatchSetting | None:
         """The setting in force for `option` (canonical long name), or None."""
         return next((s for s in reversed(self.settings) if s.option == option), None)
 
@@ -147,7 +147,7 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class OptionChange:
     """One option that a later stage wants set, and why. `value` None: leave it as asked; the reason says why.
 
     A flag (`requeue`, `hold`) is wished with the value "".
@@ -159,7 +159,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RequestChange:
     """One thing the rewrite does to the request, with its reason in one sentence. `old` == `new`: left as asked."""
 
     option: str
@@ -181,4 +181,4 @@ class BatchScript:
     options: tuple[str, ...]  # the user's command line, changed in place, then what we add; spelled --name=value
     args: tuple[str, ...]
     environ: Mapping[str, str]  # SBATCH_* variables that must change
-    changes: tuple[Change, ...]
+    changes: tuple[RequestChange, ...]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.sbatch.options import BY_NAME, EXCLUSIVE_GROUPS, NONE, OPPOSITES, OPTIONAL, REQUIRED
-from slurmwrap.sbatch.request import BatchScript, Change, JobRequest, Origin, Setting, Wish
+from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange, Origin, RequestChange, SbatchSetting
 from slurmwrap.sbatch.script import quote_word, replace_spans
 from slurmwrap.sbatch.shape import memory_in_force
 
@@ -22,7 +22,7 @@ KEPT = "kept"  # Change.where of a wish that only explains why something unset s
 _NOT_IN_ENVIRONMENT = frozenset({"SBATCH_REQ_SWITCH"})
 
 
-def render(request: JobRequest, wishes: Sequence[Wish], *, added: Sequence[Wish] = ()) -> BatchScript:
+def render(request: JobRequest, wishes: Sequence[OptionChange], *, added: Sequence[OptionChange] = ()) -> BatchScript:
     """The job with the wishes granted. A wish for what is already in force changes nothing and is not listed.
 
     `wishes` change what the user set, or add to it; `added` are put on the command line even where he set them
@@ -56,7 +56,7 @@ def submitted_options(request: JobRequest, batch: BatchScript) -> tuple[str, ...
     return (*request.words, *(_spelt(change) for change in changed), *request.components)
 
 
-def _spelt(change: Change) -> str:
+def _spelt(change: RequestChange) -> str:
     flag = not change.new and BY_NAME[change.option].argument is not REQUIRED
     return spell(change.option, None if flag else change.new)
 
@@ -74,14 +74,14 @@ class _Rewrite:
         self._settings = list(request.settings)
         self._spans: dict[tuple[int, int], bytes] = {}
         self._environ: dict[str, str] = {}
-        self._changes: list[Change] = []
+        self._changes: list[RequestChange] = []
 
-    def grant(self, wish: Wish, *, in_place: bool) -> None:
+    def grant(self, wish: OptionChange, *, in_place: bool) -> None:
         at = self._index(wish.option)
         old = None if at is None else _said(self._settings[at])
         if wish.value is None:
             where = KEPT if at is None else self._settings[at].where
-            self._changes.append(Change(option=wish.option, old=old, new=old, where=where, reason=wish.reason))
+            self._changes.append(RequestChange(option=wish.option, old=old, new=old, where=where, reason=wish.reason))
             return
         new = self._checked(wish)
         if at is not None and old == wish.value:
@@ -90,7 +90,9 @@ class _Rewrite:
             where = self._change(at, new)
         else:
             where = self._add(wish.option, new)
-        self._changes.append(Change(option=wish.option, old=old, new=wish.value, where=where, reason=wish.reason))
+        self._changes.append(
+            RequestChange(option=wish.option, old=old, new=wish.value, where=where, reason=wish.reason)
+        )
 
     def finished(self) -> BatchScript:
         return BatchScript(
@@ -110,7 +112,7 @@ class _Rewrite:
         last = next((i for i in reversed(range(len(self._settings))) if self._settings[i].option in asked), None)
         return last if last is not None and self._settings[last].option == option else None
 
-    def _checked(self, wish: Wish) -> str | None:
+    def _checked(self, wish: OptionChange) -> str | None:
         """The value to write: None for a flag."""
         known = BY_NAME.get(wish.option)
         if known is None:
@@ -138,16 +140,16 @@ class _Rewrite:
         return setting.where
 
     def _add(self, option: str, value: str | None) -> str:
-        self._settings.append(Setting(option=option, value=value, origin=Origin.COMMAND_LINE, where=ADDED))
+        self._settings.append(SbatchSetting(option=option, value=value, origin=Origin.COMMAND_LINE, where=ADDED))
         return ADDED
 
 
-def _said(setting: Setting) -> str:
+def _said(setting: SbatchSetting) -> str:
     """The value in force; "" for a flag or an optional value left out."""
     return setting.value or ""
 
 
-def _word(content: bytes, setting: Setting, value: str | None) -> bytes:
+def _word(content: bytes, setting: SbatchSetting, value: str | None) -> bytes:
     """The script's word with its value changed; its spelling (`-N`, `--nodes=`) stays."""
     start, stop = setting.span or (0, 0)
     attach = setting.prefix
@@ -159,7 +161,7 @@ def _word(content: bytes, setting: Setting, value: str | None) -> bytes:
     return quote_word(attach + (value or ""))
 
 
-def _conflict(settings: Sequence[Setting], option: str) -> str | None:
+def _conflict(settings: Sequence[SbatchSetting], option: str) -> str | None:
     group = next((group for group in EXCLUSIVE_GROUPS if option in group), frozenset())
     others = [s for s in settings if s.option in group and s.option != option]
     if "mem" in group:

@@ -34,7 +34,7 @@ class BadLine(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class DirectiveWord:
     """One word of a directive line: its text with quotes taken off, and the bytes of the script it came from."""
 
     text: str
@@ -50,7 +50,7 @@ class Directive:
     line: int
     start: int
     stop: int
-    words: tuple[Word, ...]
+    words: tuple[DirectiveWord, ...]
     hetjob: bool = False  # the line begins another component of a heterogeneous job
 
 
@@ -120,7 +120,7 @@ def _directive(content: bytes, number: int, start: int, stop: int, magic: bytes,
     )
 
 
-def _words(content: bytes, at: int, stop: int, number: int, keeps_space: bool | None) -> Iterator[Word]:
+def _words(content: bytes, at: int, stop: int, number: int, keeps_space: bool | None) -> Iterator[DirectiveWord]:
     """Words up to the first empty one, which is also what sbatch sees in place of a `hetjob`."""
     while True:
         start = _skip_blanks(content, at, stop)
@@ -135,7 +135,7 @@ def _words(content: bytes, at: int, stop: int, number: int, keeps_space: bool | 
             raise BadLine(f"line {number}: Unmatched `{text.decode()}` in [{_shown(content, at, stop)}]", number)
         if not text:
             return
-        yield Word(text=text.decode(errors="surrogateescape"), start=start, stop=end)
+        yield DirectiveWord(text=text.decode(errors="surrogateescape"), start=start, stop=end)
         at = end
 
 

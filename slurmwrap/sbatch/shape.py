@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, Origin, ResourceShape, Setting
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, Origin, ResourceShape, SbatchSetting
 
 _MEM = re.compile(r"\s*\+?(\d+)(?:([kKmMgGtT])[bB]?)?")
 _MEM_SCALE = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
@@ -35,7 +35,7 @@ class _Gpus:
     count: int
 
 
-def shape_of(settings: Sequence[Setting]) -> ResourceShape:
+def shape_of(settings: Sequence[SbatchSetting]) -> ResourceShape:
     """The request in numbers. `settings` in rising precedence. UsageError for a number that sbatch refuses.
 
     `time_limit_s` None: not said, or no limit; seconds are rounded up to minutes, as Slurm does. `nodes` also comes
@@ -67,14 +67,14 @@ def shape_of(settings: Sequence[Setting]) -> ResourceShape:
 # --- memory, time, counts -----------------------------------------------------------------------------------------
 
 
-def memory_in_force(settings: Sequence[Setting]) -> Setting | None:
+def memory_in_force(settings: Sequence[SbatchSetting]) -> SbatchSetting | None:
     """The one memory option that counts: script and command line beat the environment across units (22.05.8)."""
     last = {s.option: s for s in settings if s.option in _MEM_UNITS}
     firm = [s for s in last.values() if s.origin is not Origin.ENVIRONMENT]
     return firm[-1] if firm else next(reversed(last.values()), None)
 
 
-def parse_memory(setting: Setting) -> int:
+def parse_memory(setting: SbatchSetting) -> int:
     """MiB of `--mem=180G` and the like; default unit MiB, K rounded up. UsageError as sbatch."""
     found = _MEM.fullmatch(setting.value or "")
     if found is None:
@@ -104,7 +104,7 @@ def parse_time_limit(text: str) -> int | None:
     return -(-seconds // 60) * 60 or None
 
 
-def _time_limit(setting: Setting | None) -> int | None:
+def _time_limit(setting: SbatchSetting | None) -> int | None:
     if setting is None:
         return None
     try:
@@ -113,7 +113,7 @@ def _time_limit(setting: Setting | None) -> int | None:
         raise _invalid(setting, "Invalid --time specification") from None
 
 
-def _integer(force: dict[str, Setting], option: str) -> int | None:
+def _integer(force: dict[str, SbatchSetting], option: str) -> int | None:
     setting = force.get(option)
     if setting is None:
         return None
@@ -124,7 +124,7 @@ def _integer(force: dict[str, Setting], option: str) -> int | None:
     return int(text)
 
 
-def _invalid(setting: Setting, message: str, exit_code: int = 255) -> UsageError:
+def _invalid(setting: SbatchSetting, message: str, exit_code: int = 255) -> UsageError:
     place = f"{setting.where}: --{setting.option}={setting.value}"
     return UsageError(f"{message} ({place})", exit_code=exit_code)
 
@@ -132,7 +132,7 @@ def _invalid(setting: Setting, message: str, exit_code: int = 255) -> UsageError
 # --- nodes --------------------------------------------------------------------------------------------------------
 
 
-def _nodes(force: dict[str, Setting]) -> tuple[int | None, int | None]:
+def _nodes(force: dict[str, SbatchSetting]) -> tuple[int | None, int | None]:
     """The least and greatest number of nodes: --nodes, else the length of --nodelist."""
     setting = force.get("nodes")
     if setting is None:
@@ -145,7 +145,7 @@ def _nodes(force: dict[str, Setting]) -> tuple[int | None, int | None]:
     return low, high
 
 
-def _node_range(setting: Setting) -> tuple[int, int]:
+def _node_range(setting: SbatchSetting) -> tuple[int, int]:
     """`2`, `2-4`, `1k`; of a list of sizes (`2,4-8`, newer than 22.05) its least and greatest."""
     numbers = [_NODES.fullmatch(part) for part in re.split(r"[-,]", (setting.value or "").partition(":")[0])]
     counts = [int(n[1]) * (1024 if n[2] else 1) * (2**20 if n[3] else 1) for n in numbers if n]
@@ -177,7 +177,7 @@ def _range_length(part: str) -> int:
 # --- GPUs ---------------------------------------------------------------------------------------------------------
 
 
-def _gpus_asked(force: dict[str, Setting]) -> list[_Gpus]:
+def _gpus_asked(force: dict[str, SbatchSetting]) -> list[_Gpus]:
     """Every way in which GPUs are asked for; the total for the job first, then per node, task and socket."""
     asked = [
         _typed(force["gpus"].value, GpuUnit.GPUS) if "gpus" in force else None,
@@ -259,11 +259,11 @@ def _total_gpus(
 # --- the rest -----------------------------------------------------------------------------------------------------
 
 
-def _cpu_in_force(force: dict[str, Setting]) -> Setting | None:
+def _cpu_in_force(force: dict[str, SbatchSetting]) -> SbatchSetting | None:
     return force.get("cpus-per-task") or force.get("cpus-per-gpu")
 
 
-def _exclusive(settings: Sequence[Setting]) -> bool:
+def _exclusive(settings: Sequence[SbatchSetting]) -> bool:
     """Whether the job has its nodes alone: --exclusive without a user's or a group's scope, said last."""
     last = next((s for s in reversed(settings) if s.option in ("exclusive", "oversubscribe")), None)
     return last is not None and last.option == "exclusive" and (last.value or "exclusive").lower() in _ALONE

@@ -9,7 +9,7 @@ Progress = Callable[[int, int], None]  # (jobs that have ended or never can star
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SimOutcome:
     """One entry per job, in the order of the trace. Seconds on the trace's clock; None: that did not happen."""
 
     mode: str  # "rounds": leases end · "slurm": nothing is taken back

@@ -8,12 +8,12 @@ from math import floor
 from statistics import fmean, median
 
 from slurmwrap.placement.demand import Server
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_job import SimJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class TimeSummary:
     """Seconds. JCT: from submission to end. Queueing: what of it the job held no GPUs."""
 
     jobs: int  # that ended, of those measured
@@ -29,8 +29,8 @@ class Summary:
 
 
 def summarise(
-    jobs: Sequence[SimJob], outcome: Outcome, servers: Sequence[Server], window: range | None = None
-) -> Summary:
+    jobs: Sequence[SimJob], outcome: SimOutcome, servers: Sequence[Server], window: range | None = None
+) -> TimeSummary:
     """`window`: of the jobs' numbers, whom the JCT is measured of; None: all. ValueError where none of them ended."""
     ended = [(job, end) for job in jobs if (end := outcome.ended_s[job.number]) is not None]
     measured = [(job, end) for job, end in ended if window is None or job.number in window]
@@ -40,7 +40,7 @@ def summarise(
     waits = sorted(end - job.submit_s - outcome.held_s[job.number] for job, end in measured)
     span = max(end for _, end in ended) - min(job.submit_s for job, _ in ended)
     held = sum(outcome.held_s[job.number] * job.gpus for job in jobs)
-    return Summary(
+    return TimeSummary(
         jobs=len(measured),
         makespan_s=span,
         mean_jct_s=fmean(jcts),

@@ -21,13 +21,13 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.plan_placement import plan as plan
-from slurmwrap.placement.planning_facts import Outlook
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
+from slurmwrap.placement.planning_facts import PlanningFacts
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, SbatchSetting, Script
 from slurmwrap.sim.arrays import Floats, Ints
 
 ANYWHERE = "all"  # the partition of jobs that name none of the simulated ones
 CONFIG = Config(tuning=Tuning(enabled=False))
-AT_ONCE = Outlook(relaxing=True, starts_now=True)  # a site's reconciler relaxes; nothing is waited for
+AT_ONCE = PlanningFacts(relaxing=True, starts_now=True)  # a site's reconciler relaxes; nothing is waited for
 _SCRIPT = Script(path=None, name="simulated", content=b"")
 _ROUNDING = 1e-6
 
@@ -55,12 +55,12 @@ def request_of(
             cpus=max(1, ceil(cpus * one - _ROUNDING)), cpu_unit=CpuUnit.PER_TASK, mem_mib=int(mem_mib * one),
             mem_unit=MemUnit.PER_NODE, time_limit_s=limit,
         )  # fmt: skip
-    named = Setting(option="partition", value=partition, origin=Origin.COMMAND_LINE, where="command line")
+    named = SbatchSetting(option="partition", value=partition, origin=Origin.COMMAND_LINE, where="command line")
     return JobRequest(script=_SCRIPT, settings=(named,), shape=shape)
 
 
 @dataclass(slots=True, kw_only=True)
-class Picture:
+class SimSnapshot:
     """The simulated cluster as slurmctld would tell of it. Nodes that did not change are not made anew."""
 
     servers: Sequence[Server]

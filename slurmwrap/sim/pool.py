@@ -38,7 +38,7 @@ class Leases(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Pool:
+class LeasePool:
     """Leases of GPUs in one heap, as both simulators count them by default."""
 
     gpus: Ints  # of each job, by number

@@ -12,8 +12,8 @@ from slurmwrap.sim.engines import rounds_engine
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import habits_of, mechanism_of
 from slurmwrap.sim.model_skew import SKEW
-from slurmwrap.sim.outcome import Outcome, Progress
-from slurmwrap.sim.outcome_measures import Summary, summarise
+from slurmwrap.sim.outcome import Progress, SimOutcome
+from slurmwrap.sim.outcome_measures import TimeSummary, summarise
 from slurmwrap.sim.queue.policy_registry import SAME, policy_of
 from slurmwrap.sim.queue.queue_policy import Policy
 from slurmwrap.sim.sim_job import SimJob
@@ -40,13 +40,13 @@ class Simulation:
     promote: float | None = None  # for las and gittins: see sim.queue.registry
 
 
-def simulate(simulation: Simulation, progress: Progress | None = None) -> tuple[Outcome, Summary]:
+def simulate(simulation: Simulation, progress: Progress | None = None) -> tuple[SimOutcome, TimeSummary]:
     """Plays it to the end. ValueError for a word that nobody knows, TraceError for a job that can never run."""
     outcome = _played(simulation, progress)
     return outcome, summarise(simulation.jobs, outcome, simulation.servers, simulation.window)
 
 
-def _played(asked: Simulation, progress: Progress | None) -> Outcome:
+def _played(asked: Simulation, progress: Progress | None) -> SimOutcome:
     word = SAME.get(asked.policy, asked.policy)
     policy = policy_of(word, asked.jobs, thresholds=asked.las_thresholds, promote=asked.promote)
     mechanism = _mechanism(asked, word)
@@ -77,14 +77,14 @@ def _mechanism(asked: Simulation, policy: str) -> Mechanism:
     )
 
 
-def _in_slurm(asked: Simulation, policy: Policy, mechanism: Mechanism, progress: Progress | None) -> Outcome:
+def _in_slurm(asked: Simulation, policy: Policy, mechanism: Mechanism, progress: Progress | None) -> SimOutcome:
     """`proportional` is plain Slurm: each job keeps what it asks for."""
     if asked.mechanism not in IN_SLURM:
         raise ValueError(f"'{asked.mechanism}' needs leases that end: {' or '.join(IN_SLURM)} in the mode slurm")
     return engines.play(
         asked.jobs,
         asked.servers,
-        world=engines.World(),
+        world=engines.SchedulerParams(),
         policy=policy,
         mechanism=None if asked.mechanism == "proportional" else mechanism,
         profiles=_with_skew(asked.profiles) if asked.placement == "skew" else asked.profiles,

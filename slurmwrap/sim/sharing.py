@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurmwrap.placement.demand import Claim, Server
+from slurmwrap.placement.demand import JobDemand, Server
 from slurmwrap.sim.arrays import Bools, Floats, Ints
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.sim_job import SimJob
@@ -33,7 +33,7 @@ class Sharing:
 
     mechanism: Mechanism
     servers: Sequence[Server]
-    claims: Sequence[Claim]
+    claims: Sequence[JobDemand]
     _asked: bytes = field(init=False, default=b"")
     _told: Shared | None = field(init=False, default=None)
 
@@ -55,7 +55,7 @@ class Sharing:
             found[number] = known[key]
         return found
 
-    def _ask(self, claims: Sequence[Claim]) -> Shared:
+    def _ask(self, claims: Sequence[JobDemand]) -> Shared:
         grants = self.mechanism(claims, self.servers)
         return Shared(
             placed=np.array([bool(grant.servers) for grant in grants], dtype=np.bool_),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.demand import Claim, Server, SpeedPoint
+from slurmwrap.placement.demand import JobDemand, Server, SpeedPoint
 from slurmwrap.placement.throughput import speed_at, speeds_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -60,14 +60,14 @@ def shape(job: SimJob, server: Server, most: int | None = None) -> tuple[int, in
     return fewest, ceil(job.gpus / fewest)
 
 
-def claim_of(job: SimJob, speeds: tuple[SpeedPoint, ...], server: Server, most: int | None = None) -> Claim:
+def claim_of(job: SimJob, speeds: tuple[SpeedPoint, ...], server: Server, most: int | None = None) -> JobDemand:
     """What a mechanism is told of the job. One without speeds has its share, whatever it asks: nobody knows better.
 
     `most`: servers that there are, for a mechanism that gives equal parts only.
     """
     nodes, gpus = shape(job, server, most)
     cpus, memory = asked(job, server) if speeds else share(server)
-    return Claim(
+    return JobDemand(
         job=str(job.number),
         gpus_per_node=gpus,
         nodes=nodes,

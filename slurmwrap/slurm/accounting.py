@@ -139,7 +139,7 @@ def _time(text: str) -> int | None:
     return None if found is None else int(found)
 
 
-class WhereThereIs:
+class OptionalSacct:
     """Sacct on a cluster that may have no slurmdbd, which nobody asks before there is something to ask."""
 
     def __init__(self, config: Callable[[], Mapping[str, str]], sacct: Sacct) -> None:

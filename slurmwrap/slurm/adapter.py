@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class AdapterChoice:
     """`name` is "commands" or "pyslurm"; `reason` says why, in words for people."""
 
     slurm: Slurm
@@ -33,18 +33,18 @@ def choose(
     *,
     timeout_s: float,
     say: Callable[[str], None] = lambda line: None,
-) -> Choice:
+) -> AdapterChoice:
     """`wanted`: one of config.ADAPTERS. What cannot be had gives way to the commands; said, where it was asked for."""
     if wanted == "commands":
-        return Choice(slurm=commands, name="commands", reason='slurm.adapter = "commands"')
+        return AdapterChoice(slurm=commands, name="commands", reason='slurm.adapter = "commands"')
     from slurmwrap.slurm.pyslurm import compatibility
 
     found = compatibility.misfit(environ, proven_only=wanted == "auto") or _tried(commands, environ, timeout_s, say)
     if not isinstance(found, str):
-        return Choice(slurm=found, name="pyslurm", reason=f"PySlurm {compatibility.installed()} fits this Slurm")
+        return AdapterChoice(slurm=found, name="pyslurm", reason=f"PySlurm {compatibility.installed()} fits this Slurm")
     if wanted == "pyslurm":
         say(f"PySlurm is not used: {found}")
-    return Choice(slurm=commands, name="commands", reason=found)
+    return AdapterChoice(slurm=commands, name="commands", reason=found)
 
 
 def _tried(

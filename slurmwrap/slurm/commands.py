@@ -18,7 +18,7 @@ from slurmwrap.host.background_call import in_background
 from slurmwrap.host.run_command import CommandResult, begin, run
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.slurm.find_sbatch import slurms_own, started_with
-from slurmwrap.slurm.scontrol_requests import Asker, assoc_mgr_request, requests
+from slurmwrap.slurm.scontrol_requests import QueryUser, assoc_mgr_request, requests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.limits import Quotas
     from slurmwrap.model.node import Node, Snapshot
     from slurmwrap.protocols import Clock, SbatchCall, SbatchResult
-    from slurmwrap.slurm.response_cache import KeptAnswers
+    from slurmwrap.slurm.response_cache import ResponseCache
     from slurmwrap.slurm.site_topology import Network
     from slurmwrap.slurm.squeue_parser import Watched
 
@@ -81,7 +81,7 @@ class SlurmCommands:
         timeout_s: float = 10.0,
         clock: Clock | None = None,
         network: Network = lambda told, nodes: told,
-        kept: KeptAnswers | None = None,
+        kept: ResponseCache | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self._clock = clock or SystemClock()
@@ -90,7 +90,7 @@ class SlurmCommands:
         self._begun: Callable[[], _Told] | None = None
         self._given = environ
         self._environ = _reading_environ(environ)
-        self._asker = Asker(user=_user_name(os.geteuid()), uid=os.geteuid())
+        self._asker = QueryUser(user=_user_name(os.geteuid()), uid=os.geteuid())
         self._config: Mapping[str, str] | None = None
         self._conf_seen = False
 

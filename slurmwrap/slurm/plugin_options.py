@@ -15,7 +15,7 @@ from functools import cache, cached_property
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.host.run_command import run
-from slurmwrap.sbatch.options import OPTIONAL, OWN_BY_NAME, REQUIRED, Option
+from slurmwrap.sbatch.options import OPTIONAL, OWN_BY_NAME, REQUIRED, SbatchOption
 from slurmwrap.sbatch.script import MAGIC_WORDS
 from slurmwrap.slurm.find_sbatch import slurms_own, started_with
 
@@ -41,12 +41,13 @@ class PluginOptions:
         """In sbatch's order."""
         return names_in(self._help())
 
-    def used_in(self, words: Sequence[str]) -> tuple[Option, ...]:
+    def used_in(self, words: Sequence[str]) -> tuple[SbatchOption, ...]:
         """All of them, for reading `words`. One that is nowhere written apart need not be known to take an argument:
         sbatch refuses `--flag=value` itself."""
         apart = written_apart(words, self.names)
         return tuple(
-            Option(name, "", REQUIRED if name in apart and self._takes_next(name) else OPTIONAL) for name in self.names
+            SbatchOption(name, "", REQUIRED if name in apart and self._takes_next(name) else OPTIONAL)
+            for name in self.names
         )
 
     def _asked_for_next(self, name: str) -> bool:

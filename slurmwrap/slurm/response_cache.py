@@ -30,7 +30,7 @@ def folder_of(environ: Mapping[str, str], uid: int) -> str:
     return f"{environ.get('TMPDIR') or '/tmp'}/slurmwrap-{uid}"
 
 
-class KeptAnswers:
+class ResponseCache:
     """Answers younger than `seconds`; with 0 none is ever read or left."""
 
     def __init__(self, environ: Mapping[str, str], seconds: float) -> None:

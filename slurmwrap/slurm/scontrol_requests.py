@@ -14,7 +14,7 @@ SEVERAL_TOPOLOGIES = (25, 5)  # from here on a topology.yaml may hold several, a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class QueryUser:
     """Whose limits are asked after."""
 
     user: str
@@ -26,7 +26,7 @@ def assoc_mgr_request(user: str) -> str:
     return f"show assoc_mgr users={user} flags=assoc,qos" if re.fullmatch(r"[\w.@\\+-]+", user) else ""
 
 
-def requests(config: Mapping[str, str] | None, asker: Asker) -> bytes:
+def requests(config: Mapping[str, str] | None, asker: QueryUser) -> bytes:
     """What the second command is asked. `config`: as far as it is known already, then it is not asked for again.
 
     Reservations go last: their comments may hold line breaks.

@@ -26,7 +26,7 @@ from slurmwrap.slurm.topology_parser import default_topology, parse_topology
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.node import Node
-    from slurmwrap.slurm.scontrol_requests import Asker
+    from slurmwrap.slurm.scontrol_requests import QueryUser
     from slurmwrap.slurm.site_topology import Network
 
 _NEVER_PREEMPTS = ("", "(null)", "none", "preempt/none")
@@ -37,7 +37,7 @@ def snapshot_of(
     nodes: str | Sequence[Node],
     rest: str,
     known: Mapping[str, str] | None,
-    asker: Asker,
+    asker: QueryUser,
     network: Network,
     at: float,
 ) -> tuple[Snapshot, Mapping[str, str] | None]:
@@ -65,7 +65,7 @@ def snapshot_of(
     return snapshot, config
 
 
-def quotas_of(said: str, asker: Asker) -> Quotas:
+def quotas_of(said: str, asker: QueryUser) -> Quotas:
     """The answer to assoc_mgr_request alone."""
     return parse_limits(_unprompted(said), asker.user, asker.uid)
 

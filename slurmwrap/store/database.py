@@ -13,25 +13,25 @@ from typing import Any
 
 from slurmwrap.errors import StoreError
 from slurmwrap.model.action import SlurmAction
-from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.observation import Observation
-from slurmwrap.model.retry_decision import RetryDecision, Ruled
-from slurmwrap.model.run import ActionRecord, AttemptRecord, QueueDelay, intended
-from slurmwrap.model.spool_entry import SetAside
+from slurmwrap.model.retry_decision import PlannedAction, RetryDecision
+from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay, intended
+from slurmwrap.model.spool_entry import RejectedEntry
 from slurmwrap.policy.node_history import gpu_faults_of
 from slurmwrap.protocols import Clock
 from slurmwrap.store import schema
 from slurmwrap.store.connection import connect, connect_readonly, explained, reachable, version_of
 from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
-from slurmwrap.store.fault_tables import OF_ATTEMPT, Blame
+from slurmwrap.store.fault_tables import OF_ATTEMPT, FaultTables
 from slurmwrap.store.migrations import VERSION
 from slurmwrap.store.retention import mark_of
 from slurmwrap.store.schema import sql_text
 from slurmwrap.store.serialize import to_plain
-from slurmwrap.store.user_report_tables import Reports, in_clusters
+from slurmwrap.store.user_report_tables import UserReportTables, in_clusters
 
 
-class Database(Reports, Blame):
+class Database(UserReportTables, FaultTables):
     """An open database. Use `Database.open`, and as a context manager where it should be closed early."""
 
     @classmethod
@@ -81,7 +81,7 @@ class Database(Reports, Blame):
                 self._write("INSERT INTO gpu_faults VALUES (:node, :at, :cluster, :job_id, :uid, :text)", about)
         return new
 
-    def set_aside(self, item: SetAside, at: float) -> None:
+    def set_aside(self, item: RejectedEntry, at: float) -> None:
         """Counts a refused spool file by whose it was and why, so that a flood of them stays one row."""
         row = {"uid": item.uid, "reason": sql_text(item.reason[:200]), "name": sql_text(item.name[:255]), "at": at}
         self._write(
@@ -113,11 +113,11 @@ class Database(Reports, Blame):
 
     # Attempts
 
-    def save_attempt(self, record: AttemptRecord) -> None:
+    def save_attempt(self, record: JobRun) -> None:
         """Inserts or replaces by key."""
         self._upsert(schema.ATTEMPTS, record)
 
-    def attempt(self, attempt: Attempt) -> AttemptRecord | None:
+    def attempt(self, attempt: RunKey) -> JobRun | None:
         """One attempt."""
         found = self._select(schema.ATTEMPTS, _key(attempt))
         return found[0] if found else None
@@ -130,7 +130,7 @@ class Database(Reports, Blame):
         user: str | None = None,
         since: float | None = None,
         unreconciled: bool = False,
-    ) -> tuple[AttemptRecord, ...]:
+    ) -> tuple[JobRun, ...]:
         """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
         if job_id is not None and cluster is None:  # the key begins with the cluster
             known, names = in_clusters(self)
@@ -146,7 +146,7 @@ class Database(Reports, Blame):
         }
         return self._select(schema.ATTEMPTS, where, order=_BY_SUBMIT)
 
-    def attempts_of(self, address: str) -> tuple[AttemptRecord, ...]:
+    def attempts_of(self, address: str) -> tuple[JobRun, ...]:
         """All runs of one job as people name it: "81", "77_2", or "77" for every task of array 77; oldest first."""
         # "`" follows "_" in ASCII: what begins with "77_" lies between the two.
         known, names = in_clusters(self)
@@ -157,14 +157,14 @@ class Database(Reports, Blame):
         number = int(address) if address.isdecimal() and len(address) < 19 else -1
         return self._read(schema.ATTEMPTS, sql, [address, f"{address}_", f"{address}`", *names, number, address])
 
-    def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[AttemptRecord, ...]:
+    def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[JobRun, ...]:
         """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
         marks = ", ".join("?" * len(categories))
         sql = f"SELECT * FROM attempts WHERE end_time >= ? AND diagnosis_category IN ({marks}) "
         sql += "ORDER BY end_time DESC, submit_time, cluster, job_id LIMIT ?"
         return self._read(schema.ATTEMPTS, sql, [since, *sorted(categories), limit])[::-1]
 
-    def save_judged(self, record: AttemptRecord, decision: RetryDecision, at: float) -> None:
+    def save_judged(self, record: JobRun, decision: RetryDecision, at: float) -> None:
         """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction.
         Judging again replaces the strikes."""
         attempt = record.attempt
@@ -176,19 +176,19 @@ class Database(Reports, Blame):
             for blocked in decision.blocked:
                 self.block_input(blocked)
 
-    def settle(self, record: AttemptRecord) -> None:
+    def settle(self, record: JobRun) -> None:
         """Takes a stored run off the to-do list. Beside `reconciled`, only what lies in `more` is written anew: no
         index, and none of what triggers keep, changes with it."""
         row = {**to_plain(record.attempt), "more": schema.more_of(schema.ATTEMPTS, record)}
         self._write(f"UPDATE attempts SET reconciled = 1, more = :more WHERE {OF_ATTEMPT}", row)
 
-    def _ensure(self, attempt: Attempt) -> None:
-        row = schema.to_row(schema.ATTEMPTS, AttemptRecord(attempt=attempt))
+    def _ensure(self, attempt: RunKey) -> None:
+        row = schema.to_row(schema.ATTEMPTS, JobRun(attempt=attempt))
         self._write(schema.insert(schema.ATTEMPTS, "OR IGNORE"), row)
 
     # Actions
 
-    def intend(self, attempt: Attempt | None, ruled: Ruled, mode: str, at: float, *, again: bool = False) -> int:
+    def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
         """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id; with
         `again` it is then to be done once more.
 
@@ -213,7 +213,7 @@ class Database(Reports, Blame):
                 cursor = self.connection.execute(schema.insert(schema.ACTIONS), row)
             return int(cursor.lastrowid or 0)
 
-    def _same_action(self, attempt: Attempt | None, ruled: Ruled) -> int | None:
+    def _same_action(self, attempt: RunKey | None, ruled: PlannedAction) -> int | None:
         where: dict[str, Any] = {"rule = ?": ruled.rule, **_action_key(ruled.action)}
         which = "submit_time IS NULL AND done_at IS NULL" if attempt is None else ""
         found = self._select(schema.ACTIONS, {**where, **(_key(attempt) if attempt else {})}, extra=which)
@@ -225,7 +225,7 @@ class Database(Reports, Blame):
         if not self._write("UPDATE actions SET done_at = :at, error = :error WHERE action_id = :id", row):
             raise StoreError(f"{self.path}: there is no action {action_id}")
 
-    def actions(self, attempt: Attempt | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
+    def actions(self, attempt: RunKey | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
         """In the order they were intended."""
         extra = "done_at IS NULL" if unfinished else ""
         return self._select(schema.ACTIONS, _key(attempt) if attempt else {}, extra=extra, order="action_id")
@@ -256,12 +256,12 @@ _BY_LOOK = "seen_at, job_id, cluster"
 _IN_ARRAY = "address <> CAST(job_id AS TEXT)"  # attempts_of_arrays
 
 
-def _asked(record: AttemptRecord, user: str | None, since: float | None, unreconciled: bool) -> bool:
+def _asked(record: JobRun, user: str | None, since: float | None, unreconciled: bool) -> bool:
     ended = record.end_time is None or since is None or record.end_time >= since
     return ended and user in (None, record.user) and not (unreconciled and record.reconciled)
 
 
-def _key(attempt: Attempt) -> dict[str, Any]:
+def _key(attempt: RunKey) -> dict[str, Any]:
     return {"cluster = ?": attempt.cluster, "job_id = ?": attempt.job_id, "submit_time = ?": attempt.submit_time}
 
 

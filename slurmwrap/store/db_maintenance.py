@@ -22,7 +22,7 @@ _BUSY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TableSize:
     """One table: its rows, and its bytes with those of its indexes. None: this SQLite does not tell (dbstat)."""
 
     name: str
@@ -53,7 +53,7 @@ class Health:
     free_bytes: int  # pages in the file that hold nothing
     first_run: float | None  # end of the oldest run, Unix seconds
     last_run: float | None
-    tables: tuple[Table, ...] = ()
+    tables: tuple[TableSize, ...] = ()
     pruned: tuple[Pruning, ...] = ()
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -204,13 +204,13 @@ def _pruned(connection: sqlite3.Connection) -> tuple[Pruning, ...]:
     return tuple(Pruning(what=what, before=before, at=at, rows=count) for what, before, at, count in rows)
 
 
-def _tables(connection: sqlite3.Connection) -> tuple[Table, ...]:
+def _tables(connection: sqlite3.Connection) -> tuple[TableSize, ...]:
     """The largest first."""
     from sqlite_utils import Database  # here, since it takes 0.1 s and no other command needs it
 
     sizes = _sizes(connection)
     found = [
-        Table(name=table.name, rows=table.count, bytes=None if sizes is None else sizes.get(table.name, 0))
+        TableSize(name=table.name, rows=table.count, bytes=None if sizes is None else sizes.get(table.name, 0))
         for table in Database(connection, execute_plugins=False).tables
         if not table.name.startswith("sqlite_")
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.retry_decision import Strike
 from slurmwrap.model.run import Incident, StrikeRecord
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeHistory, Removal, Repair
@@ -17,7 +17,7 @@ from slurmwrap.store.session import Session
 OF_ATTEMPT = "cluster = :cluster AND job_id = :job_id AND submit_time = :submit_time"
 
 
-class Blame(Session):
+class FaultTables(Session):
     """Strikes and marks on nodes, incidents that took them back, inputs that are refused."""
 
     # Nodes
@@ -31,7 +31,7 @@ class Blame(Session):
         """One more (save_judged does it for a decision's own)."""
         self._strike(strike, at, job_id, uid, None)
 
-    def _strike(self, strike: Strike, at: float, job_id: int, uid: int, attempt: Attempt | None) -> None:
+    def _strike(self, strike: Strike, at: float, job_id: int, uid: int, attempt: RunKey | None) -> None:
         record = StrikeRecord(**to_plain(strike), at=at, job_id=job_id, uid=uid)
         key = {"cluster": None, "submit_time": None, **(to_plain(attempt) if attempt else {})}
         row = {**schema.to_row(schema.STRIKES, record), **key}
@@ -76,7 +76,7 @@ class Blame(Session):
 
     # Incidents
 
-    def save_incident(self, incident: Incident, members: Sequence[Attempt] = ()) -> None:
+    def save_incident(self, incident: Incident, members: Sequence[RunKey] = ()) -> None:
         """Inserts or replaces by id, and marks `members` and their strikes as its own: both count no more.
 
         A strike for a conclusive fault is the very node's whatever else happened, and stays as it is.

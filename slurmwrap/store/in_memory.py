@@ -15,7 +15,7 @@ from slurmwrap.store.migrations import MIGRATIONS
 _PLACE = Path(":memory:")
 
 
-def in_memory(*records: tuple[schema.Table, Iterable[Any]]) -> Database:
+def in_memory(*records: tuple[schema.RecordTable, Iterable[Any]]) -> Database:
     """Newest schema, with `records` in it. Actions may be of runs that are not there."""
     connection = prepare(sqlite3.connect(_PLACE, isolation_level=None, check_same_thread=False))
     connection.execute("PRAGMA foreign_keys = OFF")

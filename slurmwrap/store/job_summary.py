@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.evidence import Attempt
-from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import submitted_id
 from slurmwrap.store.database import Database
@@ -26,18 +26,18 @@ Key = tuple[str, int]  # (cluster, raw job id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class JobSummary:
     """One job: all its runs, oldest first, what is still to be done of the last one, and its submission. Of runs and
     submission only what a list shows is filled in."""
 
-    runs: tuple[AttemptRecord, ...]
+    runs: tuple[JobRun, ...]
     to_do: tuple[ActionRecord, ...] = ()
     submission: Submission | None = None
 
 
-def standings(database: Database, keys: Sequence[Key]) -> Iterator[Standing]:
+def standings(database: Database, keys: Sequence[Key]) -> Iterator[JobSummary]:
     """Of these jobs, in their order; a job of which no run is known is left out. StoreError."""
-    open_actions: dict[Attempt | None, list[ActionRecord]] = defaultdict(list)
+    open_actions: dict[RunKey | None, list[ActionRecord]] = defaultdict(list)
     for action in database.actions(unfinished=True) if keys else ():  # few: they have an index of their own
         open_actions[action.attempt].append(action)
     for start in range(0, len(keys), _AT_ONCE):
@@ -46,11 +46,11 @@ def standings(database: Database, keys: Sequence[Key]) -> Iterator[Standing]:
         for several in runs.values():
             last = several[-1]
             to_do = tuple(open_actions.get(last.attempt, ()))
-            yield Standing(runs=tuple(several), to_do=to_do, submission=asked.get(_submitted(last)))
+            yield JobSummary(runs=tuple(several), to_do=to_do, submission=asked.get(_submitted(last)))
 
 
-def _runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[AttemptRecord]]:
-    found: dict[Key, list[AttemptRecord]] = {key: [] for key in keys}
+def _runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[JobRun]]:
+    found: dict[Key, list[JobRun]] = {key: [] for key in keys}
     planned = set()
     for row in database._rows(_RUNS, [json.dumps(keys)]):
         key = row["cluster"], row["job_id"]
@@ -74,5 +74,5 @@ def _submissions(database: Database, keys: Sequence[Key]) -> dict[Key, Submissio
     }  # fmt: skip
 
 
-def _submitted(run: AttemptRecord) -> Key:
+def _submitted(run: JobRun) -> Key:
     return run.attempt.cluster, submitted_id(run)

@@ -17,7 +17,7 @@ _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _UUID = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.env\Z")
 
 
-class Unbelieved(Exception):
+class UntrustedRecord(Exception):
     """Why a file is set aside."""
 
 
@@ -29,9 +29,9 @@ def parse(payload: bytes) -> Observation:
             json.dumps(plain, ensure_ascii=False).encode()  # half a surrogate pair fits into no database
         return _checked(plain)
     except RecursionError:
-        raise Unbelieved(_TOO_DEEP) from None
+        raise UntrustedRecord(_TOO_DEEP) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise Unbelieved(f"it is not an observation: {printable(str(error))}") from None
+        raise UntrustedRecord(f"it is not an observation: {printable(str(error))}") from None
 
 
 def _checked(plain: Any) -> Observation:
@@ -46,7 +46,7 @@ def _checked(plain: Any) -> Observation:
     if type(plain["facts"]) is not dict or type(plain["cluster"]) is not str or type(plain["node"]) is not str:
         raise ValueError("facts, cluster or node is of another kind")
     if _is_deeper(plain["facts"], _LEVELS):
-        raise Unbelieved(_TOO_DEEP)
+        raise UntrustedRecord(_TOO_DEEP)
     return Observation(
         nonce=plain["nonce"],
         cluster=plain["cluster"],
@@ -74,7 +74,7 @@ def from_environment(environ: dict[bytes, bytes], name: str, data: bytes, writte
     unique = _UUID.search(name)
     job_id = hook_environment.number(environ, "SLURM_JOB_ID")
     if job_id is None:
-        raise Unbelieved("the record names no job")
+        raise UntrustedRecord("the record names no job")
     return Observation(
         nonce=unique[1].replace("-", "") if unique else sha256(name.encode() + data).hexdigest()[:32],
         cluster=hook_environment.text(environ, "SLURM_CLUSTER_NAME"),

@@ -31,7 +31,7 @@ DOOR_S = 0.5  # who is at the door when it shuts needs a rename more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guest:
+class WaitingJob:
     """A job that waits for the pre-run of another."""
 
     job_id: int
@@ -40,7 +40,7 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flight:
+class InflightPrerun:
     """A pre-run as its files show it."""
 
     directory: Path
@@ -53,7 +53,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Flights:
+class PrerunRegistry:
     """The pre-runs of one user. `state` is config.user_state_dir(environ). OSError where nothing can be written."""
 
     state: str | Path
@@ -76,7 +76,7 @@ class Flights:
             aside.unlink(missing_ok=True)
         return True
 
-    def of(self, group: str) -> Flight | None:
+    def of(self, group: str) -> InflightPrerun | None:
         """The pre-run that speaks for `group`."""
         from pathlib import Path
 
@@ -84,7 +84,7 @@ class Flights:
             directory = Path(Path(self.state, POINTERS, group).read_text(encoding="utf-8").strip())
         except (OSError, ValueError):
             return None
-        return flight(directory) or Flight(directory=directory, job_id=None, since=0.0)
+        return flight(directory) or InflightPrerun(directory=directory, job_id=None, since=0.0)
 
     def drop(self, group: str, directory: str) -> None:
         """Forgets that `directory` speaks for `group`. A pointer that names another one stays."""
@@ -135,13 +135,13 @@ class Flights:
                     yield Path(pointer.read_text(encoding="utf-8").strip())
 
 
-def flight(directory: Path) -> Flight | None:
+def flight(directory: Path) -> InflightPrerun | None:
     """What the files of one trial directory say; None when it is not there."""
     try:
         since = directory.stat().st_mtime
     except OSError:
         return None
-    return Flight(directory=directory, job_id=number_in(directory / JOB), since=since)
+    return InflightPrerun(directory=directory, job_id=number_in(directory / JOB), since=since)
 
 
 def submitted(directory: str, job_id: int) -> None:
@@ -153,7 +153,7 @@ def submitted(directory: str, job_id: int) -> None:
     aside.replace(Path(directory) / JOB)
 
 
-def attach(directory: Path, guest: Guest) -> bool:
+def attach(directory: Path, guest: WaitingJob) -> bool:
     """Lets a job wait for this pre-run; False when its door is shut."""
     aside = directory / WAITING / f".{guest.job_id}"
     try:
@@ -168,7 +168,7 @@ def attach(directory: Path, guest: Guest) -> bool:
     return True
 
 
-def guests(directory: Path) -> tuple[Guest, ...]:
+def guests(directory: Path) -> tuple[WaitingJob, ...]:
     """Who waits now, whether the door is open or shut; in order of job ids."""
     found = {}
     for folder in (WAITING, CLOSED):
@@ -179,7 +179,7 @@ def guests(directory: Path) -> tuple[Guest, ...]:
     return tuple(found[job_id] for job_id in sorted(found))
 
 
-def close(directory: Path) -> tuple[Guest, ...]:
+def close(directory: Path) -> tuple[WaitingJob, ...]:
     """Shuts the door and returns who waits; nobody can attach from then on. Twice does no harm."""
     with suppress(OSError):
         (directory / WAITING).rename(directory / CLOSED)
@@ -202,19 +202,19 @@ def _wait_for_the_door(closed: Path) -> None:
         time.sleep(0.002)
 
 
-def take(directory: Path, guest: Guest) -> None:
+def take(directory: Path, guest: WaitingJob) -> None:
     """This guest's fate is settled (or it has a trial of its own)."""
     for folder in (WAITING, CLOSED):
         with suppress(OSError):
             (directory / folder / str(guest.job_id)).unlink()
 
 
-def _guest(path: Path) -> Guest | None:
+def _guest(path: Path) -> WaitingJob | None:
     try:
         release_at, trial_dir, *_ = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError):
         return None
-    return Guest(job_id=int(path.name), release_at=release_at, trial_dir=trial_dir)
+    return WaitingJob(job_id=int(path.name), release_at=release_at, trial_dir=trial_dir)
 
 
 def number_in(path: Path) -> int | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from slurmwrap.config import Config
-    from slurmwrap.model.run import ActionRecord, AttemptRecord
+    from slurmwrap.model.run import ActionRecord, JobRun
 else:
     Protocol = object
 
@@ -76,7 +76,7 @@ class FilePublisher:
     def end_pass(self) -> None:
         """Nothing was collected: each run is sealed at once."""
 
-    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
         """Seals one judged attempt for its owner's uid. One without an owner is told to nobody."""
         if record.uid < 0:
             return
@@ -163,15 +163,15 @@ def tells_of(directory: str | Path, job_ids: Collection[int]) -> bool:
     return False
 
 
-def told(plain: dict[str, Any]) -> tuple[AttemptRecord, tuple[ActionRecord, ...]]:
+def told(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, ...]]:
     """One dict of `read_why` as records. ValueError names the field that is wrong."""
-    from slurmwrap.model.run import ActionRecord, AttemptRecord  # gsub reads no verdict in most calls
+    from slurmwrap.model.run import ActionRecord, JobRun  # gsub reads no verdict in most calls
 
     try:
         attempt, actions = plain["attempt"], plain["actions"]
     except KeyError as error:
         raise ValueError(f"{error.args[0]} is missing") from error
-    return from_plain(AttemptRecord, attempt), tuple(from_plain(ActionRecord, action) for action in actions)
+    return from_plain(JobRun, attempt), tuple(from_plain(ActionRecord, action) for action in actions)
 
 
 def read_trusted(directory: str, name: str, trusted_uids: Collection[int]) -> bytes | None:

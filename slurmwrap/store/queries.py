@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Any
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.run_filter import NO_FAILURES, Wanted, moment_of
+from slurmwrap.policy.run_filter import NO_FAILURES, RunFilter, moment_of
 from slurmwrap.store import schema
 from slurmwrap.store.connection import explained
 from slurmwrap.store.run_summary import COLUMNS, listed
@@ -63,7 +63,7 @@ class Sums:
 # --- runs and jobs -------------------------------------------------------------------------------------------------
 
 
-def runs(database: Session, wanted: Wanted, *, limit: int | None, as_listed: bool = False) -> tuple[AttemptRecord, ...]:
+def runs(database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False) -> tuple[JobRun, ...]:
     """The newest by their end, or their beginning while they run or wait; None: all of them. `as_listed`: only what
     run_summary.py names is filled in.
 
@@ -72,9 +72,7 @@ def runs(database: Session, wanted: Wanted, *, limit: int | None, as_listed: boo
     return tuple(each_run(database, wanted, limit=limit, as_listed=as_listed))
 
 
-def each_run(
-    database: Session, wanted: Wanted, *, limit: int | None, as_listed: bool = False
-) -> Iterator[AttemptRecord]:
+def each_run(database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False) -> Iterator[JobRun]:
     """The same, read as they are taken: all of a month's are more than one wants to hold."""
     columns, made = (COLUMNS, listed) if as_listed else ("a.*", partial(schema.from_row, schema.ATTEMPTS))
     where, values = _open(wanted)
@@ -86,7 +84,7 @@ def each_run(
     return islice(merge(still, ended, key=moment_of, reverse=True), limit)
 
 
-def sums(database: Session, wanted: Wanted) -> Sums:
+def sums(database: Session, wanted: RunFilter) -> Sums:
     """Of all of them, in two rows."""
     where, values = _open(wanted)
     row = database._rows(f"SELECT count(*) AS n, sum({_FAILED}) AS failed FROM attempts a WHERE {where}", values)[0]
@@ -101,7 +99,7 @@ def sums(database: Session, wanted: Wanted) -> Sums:
     )
 
 
-def jobs(database: Session, wanted: Wanted, *, limit: int | None) -> tuple[tuple[str, int], ...]:
+def jobs(database: Session, wanted: RunFilter, *, limit: int | None) -> tuple[tuple[str, int], ...]:
     """(cluster, raw job id) of the newest jobs with such a run."""
     where, values = _open(wanted)
     sql = f"""SELECT a.cluster AS cluster, a.job_id AS job_id, max({_BEGUN}) AS at FROM attempts a WHERE {where}
@@ -113,7 +111,7 @@ def jobs(database: Session, wanted: Wanted, *, limit: int | None) -> tuple[tuple
     return tuple(sorted(newest, key=lambda key: (-newest[key], key)))[:limit]
 
 
-def _ended_jobs(database: Session, wanted: Wanted, limit: int | None) -> dict[tuple[str, int], float]:
+def _ended_jobs(database: Session, wanted: RunFilter, limit: int | None) -> dict[tuple[str, int], float]:
     """The newest jobs with such an ended run, and when the newest one ended. Read from the newest on until there are
     enough: to group a year's runs by job would read them all."""
     wide = _wide(wanted)
@@ -129,7 +127,7 @@ def _ended_jobs(database: Session, wanted: Wanted, limit: int | None) -> dict[tu
     return found
 
 
-def job_count(database: Session, wanted: Wanted) -> int:
+def job_count(database: Session, wanted: RunFilter) -> int:
     """How many jobs have such a run; one that ran and runs again counts twice."""
     where, values = _open(wanted)
     sql = f"SELECT count(DISTINCT a.cluster || ' ' || a.job_id) AS n FROM attempts a WHERE {where}"
@@ -141,14 +139,14 @@ def job_count(database: Session, wanted: Wanted) -> int:
     return still + ended
 
 
-def attempts_of_id(database: Session, job_id: int) -> tuple[AttemptRecord, ...]:
+def attempts_of_id(database: Session, job_id: int) -> tuple[JobRun, ...]:
     """Runs of one raw job id on any cluster, oldest first; by key, for without the cluster it would be every row."""
     sql = "SELECT * FROM attempts WHERE cluster = ? AND job_id = ? ORDER BY submit_time"
     found = (database._read(schema.ATTEMPTS, sql, [cluster, job_id]) for cluster in clusters(database))
     return tuple(run for several in found for run in several)
 
 
-def runs_of_incident(database: Session, incident_id: str) -> tuple[AttemptRecord, ...]:
+def runs_of_incident(database: Session, incident_id: str) -> tuple[JobRun, ...]:
     """Oldest first."""
     sql = "SELECT * FROM attempts WHERE incident = ? AND incident <> '' ORDER BY end_time, job_id"
     return database._read(schema.ATTEMPTS, sql, [incident_id])
@@ -181,7 +179,7 @@ def waiting(
 
 
 def failed_preruns(
-    database: Session, wanted: Wanted, uids: Sequence[int], *, limit: int | None
+    database: Session, wanted: RunFilter, uids: Sequence[int], *, limit: int | None
 ) -> tuple[PrerunRecord, ...]:
     """Pre-runs that failed in the time and of the categories that are asked for, newest first; of `uids`, () is all."""
     where, values = _stopped(wanted, uids)
@@ -189,14 +187,14 @@ def failed_preruns(
     return database._read(schema.PRERUNS, sql, [*values, _limit(limit)])
 
 
-def failed_prerun_count(database: Session, wanted: Wanted, uids: Sequence[int]) -> int:
+def failed_prerun_count(database: Session, wanted: RunFilter, uids: Sequence[int]) -> int:
     """How many there are."""
     where, values = _stopped(wanted, uids)
     count: int = database._rows(f"SELECT count(*) AS n FROM preruns WHERE {where}", values)[0]["n"]
     return count
 
 
-def _stopped(wanted: Wanted, uids: Sequence[int]) -> Clause:
+def _stopped(wanted: RunFilter, uids: Sequence[int]) -> Clause:
     until = _EVER if wanted.until is None else wanted.until
     clauses: list[Clause] = [
         ("verdict_outcome = 'fail'", []),
@@ -237,7 +235,7 @@ def _after(database: Session, table: str, name: str) -> str | None:
     return found
 
 
-def _open(wanted: Wanted) -> Clause:
+def _open(wanted: RunFilter) -> Clause:
     """Of attempts that have not ended, as far as is known."""
     clauses: list[Clause] = [
         (f"a.end_time IS NULL AND NOT {_TRIAL}", []),
@@ -253,7 +251,7 @@ def _open(wanted: Wanted) -> Clause:
     return _all(clauses)
 
 
-def _narrow(wanted: Wanted) -> list[Clause]:
+def _narrow(wanted: RunFilter) -> list[Clause]:
     """What the table `runs` knows."""
     until = _EVER if wanted.until is None else wanted.until
     return [
@@ -277,7 +275,7 @@ def _job_named(patterns: Sequence[str]) -> Clause:
     return (f"r.name IN (SELECT id FROM job_names WHERE {where})", values) if patterns else ("1", [])
 
 
-def _wide(wanted: Wanted) -> list[Clause]:
+def _wide(wanted: RunFilter) -> list[Clause]:
     """What only attempts know; () where nothing of it is asked for."""
     clauses = [
         _among("a.decision", wanted.decisions),

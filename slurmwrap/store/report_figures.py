@@ -12,29 +12,29 @@ from typing import Any
 from slurmwrap.config import Config
 from slurmwrap.model.action import Verb
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.evidence import Attempt
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy.incident import Incident
 from slurmwrap.report.idle_resources import LEAST_S, LOW
 from slurmwrap.report.repeated_failures import NEWEST, ROWS
 from slurmwrap.report.report_inputs import (
-    Again,
-    Asked,
+    ActionSteps,
     BlamedInput,
-    Cell,
     Delayed,
     Drawn,
     Figures,
     Key,
     Often,
     Passed,
-    Steps,
+    RequestedAndUsed,
+    RetriedRun,
+    RunGroup,
 )
 from slurmwrap.store import report_rows as rows_as
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store import schema
 from slurmwrap.store.database import Database
-from slurmwrap.store.report_reader import Period, Reader, Rows, text
+from slurmwrap.store.report_reader import Period, ReportReader, Rows, text
 
 RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
 _SAMPLE = 100  # actions of a rule that its agreement is judged by, the newest
@@ -43,7 +43,13 @@ SwitchOf = Callable[[], Mapping[str, str]]
 
 
 def read(
-    database: Database, reader: Reader, config: Config, *, site: bool, switch_of: SwitchOf, notes: Sequence[str] = ()
+    database: Database,
+    reader: ReportReader,
+    config: Config,
+    *,
+    site: bool,
+    switch_of: SwitchOf,
+    notes: Sequence[str] = (),
 ) -> Figures:
     """All of them. `site`: nodes are judged too. StoreError."""
     period = reader.period
@@ -119,7 +125,7 @@ def read(
         caught=failed_trials,
         delayed=rows_as.scaled(Delayed(*delayed.result()[0]), outcomes.result(), since, detail),
         again=[
-            Again(category or "", was or "", float(one))
+            RetriedRun(category or "", was or "", float(one))
             for was, category, gpu_s in again.result()
             for one in json.loads(gpu_s)
         ],
@@ -130,7 +136,7 @@ def read(
         passed=[Passed(float(seconds), category, float(run_s)) for seconds, category, run_s in passed.result()],
         refused=refused.result()[0][0],
         refused_falsely=refused.result()[0][1],
-        steps=[Steps(rule, mode, bool(no), bool(done), n) for rule, mode, no, done, n in rules.result()],
+        steps=[ActionSteps(rule, mode, bool(no), bool(done), n) for rule, mode, no, done, n in rules.result()],
         drains=_drains(database, reader),
         removals=database.removals() if site and not mine else (),
         strikes=[s for s in database.strikes(since=since) if not mine or s.uid == reader.uid],
@@ -143,14 +149,14 @@ def read(
         large=_of_jobs(database, large.result()),
         idle=[rows_as.idle(row, reader.names) for part in idle for row in part.result()],
         gpu_measured=measured_runs,
-        asked=[Asked(text(row[0]), text(row[1]), *row[2:]) for row in asked.result()],
+        asked=[RequestedAndUsed(text(row[0]), text(row[1]), *row[2:]) for row in asked.result()],
         spread=runs,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in near) else {},
         notes=(*notes, *_notes(since, recent, detail, found, measured_runs)),
     )
 
 
-def _notes(since: float, recent: float, detail: float, cells: Sequence[Cell], measured: int) -> list[str]:
+def _notes(since: float, recent: float, detail: float, cells: Sequence[RunGroup], measured: int) -> list[str]:
     notes = []
     if detail > since:
         notes.append(
@@ -174,7 +180,7 @@ def _notes(since: float, recent: float, detail: float, cells: Sequence[Cell], me
 # ----------------------------------------------------------------------------------------- rows to figures
 
 
-def _often(rows: Rows, reader: Reader, struck: Mapping[str, str]) -> list[Often]:
+def _often(rows: Rows, reader: ReportReader, struck: Mapping[str, str]) -> list[Often]:
     """With the newest runs of each; read backwards until all have theirs."""
     newest: dict[tuple[int, int, int], list[Key]] = {tuple(row[:3]): [] for row in rows}
     missing = sum(min(row[3], NEWEST) for row in rows)
@@ -199,7 +205,7 @@ def _ids(incidents: Iterable[Incident]) -> str:
     return json.dumps([one.incident_id for one in incidents])
 
 
-def _clusters(reader: Reader, ends: set[int]) -> tuple[str, ...]:
+def _clusters(reader: ReportReader, ends: set[int]) -> tuple[str, ...]:
     """`ends`: the lowest and highest number that runs of the period have; there may be others between."""
     numbers = {row[0] for row in reader.ask(sql.CLUSTERS, "r").result()} if len(ends) > 1 else ends
     tried = {text(row[0]) for row in reader.ask(sql.PRERUN_CLUSTERS, "p").result()}
@@ -209,14 +215,14 @@ def _clusters(reader: Reader, ends: set[int]) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------ whole records
 
 
-def _drains(database: Database, reader: Reader) -> Sequence[Any]:
+def _drains(database: Database, reader: ReportReader) -> Sequence[Any]:
     if reader.period.account:
         return ()
     rows = database._read(schema.ACTIONS, *reader.bound(sql.DRAINS, "x"))
     return [action for action in rows if action.verb == Verb.DRAIN.value]
 
 
-def _spoken(database: Database, reader: Reader, recent: float) -> dict[str, Any]:
+def _spoken(database: Database, reader: ReportReader, recent: float) -> dict[str, Any]:
     """What the agreement of rules is judged by: the newest actions of each, their runs, and what came next."""
     bound = partial(reader.bound, recent=recent, sample=_SAMPLE)
     spoken = database._read(schema.ACTIONS, *bound(sql.SPOKEN, "x"))
@@ -233,7 +239,7 @@ def _spoken(database: Database, reader: Reader, recent: float) -> dict[str, Any]
     return {"judged": list(runs.values()), "spoken": spoken, "submitted": submitted}
 
 
-def _drained(spoken: Iterable[Any], runs: Mapping[Attempt, AttemptRecord]) -> list[tuple[str, float]]:
+def _drained(spoken: Iterable[Any], runs: Mapping[RunKey, JobRun]) -> list[tuple[str, float]]:
     """The newest drains: node, and when the run ended that they follow."""
     found = {
         action.target: float(runs[action.attempt].end_time or 0)
@@ -243,13 +249,13 @@ def _drained(spoken: Iterable[Any], runs: Mapping[Attempt, AttemptRecord]) -> li
     return sorted(found.items(), key=lambda one: -one[1])[:20]
 
 
-def _counting(database: Database, reader: Reader, recent: float) -> Sequence[AttemptRecord]:
+def _counting(database: Database, reader: ReportReader, recent: float) -> Sequence[JobRun]:
     rows = reader.ask(sql.COUNTING, "a", recent=recent).result()
     return _of_jobs(database, rows)
 
 
-def _of_jobs(database: Database, jobs: Iterable[tuple[Any, ...]]) -> Sequence[AttemptRecord]:
-    found: Sequence[AttemptRecord] = database._read(schema.ATTEMPTS, sql.OF_JOBS, [_keys(jobs)])
+def _of_jobs(database: Database, jobs: Iterable[tuple[Any, ...]]) -> Sequence[JobRun]:
+    found: Sequence[JobRun] = database._read(schema.ATTEMPTS, sql.OF_JOBS, [_keys(jobs)])
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.report.report_inputs import Cell, Detail, Key
+from slurmwrap.report.report_inputs import Detail, Key, RunGroup
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store.connection import connect_readonly, explained
 
@@ -61,7 +61,7 @@ class Period:
     account: str = ""
 
 
-class Reader:
+class ReportReader:
     """Queries of report_sql.py, asked at once and answered when `Future.result` is called. A context manager."""
 
     def __init__(self, path: Path, period: Period, connection: sqlite3.Connection | None = None) -> None:
@@ -80,7 +80,7 @@ class Reader:
             self.close()
             raise
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> ReportReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -196,7 +196,7 @@ class Reader:
 
     # ------------------------------------------------------------------------------------------- reading
 
-    def cells(self, asked: Sequence[Future[Rows]]) -> list[Cell]:
+    def cells(self, asked: Sequence[Future[Rows]]) -> list[RunGroup]:
         """What CELLS gave, unpacked and added."""
         sums: dict[int, tuple[int, int]] = {}
         for packed, runs, gpu_s in (row for part in asked for row in part.result()):
@@ -205,13 +205,13 @@ class Reader:
         base = self._given["base"]
         return [self._cell(packed, runs, gpu_s, base) for packed, (runs, gpu_s) in sums.items()]
 
-    def _cell(self, packed: int, runs: int, gpu_s: int, base: int) -> Cell:
+    def _cell(self, packed: int, runs: int, gpu_s: int, base: int) -> RunGroup:
         rest, bin = divmod(packed, 32)
         rest, demand = divmod(rest, 4)
         rest, struck = divmod(rest, 2)
         rest, category = divmod(rest, base)
         user, account = divmod(rest, base)
-        return Cell(
+        return RunGroup(
             user=self.names[user],
             account=self.names[account],
             category=self.names.get(category, ""),

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.run import QueueDelay
 from slurmwrap.report.night_report import Moment
-from slurmwrap.report.report_inputs import Caught, Delayed, Idle, Paced, Spread, Tuned
+from slurmwrap.report.report_inputs import Caught, Delayed, Idle, MultiNodeRun, Paced, TunedRun
 from slurmwrap.sbatch.request import CpuUnit, ResourceShape
 from slurmwrap.store.deserialize import from_plain
 from slurmwrap.store.report_reader import Rows, json_list, text
@@ -87,8 +87,10 @@ def idle(row: Sequence[Any], names: Mapping[int, str]) -> Idle:
     )
 
 
-def spreads(rows: Rows) -> list[Spread]:
-    return [Spread(tuple(map(str, json_list(nodes))), float(gpu_s), bool(failed)) for nodes, gpu_s, failed in rows]
+def spreads(rows: Rows) -> list[MultiNodeRun]:
+    return [
+        MultiNodeRun(tuple(map(str, json_list(nodes))), float(gpu_s), bool(failed)) for nodes, gpu_s, failed in rows
+    ]
 
 
 def paced(row: Sequence[Any]) -> Paced:
@@ -100,7 +102,7 @@ def paced(row: Sequence[Any]) -> Paced:
 def delay(row: Sequence[Any]) -> QueueDelay:
     cluster, job_id, submit_time, address, user, gpus, eligible, seen, fair, fragmented, unknown, over = row
     return QueueDelay(
-        attempt=Attempt(cluster=cluster, job_id=job_id, submit_time=submit_time),
+        attempt=RunKey(cluster=cluster, job_id=job_id, submit_time=submit_time),
         address=text(address),
         user=text(user),
         gpus=gpus,
@@ -117,14 +119,14 @@ def caught(category: str, job_id: int | None, gpus: int, uid: int, at: float, re
     return Caught(category, job_id, gpus, uid, at, text(reason))
 
 
-def tuned(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) -> Tuned | None:
+def tuned(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) -> TunedRun | None:
     """None where the CPUs per GPU asked for are not to be told, or were got."""
     asked = cpus_per_gpu(from_plain(ResourceShape, json.loads(shape)), gpus)
     got = cpus / gpus
     if asked is None or abs(got - asked) < 0.01:
         return None
     points = tuple(from_plain(CurvePoint, point) for point in json_list(curve))
-    return Tuned(float(gpu_s), asked, got, points)
+    return TunedRun(float(gpu_s), asked, got, points)
 
 
 def cpus_per_gpu(shape: ResourceShape, gpus: int) -> float | None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from slurmwrap.config import Retention
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.store.connection import connect, explained, reachable
-from slurmwrap.store.retention_sql import KINDS, Kind
+from slurmwrap.store.retention_sql import KINDS, RetentionKind
 
 DAY_S = 86_400.0
 BRIEF_D = 7
@@ -154,7 +154,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _batches(
-    connection: sqlite3.Connection, kind: Kind, before: float, now: float, short_digests: bool
+    connection: sqlite3.Connection, kind: RetentionKind, before: float, now: float, short_digests: bool
 ) -> Iterator[int]:
     """Transaction by transaction until nothing is left; yields how many rows each changed or removed."""
     given = {"before": before, "batch": BATCH, "now": now, "digest": 16 if short_digests else 64}
@@ -174,7 +174,7 @@ def _looked_until(connection: sqlite3.Connection, kind: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-def _apply(connection: sqlite3.Connection, kind: Kind, given: Mapping[str, float], rows: int) -> None:
+def _apply(connection: sqlite3.Connection, kind: RetentionKind, given: Mapping[str, float], rows: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement in kind.statements:

@@ -9,7 +9,7 @@ from slurmwrap.fast_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class RetentionKind:
     """One kind of row that goes, or loses its details, when `period` is over. `size`: SQL for the bytes that go."""
 
     name: str
@@ -41,17 +41,17 @@ def _of(key: str) -> str:
 
 def _gone(
     name: str, period: str, key: str, where: str, size: str = "100", also: tuple[str, ...] = (), index: str = ""
-) -> Kind:
+) -> RetentionKind:
     table = name.split(" ")[0]
     delete = f"DELETE FROM {table} WHERE {_of(key)}"
     statements = (*also, delete)
-    return Kind(
+    return RetentionKind(
         name=name, period=period, table=table, key=key, where=where, statements=statements, size=size, index=index
     )
 
 
-def _cut(table: str, key: str, where: str, changes: str, size: str, index: str) -> Kind:
-    return Kind(
+def _cut(table: str, key: str, where: str, changes: str, size: str, index: str) -> RetentionKind:
+    return RetentionKind(
         name=f"{table} (details)",
         period="detail",
         table=table,
@@ -81,7 +81,7 @@ _MORE_OF_RUN = "json_remove(more, '$.planned', '$.waited', '$.output_begins', '$
 _MORE_OF_CALL = "json_remove(more, '$.shape', '$.own', '$.step_dir', '$.profile_variant', '$.tune', '$.place')"
 _STEPS_KEPT = "('requeuehold', 'requeue', 'drain', 'block input')"
 
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[RetentionKind, ...] = (
     _gone(
         "observations",
         "settled",
@@ -95,7 +95,7 @@ KINDS: tuple[Kind, ...] = (
         ),
         index="observations_by_time",
     ),
-    Kind(
+    RetentionKind(
         name="attempts that ended well",
         period="brief",
         table="attempts",
@@ -109,7 +109,7 @@ KINDS: tuple[Kind, ...] = (
         size="length(std_out) + length(std_err) + length(more) + coalesce(length(diagnosis_evidence), 0)",
         index="attempts_exposure",
     ),
-    Kind(
+    RetentionKind(
         name="submissions that ended well",
         period="brief",
         table="submissions",
@@ -125,7 +125,7 @@ KINDS: tuple[Kind, ...] = (
         size="length(plan) + length(changes) + length(more) + length(inputs) + length(script_path) + length(work_dir)",
         index="submissions_detailed",
     ),
-    Kind(
+    RetentionKind(
         name="preruns that passed",
         period="brief",
         table="preruns",
@@ -201,7 +201,7 @@ KINDS: tuple[Kind, ...] = (
         "intended_at < :before AND done_at IS NOT NULL AND error = '' AND rule IN ('relax', 'tune')",
         "200",
     ),
-    Kind(
+    RetentionKind(
         name="actions (details)",
         period="detail",
         table="actions",
@@ -210,7 +210,7 @@ KINDS: tuple[Kind, ...] = (
         statements=(f"UPDATE actions SET value = substr(value, 1, 16), because = '' WHERE {_of('action_id')}",),
         size="length(because) + 48",
     ),
-    Kind(
+    RetentionKind(
         name="delays (details)",
         period="detail",
         table="delays",

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurmwrap.model.evidence import Attempt, Diagnosis
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.run import JobRun
 
 _KEY = ("cluster", "job_id", "submit_time")
 _SHOWN = (
@@ -18,11 +18,11 @@ COLUMNS = ", ".join(f"a.{name}" for name in (*_KEY, *_SHOWN, "diagnosis_category
 _DIAGNOSES: dict[str, Diagnosis] = {}  # one of each category: a list has few
 
 
-def listed(row: Mapping[str, Any]) -> AttemptRecord:
+def listed(row: Mapping[str, Any]) -> JobRun:
     """The record, with what a list shows alone: of its diagnosis the category."""
     category = row["diagnosis_category"]
-    return AttemptRecord(
-        attempt=Attempt(cluster=row["cluster"], job_id=row["job_id"], submit_time=row["submit_time"]),
+    return JobRun(
+        attempt=RunKey(cluster=row["cluster"], job_id=row["job_id"], submit_time=row["submit_time"]),
         diagnosis=_judged(category) if category is not None else None,
         **{name: text(row[name]) for name in _SHOWN},
     )

@@ -18,8 +18,8 @@ from slurmwrap.model.observation import Observation
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run import (
     ActionRecord,
-    AttemptRecord,
     Incident,
+    JobRun,
     LedgerReset,
     PrerunRecord,
     QueueDelay,
@@ -44,7 +44,7 @@ class Nested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class RecordTable:
     """Where a record lies. `json` and `boolean` name the columns that need turning; `key` those that identify a row."""
 
     name: str
@@ -63,16 +63,16 @@ def _words(text: str) -> tuple[str, ...]:
 
 _ATTEMPT_KEY = Nested(prefix="", marker="submit_time")
 
-OBSERVATIONS = Table(
+OBSERVATIONS = RecordTable(
     name="observations",
     record=Observation,
     key=("nonce",),
     columns=_words("nonce cluster job_id context at node uid facts"),
     json=frozenset({"facts"}),
 )
-ATTEMPTS = Table(
+ATTEMPTS = RecordTable(
     name="attempts",
-    record=AttemptRecord,
+    record=JobRun,
     key=_words("cluster job_id submit_time"),
     columns=_words(
         """cluster job_id submit_time address restarts name user uid account partition state reason exit_code signal
@@ -87,7 +87,7 @@ ATTEMPTS = Table(
     nested={"attempt": _ATTEMPT_KEY, "diagnosis": Nested(prefix="diagnosis_", marker="diagnosis_category")},
     inside={"measurement": Measurement, "waited": QueueDelay},
 )
-ACTIONS = Table(
+ACTIONS = RecordTable(
     name="actions",
     record=ActionRecord,
     key=("action_id",),
@@ -96,33 +96,33 @@ ACTIONS = Table(
     ),
     nested={"attempt": _ATTEMPT_KEY},
 )
-STRIKES = Table(
+STRIKES = RecordTable(
     name="strikes",
     record=StrikeRecord,
     key=("strike_id",),
     columns=_words("node cause conclusive text at job_id uid incident cleared_at cleared_by"),
     boolean=frozenset({"conclusive"}),
 )
-REMOVALS = Table(
+REMOVALS = RecordTable(
     name="removals",
     record=Removal,
     key=_words("node began"),
     columns=_words("node began reason ours ended"),
     boolean=frozenset({"ours"}),
 )
-REPAIRS = Table(
+REPAIRS = RecordTable(
     name="repairs",
     record=Repair,
     key=_words("node at kind"),
     columns=_words("node at who kind note"),
 )
-BLOCKED_INPUTS = Table(
+BLOCKED_INPUTS = RecordTable(
     name="blocked_inputs",
     record=BlockedInput,
     key=_words("digest uid"),
     columns=_words("digest uid path reason at job_id"),
 )
-SUBMISSIONS = Table(
+SUBMISSIONS = RecordTable(
     name="submissions",
     record=Submission,
     key=_words("cluster job_id at"),
@@ -134,7 +134,7 @@ SUBMISSIONS = Table(
     inside={"shape": ResourceShape},
     boolean=frozenset({"retry", "output_appends", "held_out"}),
 )
-PRERUNS = Table(
+PRERUNS = RecordTable(
     name="preruns",
     record=PrerunRecord,
     key=_words("cluster prerun_job_id at"),
@@ -148,7 +148,7 @@ PRERUNS = Table(
     nested={"verdict": Nested(prefix="verdict_", marker="verdict_outcome")},
     inside={"verdict_measurement": Measurement},
 )
-PROFILES = Table(
+PROFILES = RecordTable(
     name="profiles",
     record=ResourceProfile,
     key=("key",),
@@ -157,7 +157,7 @@ PROFILES = Table(
         measured_at"""
     ),
 )
-INCIDENTS = Table(
+INCIDENTS = RecordTable(
     name="incidents",
     record=Incident,
     key=("incident_id",),
@@ -166,7 +166,7 @@ INCIDENTS = Table(
     ),
     json=frozenset({"jobs", "uids", "nodes", "reach"}),
 )
-DELAYS = Table(
+DELAYS = RecordTable(
     name="delays",
     record=QueueDelay,
     key=_words("cluster job_id submit_time"),
@@ -177,7 +177,7 @@ DELAYS = Table(
     boolean=frozenset({"over"}),
     nested={"attempt": _ATTEMPT_KEY},
 )
-LEDGER_RESETS = Table(
+LEDGER_RESETS = RecordTable(
     name="ledger_resets",
     record=LedgerReset,
     key=_words("cluster job_id at"),
@@ -189,7 +189,7 @@ TABLES = (
 )
 
 
-def to_row(table: Table, record: Any) -> dict[str, SqlValue]:
+def to_row(table: RecordTable, record: Any) -> dict[str, SqlValue]:
     """A record -> its columns, with `more` for fields that have none. What is empty by default is not in `more`."""
     flat = _flat(table, to_plain(record))
     row = {name: _to_column(table, name, flat.pop(name, None)) for name in table.columns}
@@ -197,14 +197,14 @@ def to_row(table: Table, record: Any) -> dict[str, SqlValue]:
     return row
 
 
-def more_of(table: Table, record: Any) -> str:
+def more_of(table: RecordTable, record: Any) -> str:
     """The column `more` of to_row alone."""
     have = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in table.columns}
     flat = _flat(table, {name: value_to_plain(value) for name, value in have.items()})
     return dump(_brief(table.record, {name: value for name, value in flat.items() if name not in table.columns}))
 
 
-def _flat(table: Table, plain: dict[str, Any]) -> dict[str, Any]:
+def _flat(table: RecordTable, plain: dict[str, Any]) -> dict[str, Any]:
     flat = _flatten(table, plain)
     for name, kind in table.inside.items():
         if flat.get(name):
@@ -232,7 +232,7 @@ def _empty_by_default(kind: Any) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if not value}
 
 
-def from_row(table: Table, row: Mapping[str, Any]) -> Any:
+def from_row(table: RecordTable, row: Mapping[str, Any]) -> Any:
     """A row (of any schema version) -> the record. ValueError names the field that cannot be read."""
     flat = {name: _from_column(table, name, row[name]) for name in table.columns if name in row}
     flat.update(json.loads(row["more"]) if row.get("more") else {})
@@ -241,7 +241,7 @@ def from_row(table: Table, row: Mapping[str, Any]) -> Any:
     return from_plain(table.record, _unflatten(table, flat))
 
 
-def insert(table: Table, how: str = "", *, conflict: bool = False, also: tuple[str, ...] = ()) -> str:
+def insert(table: RecordTable, how: str = "", *, conflict: bool = False, also: tuple[str, ...] = ()) -> str:
     """INSERT with named values for all columns of a row; `conflict`: replaces the row of the same key."""
     columns = (*table.columns, "more", *also)
     sql = f"INSERT {how} INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join(':' + c for c in columns)})"
@@ -263,7 +263,7 @@ _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _ESCAPED = json.JSONEncoder(separators=(",", ":"))
 
 
-def _flatten(table: Table, plain: dict[str, Any]) -> dict[str, Any]:
+def _flatten(table: RecordTable, plain: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in plain.items():
         nested = table.nested.get(name)
@@ -278,7 +278,7 @@ def _prefixed(prefix: str, plain: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix + name: value for name, value in plain.items()}
 
 
-def _unflatten(table: Table, flat: dict[str, Any]) -> dict[str, Any]:
+def _unflatten(table: RecordTable, flat: dict[str, Any]) -> dict[str, Any]:
     plain = dict(flat)
     for name, nested in table.nested.items():
         if flat.get(nested.marker) is None:
@@ -290,7 +290,7 @@ def _unflatten(table: Table, flat: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _to_column(table: Table, name: str, value: Any) -> SqlValue:
+def _to_column(table: RecordTable, name: str, value: Any) -> SqlValue:
     if value is None:
         return None
     if name in table.json:
@@ -300,7 +300,7 @@ def _to_column(table: Table, name: str, value: Any) -> SqlValue:
     return sql_text(value) if isinstance(value, str) else value
 
 
-def _from_column(table: Table, name: str, value: Any) -> Any:
+def _from_column(table: RecordTable, name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogatepass")
     if value is not None and name in table.json:

@@ -13,7 +13,7 @@ from slurmwrap.policy.run_from_slurm import speaks_for
 from slurmwrap.store.published import Unseal, read_why, told
 
 if TYPE_CHECKING:
-    from slurmwrap.model.run import AttemptRecord
+    from slurmwrap.model.run import JobRun
     from slurmwrap.model.submission import Submission
 
 NEWEST = 4  # submissions that are asked about
@@ -22,10 +22,10 @@ _RUNS = 3  # of one job
 
 def told_ends(
     submissions: Sequence[Submission], directory: Path, unseal: Unseal, trusted: Collection[int]
-) -> tuple[tuple[AttemptRecord, Submission], ...]:
+) -> tuple[tuple[JobRun, Submission], ...]:
     """The judged runs of the newest of `submissions`, each with its submission. What cannot be read is left out."""
     newest = sorted(submissions, key=lambda s: s.at, reverse=True)[:NEWEST]
-    found: list[tuple[AttemptRecord, Submission]] = []
+    found: list[tuple[JobRun, Submission]] = []
     for submission in newest:
         for plain in read_why(directory, submission.job_id, unseal, trusted, limit=_RUNS):
             try:

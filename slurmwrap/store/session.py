@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from slurmwrap.errors import StoreError
 from slurmwrap.store.connection import explained
-from slurmwrap.store.schema import Table, from_row, insert, sql_text, to_row
+from slurmwrap.store.schema import RecordTable, from_row, insert, sql_text, to_row
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Session:
             self.connection.rollback()
             raise
 
-    def _upsert(self, table: Table, record: Any) -> None:
+    def _upsert(self, table: RecordTable, record: Any) -> None:
         self._write(insert(table, conflict=True), to_row(table, record))
 
     def _write(self, sql: str, row: Mapping[str, Any]) -> bool:
@@ -67,7 +67,9 @@ class Session:
         with self.transaction():
             return self._write(sql, row)
 
-    def _select(self, table: Table, where: Mapping[str, Any], *, extra: str = "", order: str = "") -> tuple[Any, ...]:
+    def _select(
+        self, table: RecordTable, where: Mapping[str, Any], *, extra: str = "", order: str = ""
+    ) -> tuple[Any, ...]:
         """`where`: condition with one "?" -> its value; None leaves the condition out."""
         given = [(condition, value) for condition, value in where.items() if value is not None]
         conditions = [condition for condition, _ in given] + ([extra] if extra else [])
@@ -77,7 +79,7 @@ class Session:
         values = [sql_text(value) if isinstance(value, str) else value for _, value in given]
         return self._read(table, sql, values)
 
-    def _read(self, table: Table, sql: str, values: Sequence[Any] | dict[str, Any]) -> tuple[Any, ...]:
+    def _read(self, table: RecordTable, sql: str, values: Sequence[Any] | dict[str, Any]) -> tuple[Any, ...]:
         try:
             return tuple(from_row(table, row) for row in self._rows(sql, values))
         except ValueError as error:

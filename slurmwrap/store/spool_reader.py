@@ -1,7 +1,7 @@
 """Edge: the spool, where observations arrive. Anyone may write into the shared one: nothing in it is believed at once.
 
 A file is opened without following links and without blocking, must be regular and small, must be a MUNGE credential,
-and its maker must be one who can know what it says. Everything else comes back as SetAside with the reason.
+and its maker must be one who can know what it says. Everything else comes back as RejectedEntry with the reason.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, TypeVar
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host import libmunge, munge
-from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.node_hooks import epilog_slurmctld
-from slurmwrap.store.observation_json import Unbelieved, from_environment, parse, printable
+from slurmwrap.store.observation_json import UntrustedRecord, from_environment, parse, printable
 from slurmwrap.store.sender_verification import Senders
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class SealedSpool:
         self._cluster = cluster
         self._stuck: set[str] = set()  # what cannot be removed is reported once
 
-    def collect(self, limit: int = 1000) -> Iterator[Collected]:
+    def collect(self, limit: int = 1000) -> Iterator[SpoolEntry]:
         """Complete files, oldest first for each owner, owners in turn. StoreError when munged does not answer.
 
         The directory is listed once; what comes later is for the next collect.
@@ -80,52 +80,54 @@ class SealedSpool:
                 opened = _in_threads(lambda one: self._opened(folder.descriptor, *one), several)
                 for (name, uid), found in zip(several, opened, strict=True):
                     if found is not None:
-                        yield Collected(name=name, item=self._item(name, uid, found, senders))
+                        yield SpoolEntry(name=name, item=self._item(name, uid, found, senders))
 
-    def _opened(self, folder: int, name: str, uid: int) -> munge.Decoded | Unbelieved | None:
+    def _opened(self, folder: int, name: str, uid: int) -> munge.Decoded | UntrustedRecord | None:
         """What was sealed, or why it is not believed; None: its writer has not finished it."""
         try:
             return self._unsealed(folder, name, uid)
         except _Unfinished:
             return None
-        except Unbelieved as reason:
+        except UntrustedRecord as reason:
             return reason
 
-    def _item(self, name: str, uid: int, found: munge.Decoded | Unbelieved, senders: Senders) -> Observation | SetAside:
+    def _item(
+        self, name: str, uid: int, found: munge.Decoded | UntrustedRecord, senders: Senders
+    ) -> Observation | RejectedEntry:
         try:
-            if isinstance(found, Unbelieved):
+            if isinstance(found, UntrustedRecord):
                 raise found
             return self._observation(found, senders)
-        except Unbelieved as reason:
+        except UntrustedRecord as reason:
             return _set_aside(name, str(reason), uid)
 
     def _unsealed(self, folder: int, name: str, uid: int) -> munge.Decoded:
         limit = MAX_BYTES if uid in self._trusted else USER_BYTES
         data = _read(folder, name, aside=name.startswith("."), limit=limit)
         if not _NAME.match(name):
-            raise Unbelieved("its name is not one of ours")
+            raise UntrustedRecord("its name is not one of ours")
         if not data.startswith(b"MUNGE:"):
-            raise Unbelieved("it is not a MUNGE credential")
+            raise UntrustedRecord("it is not a MUNGE credential")
         try:
             return munge.decode(data, socket=self._socket)
         except munge.BadCredential as error:
-            raise Unbelieved(str(error)) from None
+            raise UntrustedRecord(str(error)) from None
 
     def _observation(self, sealed: munge.Decoded, senders: Senders) -> Observation:
         found = parse(sealed.payload)
         if found.cluster != self._cluster:
-            raise Unbelieved(f"it is about cluster {printable(found.cluster)}")
+            raise UntrustedRecord(f"it is about cluster {printable(found.cluster)}")
         if refusal := senders.refusal(found, sealed):
-            raise Unbelieved(refusal)
+            raise UntrustedRecord(refusal)
         if sealed.uid not in self._trusted:  # nobody can use up the nonce of another's observation
             found = replace(found, nonce=f"{sealed.uid}-{found.nonce}")
         return replace(found, uid=sealed.uid)
 
-    def discard(self, collected: Sequence[Collected]) -> None:
+    def discard(self, collected: Sequence[SpoolEntry]) -> None:
         """Removes what is stored, keeps the newest thousand of what was set aside in `rejected/`."""
         with _opened(self._directory) as folder:
             for one in collected:
-                if not _remove(folder.descriptor, one.name, keep=isinstance(one.item, SetAside)):
+                if not _remove(folder.descriptor, one.name, keep=isinstance(one.item, RejectedEntry)):
                     self._stuck.add(one.name)
 
 
@@ -137,7 +139,7 @@ class PlainSpool:
         self._directory = Path(directory)
         self._owners = frozenset({0, os.geteuid(), *trusted_uids})
 
-    def collect(self, limit: int = 1000) -> Iterator[Collected]:
+    def collect(self, limit: int = 1000) -> Iterator[SpoolEntry]:
         """Complete files, oldest first; nothing where there is no directory. StoreError when others may write it."""
         if not self._directory.exists():
             return
@@ -146,17 +148,17 @@ class PlainSpool:
             found = (entry for entry in _entries(folder.descriptor) if entry[0].endswith((".obs", ".env")))
             for name, uid in islice(_fair(found, ()), limit):
                 try:
-                    yield Collected(name=name, item=_plain(folder.descriptor, name))
+                    yield SpoolEntry(name=name, item=_plain(folder.descriptor, name))
                 except _Unfinished:
                     continue
-                except Unbelieved as reason:
-                    yield Collected(name=name, item=_set_aside(name, str(reason), uid))
+                except UntrustedRecord as reason:
+                    yield SpoolEntry(name=name, item=_set_aside(name, str(reason), uid))
 
-    def discard(self, collected: Sequence[Collected]) -> None:
+    def discard(self, collected: Sequence[SpoolEntry]) -> None:
         """Removes what is stored, moves what was set aside."""
         with _opened(self._directory) as folder:
             for one in collected:
-                _remove(folder.descriptor, one.name, keep=isinstance(one.item, SetAside))
+                _remove(folder.descriptor, one.name, keep=isinstance(one.item, RejectedEntry))
 
     def _refuse_shared(self, found: os.stat_result) -> None:
         if found.st_mode & 0o022 or found.st_uid not in self._owners:
@@ -188,7 +190,7 @@ def _plain(folder: int, name: str) -> Observation:
     if not environ:
         if time.time() - written < WHOLE_S:
             raise _Unfinished
-        raise Unbelieved("the record is not whole")
+        raise UntrustedRecord("the record is not whole")
     return from_environment(environ, name, data, written)
 
 
@@ -241,30 +243,30 @@ def _read(folder: int, name: str, *, aside: bool = False, limit: int = MAX_BYTES
     except FileNotFoundError:
         raise _Unfinished from None  # renamed or removed since it was listed
     except OSError as error:
-        raise Unbelieved(f"it cannot be opened: {error.strerror}") from None
+        raise UntrustedRecord(f"it cannot be opened: {error.strerror}") from None
     with closing(_Descriptor(descriptor)):
         _refuse_odd(os.fstat(descriptor), aside, limit)
         data = b""
         while chunk := os.read(descriptor, limit + 1 - len(data)):
             data += chunk
     if len(data) > limit:
-        raise Unbelieved("it grew while it was read")
+        raise UntrustedRecord("it grew while it was read")
     return data
 
 
 def _refuse_odd(found: os.stat_result, aside: bool, limit: int) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise Unbelieved("it is not a regular file")
+        raise UntrustedRecord("it is not a regular file")
     if aside:
         if time.time() - found.st_mtime < LEFT_BEHIND_S:
             raise _Unfinished
-        raise Unbelieved("its writer never finished it")
+        raise UntrustedRecord("its writer never finished it")
     if found.st_size > limit:
-        raise Unbelieved(f"it is larger than {limit} bytes")
+        raise UntrustedRecord(f"it is larger than {limit} bytes")
 
 
-def _set_aside(name: str, reason: str, uid: int) -> SetAside:
-    return SetAside(name=printable(name), reason=reason, uid=uid)
+def _set_aside(name: str, reason: str, uid: int) -> RejectedEntry:
+    return RejectedEntry(name=printable(name), reason=reason, uid=uid)
 
 
 def _remove(folder: int, name: str, *, keep: bool) -> bool:

@@ -44,7 +44,7 @@ FROM submissions WHERE profile_key <> '' GROUP BY profile_key, uid
 """
 
 
-class Reports(Session):
+class UserReportTables(Session):
     """What users say of their own jobs, and what was made of it."""
 
     def save_submission(self, submission: Submission) -> None:

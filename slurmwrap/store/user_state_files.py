@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.blocked_input import BlockedInput
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.model.run import AttemptRecord, PrerunRecord
+    from slurmwrap.model.run import JobRun, PrerunRecord
     from slurmwrap.model.submission import Submission
 
 DATABASE = "user.db"
@@ -132,7 +132,7 @@ class UserState:
         self,
         script_sha256: str,
         fingerprint: str,
-        told: Sequence[tuple[AttemptRecord, Submission]] = (),
+        told: Sequence[tuple[JobRun, Submission]] = (),
     ) -> float | None:
         """When a run of the very same completed, unless its pre-run failed since; None when none is known to have.
 
@@ -233,7 +233,7 @@ class UserState:
         script_sha256: str,
         *,
         fingerprint: str | None = None,
-        told: Sequence[tuple[AttemptRecord, Submission]] = (),
+        told: Sequence[tuple[JobRun, Submission]] = (),
     ) -> tuple[PastFailure, ...]:
         """Deterministic failures of this very script since it last succeeded, newest first, one per job.
 
@@ -345,7 +345,7 @@ def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) 
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
-def _from_attempt(record: AttemptRecord, fingerprint: str) -> PastFailure:
+def _from_attempt(record: JobRun, fingerprint: str) -> PastFailure:
     from slurmwrap.model.past_failure import PastFailure
 
     diagnosis = record.diagnosis
@@ -378,7 +378,7 @@ def _from_prerun(record: PrerunRecord) -> PastFailure:
     )
 
 
-def _conclusive(record: AttemptRecord) -> bool:
+def _conclusive(record: JobRun) -> bool:
     """Whether the end says something about the next run: a success, or what the same script does again anywhere."""
     found = record.diagnosis
     if found is None:

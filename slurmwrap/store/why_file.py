@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.model.gate_permit import Gate
-from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.protocols import Published
 
 SUFFIX = ".why.txt"
 _KEPT = frozenset({"success", "cancelled"})
 
-Text = Callable[[AttemptRecord, Sequence[ActionRecord]], str]
+Text = Callable[[JobRun, Sequence[ActionRecord]], str]
 
 
 class BesideOutput:
@@ -38,7 +38,7 @@ class BesideOutput:
     def end_pass(self) -> None:
         """Nothing was collected."""
 
-    def tell_owner(self, record: AttemptRecord, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
         """Writes the file, or takes an old one away when the job went well. Where that is refused it is given up:
         `slurmwrap why` tells the same, and one full or odd directory must not keep other jobs waiting."""
         path = _place(record.std_out)

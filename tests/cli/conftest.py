@@ -13,8 +13,8 @@ from typer.testing import Result
 
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.retry_decision import Ruled, Strike
-from slurmwrap.model.run import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
+from slurmwrap.model.retry_decision import PlannedAction, Strike
+from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import from_plain
@@ -39,7 +39,7 @@ def _fill(path: Path, plain: dict[str, Any], shift: float) -> None:
     plain = _shifted(plain, shift)
     with Database.open(path) as database, database.transaction():
         for one in plain["attempts"]:
-            database.save_attempt(from_plain(AttemptRecord, one))
+            database.save_attempt(from_plain(JobRun, one))
         for one in plain["preruns"]:
             database.save_prerun(from_plain(PrerunRecord, one))
         for one in plain["submissions"]:
@@ -59,7 +59,9 @@ def _fill(path: Path, plain: dict[str, Any], shift: float) -> None:
             assert action.attempt is not None
             key = action.attempt.cluster, action.attempt.job_id, action.attempt.submit_time
             about = action.attempt if key in known else None
-            number = database.intend(about, Ruled(rule=action.rule, action=wanted), action.mode, action.intended_at)
+            number = database.intend(
+                about, PlannedAction(rule=action.rule, action=wanted), action.mode, action.intended_at
+            )
             if action.done_at is not None:
                 database.done(number, action.done_at, action.error)
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from slurmwrap.config import Config
-from slurmwrap.config import Log as LogKeys
-from slurmwrap.console import Voice
+from slurmwrap.config import LogSection as LogKeys
+from slurmwrap.console import Console
 from slurmwrap.host.journal import Journal
-from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.reconcile import event_log
-from slurmwrap.reconcile.event_log import Event, Kind, Log, record_of
+from slurmwrap.reconcile.event_log import Event, EventKind, EventLog, record_of
 from slurmwrap.store.deserialize import from_plain
 
 
-def a_failure(day: dict[str, Any]) -> AttemptRecord:
+def a_failure(day: dict[str, Any]) -> JobRun:
     found = next(one for one in day["attempts"] if one["diagnosis"] and len(one["nodes"]) > 1)
-    return from_plain(AttemptRecord, found)
+    return from_plain(JobRun, found)
 
 
 def an_action(**changed: str) -> ActionRecord:
@@ -57,7 +57,7 @@ def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str,
         (
             an_action(),
             Event(
-                kind=Kind.ACTED,
+                kind=EventKind.ACTED,
                 text="done: drain n1 slurmwrap: xid 79",
                 fields=(
                     ("SLURM_NODE", "n1"),
@@ -70,7 +70,7 @@ def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str,
         (
             an_action(rule="resize", verb="update job", target="77_2", key="MinMemoryNode", value="9", because=""),
             Event(
-                kind=Kind.ACTED,
+                kind=EventKind.ACTED,
                 text="done: update job 77_2 MinMemoryNode=9",
                 fields=(("SLURM_JOB_ID", "77_2"), ("SLURMWRAP_RULE", "resize"), ("SLURMWRAP_VERB", "update job")),
             ),
@@ -78,7 +78,7 @@ def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str,
         (
             an_action(rule="block_input", verb="block input", target="/d/x", key="site", value="ab", because=""),
             Event(
-                kind=Kind.ACTED,
+                kind=EventKind.ACTED,
                 text="done: block input /d/x site=ab",
                 fields=(
                     ("SLURMWRAP_INPUT", "/d/x"),
@@ -100,11 +100,11 @@ def test_what_slurm_refused_is_a_warning_with_slurms_words() -> None:
     assert found.fields[-1] == ("SLURMWRAP_ERROR", "Invalid node name\nspecified")
 
 
-def voice() -> Voice:
-    return Voice("slurmwrap", io.StringIO())
+def voice() -> Console:
+    return Console("slurmwrap", io.StringIO())
 
 
-def said(one: Voice) -> str:
+def said(one: Console) -> str:
     assert isinstance(one.stream, io.StringIO)
     return one.stream.getvalue()
 
@@ -120,14 +120,14 @@ def listener(tmp_path: Path) -> socket.socket:
 def test_on_a_terminal_it_is_text(listener: socket.socket, tmp_path: Path) -> None:
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
         one = voice()
-        Log.of(Config(), one, {}, journal).tell(event_log.note("\x1b[2Jhello"))
+        EventLog.of(Config(), one, {}, journal).tell(event_log.note("\x1b[2Jhello"))
         assert said(one) == "slurmwrap: \\x1b[2Jhello\n"
 
 
 def test_where_the_journal_was_asked_for_it_gets_the_fields(listener: socket.socket, tmp_path: Path) -> None:
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
         one = voice()
-        log = Log.of(Config(log=LogKeys(to="journal")), one, {}, journal)
+        log = EventLog.of(Config(log=LogKeys(to="journal")), one, {}, journal)
         log.tell(event_log.refused(3))
         assert said(one) == ""
         assert listener.recv(1 << 16).decode().splitlines() == [
@@ -144,13 +144,13 @@ def test_where_stderr_is_the_journal_it_gets_the_fields_too(listener: socket.soc
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
         one = voice()
         environ = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
-        Log.of(Config(), one, environ, journal).note("hello")
+        EventLog.of(Config(), one, environ, journal).note("hello")
         assert (said(one), listener.recv(1 << 16).splitlines()[0]) == ("", b"MESSAGE=hello")
 
 
 def test_a_journal_that_is_not_there_is_told_and_stderr_has_to_do(tmp_path: Path) -> None:
     one = voice()
-    log = Log.of(Config(log=LogKeys(to="journal")), one, {}, Journal(str(tmp_path / "none")))
+    log = EventLog.of(Config(log=LogKeys(to="journal")), one, {}, Journal(str(tmp_path / "none")))
     log.note("hello")
     assert said(one) == (
         "slurmwrap: log.to is journal, and no journald listens here: this goes to stderr\nslurmwrap: hello\n"
@@ -159,7 +159,7 @@ def test_a_journal_that_is_not_there_is_told_and_stderr_has_to_do(tmp_path: Path
 
 def test_what_a_full_journal_lost_is_owned_up_to_once(listener: socket.socket, tmp_path: Path) -> None:
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
-        log = Log(voice(), journal, both=False)
+        log = EventLog(voice(), journal, both=False)
         while not journal.lost:
             log.note("x")
         log.note("lost too")

@@ -15,10 +15,10 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.cli.history import page
-from slurmwrap.cli.run_queries import Found, sums_of
+from slurmwrap.cli.run_queries import FoundRuns, sums_of
 from slurmwrap.errors import UsageError
-from slurmwrap.model.evidence import Attempt, Diagnosis
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.run import JobRun
 from slurmwrap.report.text_format import width
 
 Run = Callable[..., Result]
@@ -92,8 +92,8 @@ def test_a_wrong_period_is_named(slurmwrap: Run, option: str) -> None:
     assert result.exception.hint == "write it as 24h, 7d or 2026-11-20"
 
 
-BASE = AttemptRecord(
-    attempt=Attempt(cluster="lab", job_id=1, submit_time=0),
+BASE = JobRun(
+    attempt=RunKey(cluster="lab", job_id=1, submit_time=0),
     name="sweep",
     user="ada",
     state="FAILED",
@@ -104,8 +104,8 @@ BASE = AttemptRecord(
 )
 
 
-def told(*runs: AttemptRecord, each: bool = False) -> list[str]:
-    found = Found(runs=runs, sums=sums_of(runs))
+def told(*runs: JobRun, each: bool = False) -> list[str]:
+    found = FoundRuns(runs=runs, sums=sums_of(runs))
     return page(found, UTC, limit=None, each=each).splitlines()
 
 

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.model.run import AttemptRecord, Incident
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
+from slurmwrap.model.run import Incident, JobRun
 from slurmwrap.protocols import OpenIncident, Published
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import FilePublisher
@@ -33,9 +33,9 @@ def site(tmp_path: Path) -> Path:
         category="storage_io", domain="IF", decision="retry", confidence=0.9, signature="s", evidence=cited
     )
     with Database.open(path) as database, database.transaction():
-        key = Attempt(cluster="lab", job_id=4, submit_time=int(NOW) - 900)
+        key = RunKey(cluster="lab", job_id=4, submit_time=int(NOW) - 900)
         database.save_attempt(
-            AttemptRecord(attempt=key, address="4", user="ada", uid=1001, end_time=int(NOW) - 600, diagnosis=diagnosis)
+            JobRun(attempt=key, address="4", user="ada", uid=1001, end_time=int(NOW) - 600, diagnosis=diagnosis)
         )
         still = Incident(
             incident_id="aa11bb22cc", category="storage_io", scope="path /scratch", began=NOW - 700, last=NOW - 100,

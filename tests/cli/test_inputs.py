@@ -13,8 +13,8 @@ from typer.testing import Result
 
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
+from slurmwrap.model.run import JobRun
 from slurmwrap.prerun.static.job_inputs import digest
 from slurmwrap.store.database import Database
 from slurmwrap.store.serialize import to_plain
@@ -68,9 +68,9 @@ def test_the_evidence_is_shown_by_path_and_by_digest(slurmwrap: Run, own: Path, 
         category="incorrect_inputs", domain="U", decision="blacklist_input", confidence=0.9, signature="data.corrupt",
         evidence=cited, input_path=str(data),
     )  # fmt: skip
-    attempt = Attempt(cluster="lab", job_id=81, submit_time=10**9)
+    attempt = RunKey(cluster="lab", job_id=81, submit_time=10**9)
     with Database.open(own) as store:
-        store.save_attempt(AttemptRecord(attempt=attempt, address="81", uid=UID, diagnosis=diagnosis))
+        store.save_attempt(JobRun(attempt=attempt, address="81", uid=UID, diagnosis=diagnosis))
     shown = slurmwrap("inputs", "show", str(data)).stdout
     assert shown == slurmwrap("inputs", "show", blocked.digest[:12]).stdout
     assert "  slurm-81.out:7: OSError: truncated file\\x1b[31m\n" in shown

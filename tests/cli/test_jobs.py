@@ -17,9 +17,9 @@ from typer.testing import Result
 from slurmwrap.config import Retry
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.evidence import Attempt, Diagnosis
-from slurmwrap.model.retry_decision import Ruled
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.report.job_report.budget_table import account_of
@@ -30,13 +30,13 @@ NOW = int(time.time())
 UID = os.geteuid()
 
 
-def ran(job_id: int, number: int = 0, category: str = "nccl_error", **changes: Any) -> AttemptRecord:
+def ran(job_id: int, number: int = 0, category: str = "nccl_error", **changes: Any) -> JobRun:
     decision = changes.pop("decision", "retry")
     diagnosis = Diagnosis(
         category=category, domain="AE", decision=decision, confidence=0.9, signature="s", advice="Look at rank 3."
     )
-    base = AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=job_id, submit_time=NOW - 9000 + 1000 * number),
+    base = JobRun(
+        attempt=RunKey(cluster="lab", job_id=job_id, submit_time=NOW - 9000 + 1000 * number),
         address=str(job_id),
         restarts=number,
         name="train",
@@ -87,9 +87,9 @@ def own(tmp_path: Path) -> Path:
         last = ran(81, 2).attempt
         for verb in (Verb.REQUEUEHOLD, Verb.RELEASE):
             action = SlurmAction(verb=verb, target="81", because="nccl_error, retry 3 of 3")
-            database.intend(last, Ruled(rule="retry", action=action), "act", NOW - 60)
+            database.intend(last, PlannedAction(rule="retry", action=action), "act", NOW - 60)
         drain = SlurmAction(verb=Verb.DRAIN, target="n1", because="Xid 79")
-        database.intend(last, Ruled(rule="drain", action=drain), "act", NOW - 60)
+        database.intend(last, PlannedAction(rule="drain", action=drain), "act", NOW - 60)
     return path
 
 
@@ -183,7 +183,7 @@ def test_a_job_that_slurm_holds_is_left_to_its_user(slurmwrap: Run, own: Path) -
 def test_what_is_planned_and_not_intended_yet_is_taken_back_too(slurmwrap: Run, own: Path) -> None:
     action = SlurmAction(verb=Verb.REQUEUEHOLD, target="82", because="x")
     drain = SlurmAction(verb=Verb.DRAIN, target="n1", because="y")
-    planned = (Ruled(rule="drain", action=drain), Ruled(rule="retry", action=action))
+    planned = (PlannedAction(rule="drain", action=drain), PlannedAction(rule="retry", action=action))
     with Database.open(own) as database:
         database.save_attempt(ran(82, planned=planned, retry_at=NOW + 500.0))
     assert [row["to_do"] for row in rows(slurmwrap, "--to-do") if row["job"] == "82"] == [2]

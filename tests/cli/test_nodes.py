@@ -13,12 +13,12 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.gate_permit import Fault, Gate
 from slurmwrap.model.node import NodeHealth
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.retry_decision import Strike
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.protocols import Published
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import FilePublisher
@@ -66,11 +66,11 @@ def epilog(node: str) -> Observation:
     )
 
 
-def ran(job_id: int, *nodes: str, **changes: Any) -> AttemptRecord:
-    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=int(NOW) - 90000)
+def ran(job_id: int, *nodes: str, **changes: Any) -> JobRun:
+    attempt = RunKey(cluster="lab", job_id=job_id, submit_time=int(NOW) - 90000)
     done = Diagnosis(category="success", domain="", decision="none", confidence=1, signature="slurm.completed")
     times = {"start_time": int(NOW) - 80000, "end_time": int(NOW) - 8000}
-    return AttemptRecord(attempt=attempt, nodes=nodes, state="COMPLETED", diagnosis=done, **times, **changes)
+    return JobRun(attempt=attempt, nodes=nodes, state="COMPLETED", diagnosis=done, **times, **changes)
 
 
 @pytest.fixture

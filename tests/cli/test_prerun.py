@@ -16,17 +16,17 @@ from fakes import START, FakeClock, FakeSlurm, job
 from typer.testing import Result
 
 from slurmwrap.cli.prerun_page import story
-from slurmwrap.cli.prerun_rows import Row, rows_of
+from slurmwrap.cli.prerun_rows import PrerunRow, rows_of
 from slurmwrap.config import Config
-from slurmwrap.console import Voice
-from slurmwrap.gsub.follow_prerun import Seen, describe, follow, seen
-from slurmwrap.gsub.submit_context import Desk, Trials
+from slurmwrap.console import Console
+from slurmwrap.gsub.follow_prerun import PrerunSnapshot, describe, follow, seen
+from slurmwrap.gsub.submit_context import PrerunChecks, SubmitContext
 from slurmwrap.gsub.verdict_output import nothing_proven, print_alone, shown
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_to_json
-from slurmwrap.store.prerun_registry import Flights
+from slurmwrap.store.prerun_registry import PrerunRegistry
 from slurmwrap.store.user_state_files import UserState
 
 Run = Callable[..., Result]
@@ -130,9 +130,9 @@ def test_a_job_that_attached_is_lost_with_its_pre_run_or_when_it_waits_no_more(
     for name, number in jobs.items():
         host = hosts.get(name, "12\n")
         leave(name, real_job=str(number), **({"attached": host} if host else {"job": "12\n"}))
-    desk = Desk(
+    desk = SubmitContext(
         slurm=slurm, clock=FakeClock(), memory=None, config=Config(), trials=None, uid=1, user="alice", environ={},
-        flights=Flights(tmp_path / "slurmwrap"),
+        flights=PrerunRegistry(tmp_path / "slurmwrap"),
     )  # type: ignore[arg-type]  # fmt: skip
     assert {row.directory.name: row.state for row in rows_of(desk)} == {
         "own": "running", "waits": "attached", "cancelled": "lost", "forgotten": "lost", "array": "attached",
@@ -160,7 +160,7 @@ def test_show_tells_verdict_findings_evidence_and_output(slurmwrap: Run, leave: 
 
 def test_show_tells_what_was_asked_of_slurm_and_what_slurm_refused(tmp_path: Path) -> None:
     spec = TrialSpec(trial_dir=str(tmp_path), script="", script_name="job.sh", real_job="11", gpus=16)
-    row = Row(directory=tmp_path, spec=spec, at=0.0, state="fail", verdict=FAILED, prerun_job=14)
+    row = PrerunRow(directory=tmp_path, spec=spec, at=0.0, state="fail", verdict=FAILED, prerun_job=14)
     cancelled = {"verb": "scancel", "target": "11", "reason": "its pre-run failed"}
     later = {"verb": "update_job", "target": "11", "option": "StartTime", "new": "now", "reason": "it passed"}
     told = story(row, [cancelled, {**later, "error": "Job is over"}], lambda text, *styles: text, 60.0)
@@ -249,7 +249,7 @@ def test_each_stage_is_told_in_a_line(state: str, progress: dict[str, Any], told
 
 def test_the_bar_fills_with_the_steps() -> None:
     def bar(steps: int) -> str:
-        return describe(Seen(stage="stepping", steps=steps, steps_wanted=3), bar=True)
+        return describe(PrerunSnapshot(stage="stepping", steps=steps, steps_wanted=3), bar=True)
 
     assert ["[------------]" in bar(0), "[####--------]" in bar(1), "[############]" in bar(5)] == [True] * 3
 
@@ -267,9 +267,11 @@ class Film(FakeClock):
             self.scenes.pop(0)()
 
 
-def a_desk(slurm: FakeSlurm, clock: FakeClock) -> Desk:
-    none = Trials(check=lambda _: (), named_files=lambda _: (), digest=lambda _: None, entry_files=lambda _: {})
-    return Desk(slurm=slurm, clock=clock, memory=None, config=Config(), trials=none, uid=1, user="ada", environ={})  # type: ignore[arg-type]
+def a_desk(slurm: FakeSlurm, clock: FakeClock) -> SubmitContext:
+    none = PrerunChecks(check=lambda _: (), named_files=lambda _: (), digest=lambda _: None, entry_files=lambda _: {})
+    return SubmitContext(
+        slurm=slurm, clock=clock, memory=None, config=Config(), trials=none, uid=1, user="ada", environ={}
+    )  # type: ignore[arg-type]
 
 
 def test_without_a_terminal_each_stage_comes_once_in_a_plain_line(tmp_path: Path) -> None:
@@ -289,7 +291,7 @@ def test_without_a_terminal_each_stage_comes_once_in_a_plain_line(tmp_path: Path
         (tmp_path / "verdict.json").write_text(json.dumps(verdict_to_json(PASSED)))
 
     film = Film(progress(0), progress(0), progress(1), progress(2), verdict)
-    found = follow(tmp_path, 7, a_desk(slurm, film), Voice("gsub", said))
+    found = follow(tmp_path, 7, a_desk(slurm, film), Console("gsub", said))
     assert found == PASSED
     assert said.getvalue().splitlines() == [
         "gsub: pre-run starting 0 s",
@@ -303,7 +305,7 @@ def test_on_a_terminal_one_line_is_drawn_again_and_cleared_at_the_end(tmp_path: 
     slurm, said = FakeSlurm(), io.StringIO()
     slurm.add(job(7, state="PENDING", reason="Priority"))
     film = Film(lambda: None, lambda: None, lambda: slurm.add(job(7, state="CANCELLED")), *[lambda: None] * 9)
-    found = follow(tmp_path, 7, a_desk(slurm, film), Voice("gsub", said, tty=True))
+    found = follow(tmp_path, 7, a_desk(slurm, film), Console("gsub", said, tty=True))
     assert (found.outcome, found.reason) == (
         Outcome.INCONCLUSIVE,
         "pre-run job 7 ended without a verdict (CANCELLED)",
@@ -324,7 +326,7 @@ def test_a_job_that_squeue_misses_once_is_followed_to_its_verdict(tmp_path: Path
     film = Film(
         slurm.records.clear, *[lambda: None] * 9, lambda: slurm.records.update(known), *[lambda: None] * 9, verdict
     )
-    assert follow(tmp_path, 7, a_desk(slurm, film), Voice("gsub", io.StringIO())) == PASSED
+    assert follow(tmp_path, 7, a_desk(slurm, film), Console("gsub", io.StringIO())) == PASSED
 
 
 def test_a_silent_controller_does_not_end_the_watching(tmp_path: Path) -> None:
@@ -335,7 +337,7 @@ def test_a_silent_controller_does_not_end_the_watching(tmp_path: Path) -> None:
         (tmp_path / "verdict.json").write_text(json.dumps(verdict_to_json(FAILED)))
 
     film = Film(*[lambda: None] * 20, verdict)
-    assert follow(tmp_path, 7, a_desk(slurm, film), Voice("gsub", io.StringIO())) == FAILED
+    assert follow(tmp_path, 7, a_desk(slurm, film), Console("gsub", io.StringIO())) == FAILED
     assert film.now() > START + 5
 
 

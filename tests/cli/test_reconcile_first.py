@@ -10,7 +10,7 @@ import pytest
 
 from slurmwrap.cli import reconcile_first
 from slurmwrap.cli.reconcile_first import FRESH_S, look_first
-from slurmwrap.cli.record_access import Place
+from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.config import RULES, Config
 from slurmwrap.errors import SlurmUnreachable
 from slurmwrap.host.lock import held
@@ -27,19 +27,19 @@ class Passes:
         self.rules: list[str] = []
         monkeypatch.setattr(reconcile_first, "_pass", self.look)
 
-    def look(self, place: Place, config: Config) -> str:
+    def look(self, place: RecordSource, config: Config) -> str:
         self.rules += sorted(set(config.rules.values()))
         return ""
 
 
-def place(tmp_path: Path, *, site: bool = False, published_s_ago: float | None = None) -> Place:
+def place(tmp_path: Path, *, site: bool = False, published_s_ago: float | None = None) -> RecordSource:
     published = None
     if published_s_ago is not None:
         published = tmp_path / "published"
         published.mkdir()
         (published / "published.json").touch()
         os.utime(published / "published.json", (time.time() - published_s_ago,) * 2)
-    return Place(database=tmp_path / "state" / "user.db", site=site, uid=os.geteuid(), published=published)
+    return RecordSource(database=tmp_path / "state" / "user.db", site=site, uid=os.geteuid(), published=published)
 
 
 @pytest.mark.parametrize(

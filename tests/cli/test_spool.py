@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.errors import StoreError
-from slurmwrap.model.spool_entry import SetAside
+from slurmwrap.model.spool_entry import RejectedEntry
 from slurmwrap.store.database import Database
 
 Run = Callable[..., Result]
@@ -33,7 +33,7 @@ def own(tmp_path: Path) -> Path:
         (spool / name).write_text("x" * 100)
     with Database.open(tmp_path / "slurmwrap" / "user.db") as database:
         for number in range(3):
-            item = SetAside(name=f"n{number}", reason="it is not a MUNGE credential", uid=os.geteuid())
+            item = RejectedEntry(name=f"n{number}", reason="it is not a MUNGE credential", uid=os.geteuid())
             database.set_aside(item, 1.8e9 + number)
     return spool
 

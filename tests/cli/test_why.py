@@ -17,10 +17,10 @@ from typer.testing import Result
 
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.host import munge
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.store.database import Database
@@ -173,8 +173,8 @@ def test_a_user_reads_what_the_site_sealed_for_him_and_nobody_else_does(open_dir
     if os.geteuid():
         pytest.skip("needs root to act as two users")
     diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=1, signature="s", advice="Shard.")
-    attempt = Attempt(cluster="lab", job_id=90, submit_time=int(NOW) - 500)
-    record = AttemptRecord(
+    attempt = RunKey(cluster="lab", job_id=90, submit_time=int(NOW) - 500)
+    record = JobRun(
         attempt=attempt,
         address="88_1",
         uid=65534,
@@ -212,7 +212,7 @@ def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeyp
     def seal(payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes:
         return payload
 
-    record = AttemptRecord(attempt=Attempt(cluster="lab", job_id=81, submit_time=1), uid=os.geteuid())
+    record = JobRun(attempt=RunKey(cluster="lab", job_id=81, submit_time=1), uid=os.geteuid())
     FilePublisher(tmp_path / "published", "", seal).tell_owner(record, ())
     leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_plain(asked()))
     result = slurmwrap("why", "81")
@@ -223,7 +223,7 @@ def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeyp
 # --- arrays, many runs, findings, jobs that wait ---------------------------------------------------------------------
 
 
-def ended(number: int, address: str, category: str = "gpu_oom", **changes: Any) -> AttemptRecord:
+def ended(number: int, address: str, category: str = "gpu_oom", **changes: Any) -> JobRun:
     cited = Citation(
         source=f"slurm-{address}.out",
         line=44,
@@ -241,8 +241,8 @@ def ended(number: int, address: str, category: str = "gpu_oom", **changes: Any) 
         evidence=(cited,),
     )
     return replace(
-        AttemptRecord(
-            attempt=Attempt(cluster="lab", job_id=number, submit_time=int(NOW) - 9000 + number),
+        JobRun(
+            attempt=RunKey(cluster="lab", job_id=number, submit_time=int(NOW) - 9000 + number),
             address=address,
             name="sweep",
             user="me",
@@ -267,7 +267,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "slurmwrap" / "user.db"
 
 
-def keep(path: Path, *runs: AttemptRecord) -> None:
+def keep(path: Path, *runs: JobRun) -> None:
     with Database.open(path) as database, database.transaction():
         for run in runs:
             database.save_attempt(run)
@@ -294,7 +294,7 @@ def test_of_many_runs_the_last_is_told_and_the_ledger_shown(slurmwrap: Run, own:
     runs = [
         replace(
             ended(n, "81", "nccl_error"),
-            attempt=Attempt(cluster="lab", job_id=81, submit_time=int(NOW) - 9000 + n),
+            attempt=RunKey(cluster="lab", job_id=81, submit_time=int(NOW) - 9000 + n),
             restarts=n,
             decision="retry" if n < 3 else "stop",
         )

@@ -11,11 +11,11 @@ from configuration_page import PAGE, with_keys
 
 from slurmwrap.config import BOUNDS, CHOICES, RULES, Config, merge
 from slurmwrap.config.config_check import mistakes, remarks
-from slurmwrap.config.config_keys import Key, Reader, keys, toml, value_of
+from slurmwrap.config.config_keys import Key, KeyReader, keys, toml, value_of
 from slurmwrap.config.config_pages import template
 from slurmwrap.config.key_docs import SECTIONS
 from slurmwrap.config.key_lines import lines_of, place
-from slurmwrap.config.key_origins import Setting, Source, settings, unknown_variables
+from slurmwrap.config.key_origins import KeySetting, KeySource, settings, unknown_variables
 from slurmwrap.config.suggest_key import sections
 
 
@@ -50,7 +50,7 @@ def test_a_key_says_all_about_itself() -> None:
         default=3,
         unit="optimizer steps",
         text="A pre-run passes after this many steps.",
-        reader=Reader.GSUB,
+        reader=KeyReader.GSUB,
     )
     assert (found.variable, found.allowed) == ("SLURMWRAP_PRERUN_STEPS", "a whole number from 1 to 1000000")
 
@@ -132,16 +132,16 @@ def test_each_value_knows_who_said_it(tmp_path: Path) -> None:
     user.write_text("[prerun]\nsteps = 6\n[rules]\ndrain='act'\n")
     environ = {"SLURMWRAP_CONFIG": str(site), "HOME": str(tmp_path / "home"), "SLURMWRAP_PRERUN_STEPS": "7"}
     found = {one.key.name: one for one in settings(environ)}
-    default = Source(origin="default", kind="default", value=3)
+    default = KeySource(origin="default", kind="default", value=3)
     assert found["prerun.steps"].said == (
         default,
-        Source(origin=f"{site}:3", kind="site", value=5),
-        Source(origin=f"{user}:2", kind="user", value=6),
-        Source(origin="SLURMWRAP_PRERUN_STEPS", kind="variable", value=7),
+        KeySource(origin=f"{site}:3", kind="site", value=5),
+        KeySource(origin=f"{user}:2", kind="user", value=6),
+        KeySource(origin="SLURMWRAP_PRERUN_STEPS", kind="variable", value=7),
     )
-    assert found["rules.drain"].held == Source(origin=f"{user}:4", kind="user", value="act")
+    assert found["rules.drain"].held == KeySource(origin=f"{user}:4", kind="user", value="act")
     assert [name for name, one in found.items() if one.changed] == ["prerun.steps", "rules.drain"]
-    assert isinstance(found["nodes.prior"], Setting) and found["nodes.prior"].held.value == value_of(
+    assert isinstance(found["nodes.prior"], KeySetting) and found["nodes.prior"].held.value == value_of(
         Config(), "nodes.prior"
     )
 

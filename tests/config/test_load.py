@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.config import Config, Placement, Prerun, Site, Submit, load, user_state_dir
+from slurmwrap.config import Config, Placement, Prerun, SiteSection, Submit, load, user_state_dir
 from slurmwrap.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ def test_user_wins_over_site_and_a_variable_over_both(tmp_path: Path) -> None:
     site = '[prerun]\npartition = "debug"\ngrace_s = 60\nsteps = 5\n[site]\nspool = "/s"\n'
     user = "[prerun]\ngrace_s = 120\nsteps = 7\n"
     found = load(environ(tmp_path, site, user, SLURMWRAP_PRERUN_STEPS="9"))
-    assert found == Config(prerun=Prerun(partition="debug", grace_s=120, steps=9), site=Site(spool="/s"))
+    assert found == Config(prerun=Prerun(partition="debug", grace_s=120, steps=9), site=SiteSection(spool="/s"))
 
 
 def test_a_variable_can_switch_a_flag_off(tmp_path: Path) -> None:

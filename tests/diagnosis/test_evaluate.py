@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.diagnosis.evaluate import CategoryScore, Confusion, Score, evidence_of, score
+from slurmwrap.diagnosis.evaluate import CategoryScore, ClassifierScore, Confusion, evidence_of, score
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail
 
@@ -17,7 +17,7 @@ def said(category: str, decision: str = "") -> Diagnosis:
 def test_right_and_wrong_predictions_are_counted_per_category() -> None:
     rows = [{"id": id, "category": label} for id, label in (("a", "gpu_oom"), ("b", "gpu_oom"), ("c", "storage_full"))]
     found = score(rows, [said("gpu_oom"), said("cuda_failure"), said("storage_full", "retry_elsewhere")])
-    assert found == Score(
+    assert found == ClassifierScore(
         total=3,
         right=2,
         decisions_default=2,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.log_progress import Progress, find_progress
+from slurmwrap.diagnosis.log_progress import LogProgress, find_progress
 from slurmwrap.diagnosis.log_rows import read_log
 from slurmwrap.model.evidence import LogTail
 
 
-def progress(text: str) -> Progress:
+def progress(text: str) -> LogProgress:
     return find_progress(read_log(LogTail(name="out", text=text)))
 
 

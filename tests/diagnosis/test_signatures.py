@@ -11,7 +11,7 @@ import pytest
 from slurmwrap.diagnosis import signatures
 from slurmwrap.diagnosis.classifier import classify
 from slurmwrap.diagnosis.regex_prefilter import required_literals
-from slurmwrap.diagnosis.signatures import Signature, compiled, default_signatures, load_signatures, signatures_with
+from slurmwrap.diagnosis.signatures import LogSignature, compiled, default_signatures, load_signatures, signatures_with
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, FAILURES, NO_SIGNATURE, decisions_of
 from slurmwrap.errors import ConfigError
 from slurmwrap.model.evidence import Evidence, LogTail
@@ -24,7 +24,7 @@ def matches(pattern: str, text: str) -> bool:
     return bool(compiled(pattern).search(text))
 
 
-def hits(signature: Signature, text: str) -> bool:
+def hits(signature: LogSignature, text: str) -> bool:
     found = any(matches(pattern, text) for pattern in signature.patterns)
     return found and not (signature.unless and matches(signature.unless, text))
 

@@ -6,11 +6,11 @@ import pytest
 
 from slurmwrap.diagnosis.classifier import classify
 from slurmwrap.diagnosis.log_rows import read_log
-from slurmwrap.diagnosis.training_steps import Steps, last_progress
+from slurmwrap.diagnosis.training_steps import TrainingSteps, last_progress
 from slurmwrap.model.evidence import Evidence, LogTail
 
 
-def steps(*texts: str) -> Steps:
+def steps(*texts: str) -> TrainingSteps:
     return last_progress([read_log(LogTail(name=str(index), text=text)) for index, text in enumerate(texts)])
 
 
@@ -31,7 +31,7 @@ def steps(*texts: str) -> Steps:
     ],
 )
 def test_the_frameworks_rows_show_a_step(row: str, step: int) -> None:
-    assert steps(row) == Steps(step=step)
+    assert steps(row) == TrainingSteps(step=step)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_frameworks_rows_show_a_step(row: str, step: int) -> None:
     ],
 )
 def test_rows_that_speak_of_something_else_show_none(row: str) -> None:
-    assert steps(row) == Steps()
+    assert steps(row) == TrainingSteps()
 
 
 def test_the_furthest_step_of_all_files_counts() -> None:

@@ -24,7 +24,7 @@ from realslurm import command_environment, free_base_port, run_as
 from waiting import allow
 
 from slurmwrap.errors import LabError
-from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.teardown import down
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,18 +162,18 @@ class Session:
             shell.end()
         if self.lab.exists():
             with contextlib.suppress(LabError):
-                down(Layout(self.lab))
+                down(LabDirectories(self.lab))
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _reconcile(self) -> None:
-        self._asked(("reconcile", "--once"), {**command_environment(None), **exports(Layout(self.lab))})
+        self._asked(("reconcile", "--once"), {**command_environment(None), **exports(LabDirectories(self.lab))})
 
     def _asked(self, words: Sequence[str], environ: dict[str, str]) -> int:
         """What only prepares a page: root's, heard by nobody."""
         return run_as(None, [SLURMWRAP, *words], environ, "/").returncode
 
     def _root(self, *argv: str) -> str:
-        return run_as(None, list(argv), {**exports(Layout(self.lab)), "PATH": self._path(None)}).stdout
+        return run_as(None, list(argv), {**exports(LabDirectories(self.lab)), "PATH": self._path(None)}).stdout
 
     def _shell(self, who: str) -> Shell:
         if who not in self.shells:
@@ -199,7 +199,7 @@ class Session:
         return ["unshare", "--mount", "--propagation", "private", "bash", "-c", setup]
 
     def _environment(self, user: str | None) -> dict[str, str]:
-        running = exports(Layout(self.lab)) if (self.lab / "lab.json").exists() else {}
+        running = exports(LabDirectories(self.lab)) if (self.lab / "lab.json").exists() else {}
         home = {"HOME": str(self.home)} if user else {}
         return {**command_environment(user), **home, **running, "PATH": self._path(user), "COLUMNS": "80"}
 

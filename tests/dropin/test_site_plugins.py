@@ -14,7 +14,7 @@ import pytest
 from dropin_compare import ALICE, GSUB, PLANNED
 from realslurm import Lab, started
 
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 
 SHOWS = "#!/bin/sh\n#SBATCH --gres=gpu:2 -N2 --mem=100\n{}env | grep ^SITE_ | sort\n"
 pytestmark = pytest.mark.lab
@@ -26,7 +26,7 @@ def site(lab_scratch: Path) -> Iterator[Lab]:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (apt-get install gcc libc6-dev)")
     with started(lab_scratch / "plugins", "--nodes", "2", "--switches", "1", "--no-hooks") as lab:
-        etc = Layout(lab.dir).etc
+        etc = LabDirectories(lab.dir).etc
         library = etc / "site.so"
         source = Path(__file__).with_name("site_plugin.c")
         argv = ["cc", "-shared", "-fPIC", f"-DVERSION={_version(lab)}", "-o", library, source]

@@ -9,13 +9,13 @@ from types import MappingProxyType
 
 import pytest
 
-from slurmwrap.gsub.apply_verdict import Waiting
+from slurmwrap.gsub.apply_verdict import HeldJob
 from slurmwrap.gsub.cancelled_notice import output_of, tell_cancelled, wants_mail, was_cancelled
 from slurmwrap.host.output_file import append_lines
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.sbatch.request import JobRequest, Origin, Script, Setting
+from slurmwrap.sbatch.request import JobRequest, Origin, SbatchSetting, Script
 from slurmwrap.store.news import News, leave_news, take_news
 
 REASON = "train.py:28: KeyError: 'lr'"
@@ -29,7 +29,7 @@ slurmwrap: Submit it without a pre-run: gsub --prerun=off train.sbatch
 
 def request(chdir: str | Path = "/work", **settings: str) -> JobRequest:
     given = tuple(
-        Setting(option=name.replace("_", "-"), value=value, origin=Origin.COMMAND_LINE, where="command line")
+        SbatchSetting(option=name.replace("_", "-"), value=value, origin=Origin.COMMAND_LINE, where="command line")
         for name, value in settings.items()
     )
     script = Script(path="train.sbatch", name="train.sbatch", content=b"#!/bin/sh\n")
@@ -94,8 +94,8 @@ def test_a_mail_is_sent_where_slurm_sends_none(asked: Mapping[str, str], sent: b
     assert wants_mail(request(**asked)) is sent
 
 
-def waiting(asked: JobRequest) -> Waiting:
-    return Waiting(
+def waiting(asked: JobRequest) -> HeldJob:
+    return HeldJob(
         request=asked, plan=PlacementPlan(), job_id=47, prerun_job_id=48, release_at="now", profile_key="",
         fingerprint="",
     )  # fmt: skip

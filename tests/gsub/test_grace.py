@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from fakes import START, FakeClock, job
 
-from slurmwrap.gsub.apply_verdict import Waiting
+from slurmwrap.gsub.apply_verdict import HeldJob
 from slurmwrap.gsub.grace import renew_grace
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.sbatch.parse import parse_request
 
 MET = START - 5  # the pre-run is eligible since then
 GIVEN = START - 3000
-WAITING = Waiting(
+WAITING = HeldJob(
     request=parse_request(
         ["-dafterok:9", "job"], environ={}, cwd="/w", read_script=lambda path: b"#!/bin/sh\n", read_stdin=lambda: b""
     ),
@@ -50,7 +50,7 @@ class Slurm:
         self.asked.append((action.target, action.key))
 
 
-def renewed(slurm: Slurm, waiting: Waiting = WAITING, grace_s: float = 600) -> tuple[float | None, list[float]]:
+def renewed(slurm: Slurm, waiting: HeldJob = WAITING, grace_s: float = 600) -> tuple[float | None, list[float]]:
     noted: list[float] = []
     desk: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
     return renew_grace(waiting, grace_s, desk, noted.append), noted

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.gsub import prerun_job
-from slurmwrap.gsub.prerun_job import NobodyWaits, Stopped, Trial
+from slurmwrap.gsub.prerun_job import JobGone, PrerunFiles, PrerunTerminated
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.sbatch.request import JobRequest, Script
 
 
-@pytest.mark.parametrize("ends", [Stopped(), NobodyWaits("job 81 started"), None])
+@pytest.mark.parametrize("ends", [PrerunTerminated(), JobGone("job 81 started"), None])
 def test_a_verdict_says_how_long_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: BaseException | None
 ) -> None:
@@ -31,6 +31,6 @@ def test_a_verdict_says_how_long_was_tried(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     spec = TrialSpec(trial_dir=str(tmp_path), script=str(tmp_path / "script"))
     request = JobRequest(script=Script(path=None, name="wrap", content=b""))
-    judged = prerun_job._judged(Trial(tmp_path, spec, request, PlacementPlan(), "now", (), None, 600.0))
+    judged = prerun_job._judged(PrerunFiles(tmp_path, spec, request, PlacementPlan(), "now", (), None, 600.0))
     found = (judged.verdict.outcome.value, judged.verdict.seconds, judged.stopped)
-    assert found == ("inconclusive", 590.0, isinstance(ends, Stopped))
+    assert found == ("inconclusive", 590.0, isinstance(ends, PrerunTerminated))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurmwrap.config import Prerun
-from slurmwrap.gsub.prerun_submission import Times, trial_times
+from slurmwrap.gsub.prerun_submission import TrialTimes, trial_times
 from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.sbatch.parse import parse_request
 
@@ -21,16 +21,16 @@ PARTITIONS = (
 @pytest.mark.parametrize(
     ("partition", "configured", "profile_s", "expected"),
     [
-        ("", "", 0.0, Times(trial_s=900, profile_s=0, slurm_s=960)),
-        ("", "", 300.0, Times(trial_s=900, profile_s=300, slurm_s=1260)),
-        ("short", "", 300.0, Times(trial_s=840, profile_s=300, slurm_s=1200)),
-        ("gpu,short", "", 300.0, Times(trial_s=840, profile_s=300, slurm_s=1200)),
-        ("", "short", 3000.0, Times(trial_s=120, profile_s=1020, slurm_s=1200)),
-        ("tiny", "", 300.0, Times(trial_s=60, profile_s=0, slurm_s=120)),
-        ("unknown", "", 0.0, Times(trial_s=900, profile_s=0, slurm_s=960)),
+        ("", "", 0.0, TrialTimes(trial_s=900, profile_s=0, slurm_s=960)),
+        ("", "", 300.0, TrialTimes(trial_s=900, profile_s=300, slurm_s=1260)),
+        ("short", "", 300.0, TrialTimes(trial_s=840, profile_s=300, slurm_s=1200)),
+        ("gpu,short", "", 300.0, TrialTimes(trial_s=840, profile_s=300, slurm_s=1200)),
+        ("", "short", 3000.0, TrialTimes(trial_s=120, profile_s=1020, slurm_s=1200)),
+        ("tiny", "", 300.0, TrialTimes(trial_s=60, profile_s=0, slurm_s=120)),
+        ("unknown", "", 0.0, TrialTimes(trial_s=900, profile_s=0, slurm_s=960)),
     ],
 )
-def test_times_fit_the_partition(partition: str, configured: str, profile_s: float, expected: Times) -> None:
+def test_times_fit_the_partition(partition: str, configured: str, profile_s: float, expected: TrialTimes) -> None:
     words = [*([f"--partition={partition}"] if partition else []), "--gres=gpu:2", "a.sh"]
     script = b"#!/bin/sh\n"
     request = parse_request(words, environ={}, cwd="/", read_script=lambda _: script, read_stdin=lambda: b"")

@@ -12,8 +12,8 @@ from waiting import allow
 
 from slurmwrap.cli import start
 from slurmwrap.gsub.submission_records import leave_submission
-from slurmwrap.model.evidence import Attempt
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
 
@@ -38,8 +38,8 @@ def test_runs_and_submissions_are_told_newest_first_and_an_array_once(tmp_path: 
         database.save_submission(HERE)
         for task in (0, 1):
             database.save_attempt(
-                AttemptRecord(
-                    attempt=Attempt(cluster="lab", job_id=90 + task, submit_time=200),
+                JobRun(
+                    attempt=RunKey(cluster="lab", job_id=90 + task, submit_time=200),
                     address=f"90_{task}",
                     name="sweep\n51|FORGED|x",
                     state="FAILED",

@@ -13,14 +13,14 @@ import pytest
 
 from slurmwrap.config import Config, Placement, Prerun
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
-from slurmwrap.gsub.apply_verdict import Waiting, conclude
-from slurmwrap.gsub.job_identity import Submitted
+from slurmwrap.gsub.apply_verdict import HeldJob, conclude
+from slurmwrap.gsub.job_identity import JobIdentity
 from slurmwrap.gsub.planning_inputs import outlook
 from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.prerun_sharing import sweep as look_after
 from slurmwrap.gsub.send import sbatch_call, send
 from slurmwrap.gsub.start_time import given_times
-from slurmwrap.gsub.submit_context import Desk, Sent, TrialJob, Trials
+from slurmwrap.gsub.submit_context import PrerunChecks, SubmitContext, SubmitResult, TrialJob
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.evidence import Citation
@@ -35,13 +35,13 @@ from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.placement.planning_facts import PlanningFacts
 from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
 from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
-from slurmwrap.sbatch.options import REQUIRED, Option
+from slurmwrap.sbatch.options import REQUIRED, SbatchOption
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
-from slurmwrap.store.prerun_registry import Flights, guests
+from slurmwrap.store.prerun_registry import PrerunRegistry, guests
 from slurmwrap.store.prerun_registry import submitted as submitted_trial
 
 NOW = 1_800_000_000.0
@@ -192,19 +192,21 @@ def request(*words: str, script: bytes = SCRIPT) -> JobRequest:
     )
 
 
-def desk(slurm: FakeSlurm, memory: FakeMemory, *, trials: Mapping[str, object] | None = None, **more: object) -> Desk:
+def desk(
+    slurm: FakeSlurm, memory: FakeMemory, *, trials: Mapping[str, object] | None = None, **more: object
+) -> SubmitContext:
     functions: dict[str, object] = {
         "check": lambda request: (),
         "named_files": lambda request: (),
         "digest": lambda path: None,
         "entry_files": lambda request: {"/home/alice/train.py": b"print(1)\n"},
     }
-    return Desk(
+    return SubmitContext(
         slurm=slurm,
         clock=FakeClock(),
         memory=memory,
         config=Config(),
-        trials=Trials(**{**functions, **(trials or {})}),  # type: ignore[arg-type]
+        trials=PrerunChecks(**{**functions, **(trials or {})}),  # type: ignore[arg-type]
         uid=1001,
         user="alice",
         environ={"HOME": "/home/alice"},
@@ -308,7 +310,7 @@ def test_what_would_run_in_a_container_is_pre_run_only_where_the_user_says_so() 
 def test_quiet_is_found_beside_the_options_of_site_plugins() -> None:
     asked = parse_request(
         ["-Q", "--image", "a -Q", "--quiet", "train.sbatch"], environ={}, cwd="/home/alice",
-        read_script=lambda path: SCRIPT, read_stdin=lambda: b"", extra=[Option("image", "", REQUIRED)],
+        read_script=lambda path: SCRIPT, read_stdin=lambda: b"", extra=[SbatchOption("image", "", REQUIRED)],
     )  # fmt: skip
     at = desk(FakeSlurm(), FakeMemory())
     batch = prepare(asked, at).batch
@@ -664,9 +666,9 @@ def test_the_sites_profile_is_found_by_its_owner_alone() -> None:
 # --- the pre-run's last act ------------------------------------------------------------------------------------------
 
 
-def waiting(at: Desk, job_id: int | None = 101) -> Waiting:
+def waiting(at: SubmitContext, job_id: int | None = 101) -> HeldJob:
     prepared = prepare(request(), at)
-    return Waiting(
+    return HeldJob(
         request=prepared.request,
         plan=prepared.plan,
         job_id=job_id,
@@ -836,7 +838,7 @@ def test_what_is_left_of_a_quota_is_asked_anew_before_a_job_is_raised(kept, prof
 
 def test_word_of_a_reconciler_that_no_longer_runs_is_not_believed() -> None:
     load = NodeLoad(node="n1", cpus_busy=3.0)
-    for age, believed in ((599.0, Outlook(loads={"n1": load}, relaxing=True)), (600.0, Outlook())):
+    for age, believed in ((599.0, PlanningFacts(loads={"n1": load}, relaxing=True)), (600.0, PlanningFacts())):
         told = Published(at=NOW - age, loads=(load,), relaxing=True)
         assert outlook(replace(desk(FakeSlurm(), FakeMemory()), published=told), starts_now=False) == believed
 
@@ -997,7 +999,7 @@ def test_what_hinders_the_count_is_said_and_costs_no_job(option: str, memory: Fa
     assert memory.submissions[0].step_dir == ""
 
 
-SUBMITTED = Submitted(name="train.sbatch", prerun="train.sbatch.prerun", work_dir="/home/alice", before=NOW)
+SUBMITTED = JobIdentity(name="train.sbatch", prerun="train.sbatch.prerun", work_dir="/home/alice", before=NOW)
 
 
 @pytest.mark.parametrize(
@@ -1067,10 +1069,10 @@ class Sweep:
     said: list[str] = field(default_factory=list)
     cluster: str = "lab"
 
-    def desk(self) -> Desk:
-        return replace(desk(self.slurm, FakeMemory()), flights=Flights(self.state), say=self.said.append)
+    def desk(self) -> SubmitContext:
+        return replace(desk(self.slurm, FakeMemory()), flights=PrerunRegistry(self.state), say=self.said.append)
 
-    def submit(self, value: str, *words: str) -> Sent:
+    def submit(self, value: str, *words: str) -> SubmitResult:
         asked = replace(request(*words), args=(value,))
         return send(prepare(asked, self.desk()), self.desk(), self.trial)
 
@@ -1137,9 +1139,9 @@ def test_jobs_of_a_gate_whose_pre_run_is_gone_are_let_go_once(tmp_path: Path) ->
     sweep.knows(j101="PENDING", j102="PENDING")
     sweep.submit("2", "--prerun=gate")
     sweep.knows(j103="PENDING")
-    assert look_after(Flights(tmp_path), sweep.desk()) == ()
+    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == ()
     sweep.knows(j102="CANCELLED")
-    assert [look_after(Flights(tmp_path), sweep.desk()) for _ in range(2)] == [(101, 103), ()]
+    assert [look_after(PrerunRegistry(tmp_path), sweep.desk()) for _ in range(2)] == [(101, 103), ()]
     unbound = f"now+{365 * 86400}"
     assert sweep.let_go() == [("101", unbound), ("103", unbound), ("101", "now"), ("103", "now")]
 
@@ -1155,7 +1157,7 @@ def test_of_a_dead_pre_run_another_job_that_has_an_id_since_is_left_alone(tmp_pa
         path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": asdict(SUBMITTED)}))
     sweep.knows(j103="PENDING", j102="CANCELLED")
     sweep.slurm.jobs_by_address["101"] = replace(pending(), submit_time=int(NOW) + 3600)
-    assert look_after(Flights(tmp_path), sweep.desk()) == (103,)
+    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == (103,)
     assert sweep.let_go() == [("103", "now")]
     assert sweep.said[-2:] == [
         "job 101 is left alone: Slurm gave the id to another job since",
@@ -1179,7 +1181,7 @@ def test_a_job_that_has_a_pre_runs_id_since_is_no_pre_run(tmp_path: Path, seen: 
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": asdict(SUBMITTED)}))
     sweep.knows(j101="PENDING")
     sweep.slurm.jobs_by_address["102"] = replace(pending(), job_id=102, **seen)
-    assert look_after(Flights(tmp_path), sweep.desk()) == ((101,) if gone else ())
+    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == ((101,) if gone else ())
     assert sweep.submit("2").attached_to == (None if gone else 102)
 
 
@@ -1194,14 +1196,14 @@ def test_of_a_dead_pre_run_only_those_are_let_go_whose_start_is_still_ours(tmp_p
         kept = tmp_path / "prerun" / name / "waiting.json"
         kept.write_text(json.dumps({"release_at": "now", "given": given_times(None, 600, NOW)}))
         sweep.slurm.jobs_by_address[name] = replace(sweep.slurm.jobs_by_address[name], eligible_time=int(at))
-    assert look_after(Flights(tmp_path), sweep.desk()) == (103,)
+    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == (103,)
 
 
 def test_a_pre_run_of_another_cluster_with_the_same_home_is_not_looked_after(tmp_path: Path) -> None:
     elsewhere = Sweep(tmp_path, cluster="big")
     elsewhere.submit("1", "--prerun=gate")
     elsewhere.knows(j101="PENDING")
-    assert look_after(Flights(tmp_path), elsewhere.desk()) == ()
+    assert look_after(PrerunRegistry(tmp_path), elsewhere.desk()) == ()
 
 
 def test_a_pre_run_that_left_its_verdict_is_not_looked_after(tmp_path: Path) -> None:
@@ -1209,7 +1211,7 @@ def test_a_pre_run_that_left_its_verdict_is_not_looked_after(tmp_path: Path) -> 
     sweep.submit("1")
     (tmp_path / "prerun" / "101" / "verdict.json").write_text("{}")
     sweep.knows(j101="PENDING", j102="COMPLETED")
-    assert look_after(Flights(tmp_path), sweep.desk()) == ()
+    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == ()
 
 
 # --- which pre-run ---------------------------------------------------------------------------------------------------

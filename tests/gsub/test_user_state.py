@@ -8,8 +8,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from slurmwrap.config import Config, Site
-from slurmwrap.gsub.user_state import HomeMemory
+from slurmwrap.config import Config, SiteSection
+from slurmwrap.gsub.user_state import UserStateStore
 from slurmwrap.host import munge
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.user_state_files import SPOOL, UserState
@@ -24,7 +24,7 @@ def aged(path: Path) -> Path:
 
 
 def test_step_directories_of_long_ago_go_once_a_day_and_never_a_link_s_target(tmp_path: Path) -> None:
-    memory, steps = HomeMemory(UserState(tmp_path), os.getuid(), Config()), tmp_path / "steps"
+    memory, steps = UserStateStore(UserState(tmp_path), os.getuid(), Config()), tmp_path / "steps"
     elsewhere = aged(tmp_path / "elsewhere")
     old = aged(steps / "old")
     (steps / "link").symlink_to(elsewhere)
@@ -43,7 +43,7 @@ def submission(**plan: object) -> Submission:
 
 
 def test_a_list_of_nodes_that_was_asked_for_is_remembered_and_nothing_else(tmp_path: Path) -> None:
-    memory = HomeMemory(UserState(tmp_path), os.getuid(), Config())
+    memory = UserStateStore(UserState(tmp_path), os.getuid(), Config())
     kept = {"option": "nodelist", "value": None}
     memory.remember_submission(submission(lines=[kept, {"option": "switches", "value": "1@1:00"}]))
     memory.remember_submission(submission())
@@ -54,7 +54,7 @@ def test_a_list_of_nodes_that_was_asked_for_is_remembered_and_nothing_else(tmp_p
 
 def test_the_site_listens_where_its_spool_takes_files(tmp_path: Path) -> None:
     def listens(spool: str) -> bool:
-        return HomeMemory(UserState(tmp_path), os.getuid(), Config(site=Site(spool=spool))).site_listens()
+        return UserStateStore(UserState(tmp_path), os.getuid(), Config(site=SiteSection(spool=spool))).site_listens()
 
     assert [listens(""), listens(str(tmp_path / "none")), listens(str(tmp_path))] == [False, False, True]
 
@@ -62,9 +62,9 @@ def test_the_site_listens_where_its_spool_takes_files(tmp_path: Path) -> None:
 def test_each_thing_that_is_remembered_reaches_the_site_once_whether_it_was_expected_or_not(
     tmp_path: Path, munge_socket: str
 ) -> None:
-    site = Site(spool=str(tmp_path / "spool"), munge_socket=munge_socket)
+    site = SiteSection(spool=str(tmp_path / "spool"), munge_socket=munge_socket)
     (tmp_path / "spool").mkdir()
-    memory = HomeMemory(UserState(tmp_path / "state"), os.getuid(), Config(site=site))
+    memory = UserStateStore(UserState(tmp_path / "state"), os.getuid(), Config(site=site))
     memory.expect_submission()
     for job_id in (7, 8):
         memory.remember_submission(replace(submission(), job_id=job_id))
@@ -74,9 +74,9 @@ def test_each_thing_that_is_remembered_reaches_the_site_once_whether_it_was_expe
 
 
 def test_a_site_without_munged_costs_no_record_of_the_user_s_own(tmp_path: Path) -> None:
-    site = Site(spool=str(tmp_path / "spool"), munge_socket=str(tmp_path / "none"))
+    site = SiteSection(spool=str(tmp_path / "spool"), munge_socket=str(tmp_path / "none"))
     (tmp_path / "spool").mkdir()
-    memory = HomeMemory(UserState(tmp_path / "state"), os.getuid(), Config(site=site))
+    memory = UserStateStore(UserState(tmp_path / "state"), os.getuid(), Config(site=site))
     memory.expect_submission()
     memory.remember_submission(submission())
     left = [len(list(place.iterdir())) for place in (tmp_path / "spool", tmp_path / "state" / SPOOL)]

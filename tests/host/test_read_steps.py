@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.host.read_steps import LATE_S, StepFiles
-from slurmwrap.model.evidence import Attempt
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run import JobRun
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 LINE = "7 optimizer 10.0 13.0 0 0\n"
 
 
-def run_of(uid: int) -> AttemptRecord:
-    return AttemptRecord(attempt=Attempt(cluster="c", job_id=41, submit_time=1), uid=uid)
+def run_of(uid: int) -> JobRun:
+    return JobRun(attempt=RunKey(cluster="c", job_id=41, submit_time=1), uid=uid)
 
 
 def wrote(directory: Path, uid: int) -> str:

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.host.read_user_file import UserLogs
-from slurmwrap.model.evidence import Attempt, LogTail
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import LogTail, RunKey
+from slurmwrap.model.run import JobRun
 
 USER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 
 
-def attempt(out: Path | str, err: Path | str = "", uid: int = USER) -> AttemptRecord:
-    key = Attempt(cluster="lab", job_id=41, submit_time=1)
-    return AttemptRecord(attempt=key, uid=uid, std_out=str(out), std_err=str(err))
+def attempt(out: Path | str, err: Path | str = "", uid: int = USER) -> JobRun:
+    key = RunKey(cluster="lab", job_id=41, submit_time=1)
+    return JobRun(attempt=key, uid=uid, std_out=str(out), std_err=str(err))
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def home(open_dir: Path) -> Path:
     return path
 
 
-def texts(record: AttemptRecord) -> list[tuple[str, str]]:
+def texts(record: JobRun) -> list[tuple[str, str]]:
     return [(tail.name, tail.text) for tail in UserLogs().tails(record)]
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from slurmwrap.install import uninstall as remove
 from slurmwrap.install import workflow as hooks_flow
 from slurmwrap.install.manifest import FILE
-from slurmwrap.install.plan_installation import Plan
-from slurmwrap.install.workflow import Ground
+from slurmwrap.install.plan_installation import InstallationPlan
+from slurmwrap.install.workflow import InstallContext
 
 SLURM_CONF = """# a site's own
 ClusterName=Lab
@@ -43,12 +43,12 @@ def make_image(root: Path) -> Path:
     return root
 
 
-def ground_of(root: Path) -> Ground:
+def ground_of(root: Path) -> InstallContext:
     """As a command starts."""
     return hooks_flow.ground(root, FILE)
 
 
-def planned(root: Path, **asked: Any) -> tuple[Ground, Plan]:
+def planned(root: Path, **asked: Any) -> tuple[InstallContext, InstallationPlan]:
     """What `slurmwrap hooks plan --root` sees; Slurm 22.05 unless `release` says otherwise."""
     release = asked.pop("release", "22.05")
     asked = {
@@ -70,7 +70,7 @@ def uninstall(root: Path, *, purge: bool = False) -> tuple[Path, ...]:
     """`slurmwrap hooks uninstall --root`; what stays."""
     where, _ = planned(root) if ground_of(root).manifest is None else (ground_of(root), None)
     assert where.manifest is not None
-    tree = hooks_flow.Tree(root=root, trusted=frozenset({0, SLURM_UID}))
+    tree = hooks_flow.FileTree(root=root, trusted=frozenset({0, SLURM_UID}))
     system = hooks_flow.System(tree=tree)
     taking = remove.make_taking(where.manifest, tree)
     manifest = remove.restore_conf(taking, where.manifest, system)

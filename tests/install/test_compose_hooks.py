@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.install.compose_hooks import Chain, Composition, compose
-from slurmwrap.install.safe_files import Tree
+from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.slurm_conf import applied, reverted, settings_of
 from slurmwrap.install.spank import plugins_there
 
@@ -144,7 +144,7 @@ def test_spank_plugins_are_noticed(plugstack: str, included: tuple[str, ...], th
     (etc / "plugstack.conf.d").mkdir(mode=0o755)
     for name in included:
         (etc / "plugstack.conf.d" / name).touch()
-    assert plugins_there(Tree(root=image, trusted=frozenset({0})), Path("/etc/slurm/plugstack.conf")) is there
+    assert plugins_there(FileTree(root=image, trusted=frozenset({0})), Path("/etc/slurm/plugstack.conf")) is there
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fakes import FakeClock, FakeSlurm
 
-from slurmwrap.install.copy_to_nodes import Sent, Shipment, bundle, script, send, summed
+from slurmwrap.install.copy_to_nodes import NodePayload, NodeResult, bundle, script, send, summed
 from slurmwrap.model.node import Node
 from slurmwrap.node_hooks import unpack_hooks
 
@@ -25,11 +25,13 @@ def node(tmp_path: Path) -> Path:
     return tmp_path / "lib" / "slurmwrap" / "hooks"
 
 
-def shipment(node: Path, text: bytes = b"# slurmwrap\n") -> Shipment:
-    return Shipment(files=((node / "prolog", 0o755, text), (node / "hooks.json", 0o644, b"slurmwrap")), python=PYTHON)
+def shipment(node: Path, text: bytes = b"# slurmwrap\n") -> NodePayload:
+    return NodePayload(
+        files=((node / "prolog", 0o755, text), (node / "hooks.json", 0o644, b"slurmwrap")), python=PYTHON
+    )
 
 
-def run(sent: Shipment, action: str, tmp_path: Path, conf: str = "") -> tuple[int, str]:
+def run(sent: NodePayload, action: str, tmp_path: Path, conf: str = "") -> tuple[int, str]:
     """The batch script as slurmd would start it; `conf`: what it calls its slurm.conf."""
     path = tmp_path / "job"
     path.write_bytes(script(sent, action))
@@ -64,7 +66,7 @@ def test_a_node_tells_whether_its_slurmd_reads_the_lines(folder: str, text: str,
     conf.parent.mkdir()
     conf.write_text(text)
     (conf.parent / "more.conf").write_text("EPILOG=/h/epilog\n")
-    looked = Shipment(files=(), python=PYTHON, named=("Prolog=/h/prolog", "Epilog=/h/epilog"))
+    looked = NodePayload(files=(), python=PYTHON, named=("Prolog=/h/prolog", "Epilog=/h/epilog"))
     assert run(looked, "look", tmp_path, str(conf))[0] == code
 
 
@@ -120,7 +122,11 @@ def test_the_bundle_is_the_same_bytes_each_time_and_unpacks_by_full_path(node: P
 
 
 def test_the_same_reason_is_told_once() -> None:
-    sent = (Sent(node="n0", reason="it is down"), Sent(node="n1"), Sent(node="n2", reason="it is down"))
+    sent = (
+        NodeResult(node="n0", reason="it is down"),
+        NodeResult(node="n1"),
+        NodeResult(node="n2", reason="it is down"),
+    )
     assert summed(sent) == (("it is down", ("n0", "n2")),)
 
 

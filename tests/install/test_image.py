@@ -272,7 +272,7 @@ def test_nodes_that_were_away_are_remembered_for_another_try(image: Path) -> Non
     install(image)
     where = ground_of(image)
     assert where.manifest is not None
-    tree = hooks_flow.Tree(root=image, trusted=frozenset({0, SLURM_UID}))
+    tree = hooks_flow.FileTree(root=image, trusted=frozenset({0, SLURM_UID}))
     system = hooks_flow.System(tree=tree)
     taking = remove.make_taking(where.manifest, tree)
     written = remove.restore_conf(taking, where.manifest, system)
@@ -344,13 +344,13 @@ def test_rhels_python_is_found(tmp_path: Path, image: Path) -> None:
     _, plan = planned(image, python="/usr/bin/python3")
     assert plan.wanted.python == "/usr/bin/python3"  # asked
     from slurmwrap.install.install_target import told_by
-    from slurmwrap.install.safe_files import Tree
+    from slurmwrap.install.safe_files import FileTree
 
     where, _ = planned(image)
     conf = where.system.tree.real(Path("/etc/slurm/slurm.conf"))
     from slurmwrap.install.plan_installation import read_conf
 
-    tree = Tree(root=image, trusted=frozenset({0}))
+    tree = FileTree(root=image, trusted=frozenset({0}))
     assert told_by(read_conf(where.system.tree, conf, None), tree, conf)["python"] == "/usr/libexec/platform-python"
 
 

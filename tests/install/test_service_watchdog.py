@@ -11,7 +11,7 @@ from slurmwrap.install.service_watchdog import (
     REMIND_S,
     REPORT_S,
     STATE,
-    Late,
+    OverdueState,
     beat,
     look,
     news,
@@ -37,7 +37,7 @@ def test_a_reconciler_that_does_not_pass_is_named_with_where_to_look(tmp_path: P
     beat(tmp_path, NOW - 2 * LATE_S)
     report_at(tmp_path / "reports", NOW - 3600)
     assert look(tmp_path, tmp_path / "reports", NOW) == (
-        Late(what="reconciler", at=NOW - 1800, text="no pass of the reconciler for 30 minutes", hint=HINT),
+        OverdueState(what="reconciler", at=NOW - 1800, text="no pass of the reconciler for 30 minutes", hint=HINT),
     )
 
 
@@ -64,8 +64,8 @@ def test_a_report_of_the_night_before_last_is_late(tmp_path: Path) -> None:
 
 
 def test_people_hear_of_it_once_again_after_a_day_and_when_it_is_over(tmp_path: Path) -> None:
-    late = (Late(what="reconciler", at=0.0, text="t", hint="h"),)
-    more = (*late, Late(what="report", at=0.0, text="t", hint="h"))
+    late = (OverdueState(what="reconciler", at=0.0, text="t", hint="h"),)
+    more = (*late, OverdueState(what="report", at=0.0, text="t", hint="h"))
     told = [
         news(tmp_path, late, NOW),
         news(tmp_path, late, NOW + 900),
@@ -78,7 +78,7 @@ def test_people_hear_of_it_once_again_after_a_day_and_when_it_is_over(tmp_path: 
 
 
 def test_a_file_says_it_for_as_long_as_it_lasts(tmp_path: Path) -> None:
-    news(tmp_path, (Late(what="report", at=0.0, text="t", hint="h"),), NOW)
+    news(tmp_path, (OverdueState(what="report", at=0.0, text="t", hint="h"),), NOW)
     assert json.loads((tmp_path / STATE).read_text()) == {"what": "report", "at": 0.0, "text": "t", "hint": "h"}
     news(tmp_path, (), NOW)
     assert not (tmp_path / STATE).exists()

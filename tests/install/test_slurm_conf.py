@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.install.slurm_conf import Edit, Setting, applied, holds, named, reverted, settings_of
+from slurmwrap.install.slurm_conf import Edit, SlurmConfSetting, applied, holds, named, reverted, settings_of
 
 CONF = (
     "clustername = c # Prolog=/not/this\r\n"
@@ -24,13 +24,21 @@ def test_settings_come_in_slurms_order_with_their_places() -> None:
     found = settings_of("/e/slurm.conf", files.__getitem__)
     main = {"file": "/e/slurm.conf"}
     assert found == (
-        Setting(key="clustername", value="c", line=1, text="clustername = c # Prolog=/not/this", alone=True, **main),
-        Setting(key="Prolog", value="/a b", line=3, text='Prolog="/a b" PROLOGFLAGS=Alloc', alone=False, **main),
-        Setting(key="PROLOGFLAGS", value="Alloc", line=3, text='Prolog="/a b" PROLOGFLAGS=Alloc', alone=False, **main),
-        Setting(key="NodeName", value="n0", line=4, text="NodeName=n0 \\", alone=False, **main),
-        Setting(key="CPUs", value="4", line=4, text="NodeName=n0 \\", alone=False, **main),
-        Setting(key="Epilog", value="/z", file="/e/sub/more.conf", line=1, text="Epilog=/z", alone=True),
-        Setting(key="SlurmctldParameters", value="a\\#b", line=7, text="SlurmctldParameters=a\\#b", alone=True, **main),
+        SlurmConfSetting(
+            key="clustername", value="c", line=1, text="clustername = c # Prolog=/not/this", alone=True, **main
+        ),
+        SlurmConfSetting(
+            key="Prolog", value="/a b", line=3, text='Prolog="/a b" PROLOGFLAGS=Alloc', alone=False, **main
+        ),
+        SlurmConfSetting(
+            key="PROLOGFLAGS", value="Alloc", line=3, text='Prolog="/a b" PROLOGFLAGS=Alloc', alone=False, **main
+        ),
+        SlurmConfSetting(key="NodeName", value="n0", line=4, text="NodeName=n0 \\", alone=False, **main),
+        SlurmConfSetting(key="CPUs", value="4", line=4, text="NodeName=n0 \\", alone=False, **main),
+        SlurmConfSetting(key="Epilog", value="/z", file="/e/sub/more.conf", line=1, text="Epilog=/z", alone=True),
+        SlurmConfSetting(
+            key="SlurmctldParameters", value="a\\#b", line=7, text="SlurmctldParameters=a\\#b", alone=True, **main
+        ),
     )
     assert named(found, "prologflags")[0].value == "Alloc"
 

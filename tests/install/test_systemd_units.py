@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.install.install_target import Wanted
+from slurmwrap.install.install_target import InstallTarget
 from slurmwrap.install.systemd_units import ENABLED, rendered
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-WANTED = Wanted(
+WANTED = InstallTarget(
     slurm_conf="/opt/slurm/etc/slurm.conf", cluster="c", slurm_user="root", spool="/shared/a b/spool",
     published="/shared/100%/published", command="/bin/true",
 )  # fmt: skip

@@ -10,12 +10,12 @@ import pytest
 
 from slurmwrap import config
 from slurmwrap.errors import LabError
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec
 from slurmwrap.lab.render_slurm_conf import HookPaths, Means, enforcement, parse_release, render
 
 SPEC = LabSpec(directory=Path("/srv/lab"), nodes=4, gpus=2)
-LAYOUT = Layout(SPEC.directory)
+LAYOUT = LabDirectories(SPEC.directory)
 FULL = Means(release=(22, 5), root=True)
 BARE = replace(FULL, no_cgroups="no cgroup v1", no_namespaces="not permitted", no_devices="no mknod")
 RELEASES = [(22, 5), (24, 11), (26, 5)]
@@ -150,7 +150,7 @@ def test_single_user_lab_runs_every_daemon_as_that_user() -> None:
 def test_site_configuration_is_one_that_slurmwrap_takes() -> None:
     text = render(SPEC, LAYOUT, FULL, None)["slurmwrap/config.toml"]
     merged = config.merge(config.Config(), tomllib.loads(text), "lab")
-    assert merged.site == config.Site(
+    assert merged.site == config.SiteSection(
         spool="/srv/lab/spool", published="/srv/lab/published", state_dir="/srv/lab/state",
         munge_socket="/srv/lab/run/munge/munge.socket", slurm_user="root",
     )  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from slurmwrap.errors import LabError, UsageError
 from slurmwrap.lab import lab_cgroups, machine
 from slurmwrap.lab.daemons import MARK, kill_all, owned
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 
 MOUNTS = """\
 tmpfs /sys/fs/cgroup tmpfs rw 0 0
@@ -60,7 +60,7 @@ def test_unknown_slurm_user_is_a_usage_error() -> None:
 
 
 def test_gpus_are_character_devices_by_mknod_or_by_link(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
+    layout = LabDirectories(tmp_path)
     layout.devices.mkdir()
     refused = machine.make_devices(layout, 2)
     files = [(layout.devices / f"nvidia{index}").stat() for index in range(2)]
@@ -82,7 +82,7 @@ def test_only_processes_of_that_lab_are_found_and_ended(tmp_path: Path) -> None:
     def child(mark: Path, *more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", "input()", *more], stdin=subprocess.PIPE, env={MARK: str(mark)})
 
-    layout = Layout(tmp_path / "a")
+    layout = LabDirectories(tmp_path / "a")
     with (
         child(layout.root) as ours,
         child(tmp_path / "ab") as others,
@@ -98,7 +98,7 @@ def test_only_processes_of_that_lab_are_found_and_ended(tmp_path: Path) -> None:
 
 
 def test_shell_that_evaluated_the_labs_variables_is_not_a_job(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
+    layout = LabDirectories(tmp_path)
     shell = {"SLURM_CONF": str(layout.slurm_conf)}
     task = {**shell, "SLURMD_NODENAME": "n0"}
     argv = [sys.executable, "-c", "input()"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.startup_errors import cause, telling
 
 NOISE = ("n0", "[2026-11-20T10:00:00] error: mpi/pmix_v4: init: can not load PMIx library")
@@ -29,7 +29,7 @@ def test_line_that_tells_most_is_chosen(lines: list[tuple[str, str]], blamed: tu
 
 
 def test_cause_names_the_daemon_and_reads_both_its_files(tmp_path: Path) -> None:
-    layout = Layout(tmp_path)
+    layout = LabDirectories(tmp_path)
     layout.logs.mkdir()
     layout.log("n3").write_text("slurmd started\n", encoding="utf-8")
     layout.errors("n3").write_bytes(b"slurmd: fatal: \xff no key\n\n")

@@ -16,7 +16,7 @@ from waiting import SLOWNESS, allow
 
 from slurmwrap.host.hook_files import HookFiles, HookSettings, install
 from slurmwrap.model.observation import Observation
-from slurmwrap.model.spool_entry import SetAside
+from slurmwrap.model.spool_entry import RejectedEntry
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 
 # Measured on slurmctld 22.05.8: /proc/PID/status of an EpilogSlurmctld, SigBlk 0000000000897a27.
@@ -73,7 +73,7 @@ class Site:
     def epilog_slurmctld(self, **changed: str) -> None:
         self.hook(self.files.epilog_slurmctld, **changed)
 
-    def arrived(self) -> list[Observation | SetAside]:
+    def arrived(self) -> list[Observation | RejectedEntry]:
         """What the reconciler would find in the shared spool; it is emptied."""
         spool = SealedSpool(self.root / "spool", self.munge_socket, lambda: {"n0": "127.0.0.1"}, {0}, "lab")
         found = list(spool.collect())
@@ -85,7 +85,7 @@ class Site:
         for mark in self.root.glob("state/*/*.mark"):
             mark.unlink()
 
-    def recorded(self) -> list[Observation | SetAside]:
+    def recorded(self) -> list[Observation | RejectedEntry]:
         """What the reconciler would find in the controller's directory."""
         return [one.item for one in PlainSpool(self.root / "controller").collect()]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from slurmwrap.placement.demand import Claim, Grant, Server, SpeedPoint
+from slurmwrap.placement.demand import Allocation, JobDemand, Server, SpeedPoint
 from slurmwrap.placement.throughput import speed_at
 
 GB = 1024
@@ -44,13 +44,13 @@ LEARNED = points((3, 64_000, 1.0), (3, 128_000, 1.5), (3, 192_000, 2.0))  # memo
 LIKES = {"light": LIGHT, "hungry": HUNGRY, "learned": LEARNED}
 
 
-def claim(job: str, likes: str = "", **changes: object) -> Claim:
+def claim(job: str, likes: str = "", **changes: object) -> JobDemand:
     """One GPU, asking for its share; `likes` names its profile, "" none."""
     speeds = LIKES[likes] if likes else ()
-    return replace(Claim(job=job, gpus_per_node=1, cpus=3, mem_mib=64_000, speeds=speeds), **changes)
+    return replace(JobDemand(job=job, gpus_per_node=1, cpus=3, mem_mib=64_000, speeds=speeds), **changes)
 
 
-def speed(one: Claim, grant: Grant) -> float:
+def speed(one: JobDemand, grant: Allocation) -> float:
     return speed_at(one.speeds, grant.cpus, grant.mem_mib)
 
 
@@ -95,13 +95,13 @@ def profiles(draw: st.DrawFn) -> tuple[SpeedPoint, ...]:
 
 
 @st.composite
-def queues(draw: st.DrawFn, cluster: Sequence[Server]) -> tuple[Claim, ...]:
+def queues(draw: st.DrawFn, cluster: Sequence[Server]) -> tuple[JobDemand, ...]:
     names = [one.name for one in cluster]
     found = []
     for number in range(draw(st.integers(0, 12))):
         gpus = draw(st.sampled_from([1, 1, 1, 2, 4, 8]))
         found.append(
-            Claim(
+            JobDemand(
                 job=str(number),
                 gpus_per_node=gpus,
                 nodes=draw(st.sampled_from([1, 1, 1, 2, 4])),
@@ -121,6 +121,6 @@ def queues(draw: st.DrawFn, cluster: Sequence[Server]) -> tuple[Claim, ...]:
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[tuple[Claim, ...], tuple[Server, ...]]:
+def situations(draw: st.DrawFn) -> tuple[tuple[JobDemand, ...], tuple[Server, ...]]:
     cluster = draw(clusters())
     return draw(queues(cluster)), cluster

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from slurmwrap.model.node import Node, NodeHealth, Snapshot
 from slurmwrap.model.topology import Switch, Topology
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, SbatchSetting, Script
 
 SHAPE = ResourceShape(
     nodes=2,
@@ -27,7 +27,7 @@ ONE_GPU = replace(SHAPE, nodes=1, max_nodes=1, gpus=1, gpus_per_node=1)
 def request(shape: ResourceShape = SHAPE, options: Mapping[str, str] | None = None) -> JobRequest:
     """A job of `shape`; `options` by long name, as if from the command line."""
     settings = tuple(
-        Setting(option=option, value=value, origin=Origin.COMMAND_LINE, where="command line")
+        SbatchSetting(option=option, value=value, origin=Origin.COMMAND_LINE, where="command line")
         for option, value in (options or {}).items()
     )
     script = Script(path="train.sbatch", name="train.sbatch", content=b"#!/bin/sh\nsrun python train.py\n")

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.allocation_options import share_of
-from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.throughput import speed_at
 
-Situation = tuple[tuple[Claim, ...], tuple[Server, ...]]
+Situation = tuple[tuple[JobDemand, ...], tuple[Server, ...]]
 POLICIES = ("graded", "tune", "proportional")
 FEW, MANY = settings(max_examples=12), settings(max_examples=30)  # a queue of a dozen jobs each
 
 
-def able(claim: Claim, servers: Sequence[Server]) -> list[Server]:
+def able(claim: JobDemand, servers: Sequence[Server]) -> list[Server]:
     return [s for s in servers if s.gpus >= claim.gpus_per_node and (claim.servers is None or s.name in claim.servers)]
 
 
-def as_asked(claim: Claim, grant: Grant) -> bool:
+def as_asked(claim: JobDemand, grant: Allocation) -> bool:
     return (grant.cpus, grant.mem_mib) == (claim.cpus, claim.mem_mib)
 
 
@@ -95,7 +95,8 @@ def test_neither_the_order_of_servers_nor_a_later_job_that_keeps_its_request_cha
     queue, servers = situation
     assert allocate(queue, servers, policy) == allocate(queue, tuple(reversed(servers)), policy)
     plain = tuple(
-        Claim(job=c.job, gpus_per_node=c.gpus_per_node, nodes=c.nodes, cpus=c.cpus, mem_mib=c.mem_mib) for c in queue
+        JobDemand(job=c.job, gpus_per_node=c.gpus_per_node, nodes=c.nodes, cpus=c.cpus, mem_mib=c.mem_mib)
+        for c in queue
     )
     half = len(plain) // 2
     assert allocate(plain, servers, policy)[:half] == allocate(plain[:half], servers, policy)

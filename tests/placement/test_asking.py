@@ -16,15 +16,15 @@ from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Domain, Topology
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.placement.planning_facts import PlanningFacts
 from slurmwrap.slurm.scontrol_parser import parse_nodes, parse_partitions
 from slurmwrap.slurm.topology_parser import parse_topology
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 SKEWED, EVEN = (ResourceProfile(key="k", skew=skew) for skew in (0.72, 0.05))
-USER, DEFAULT = Outlook(), Config()
-SITE = Outlook(relaxing=True, starts_now=True)
-LATER = Outlook(relaxing=True)
+USER, DEFAULT = PlanningFacts(), Config()
+SITE = PlanningFacts(relaxing=True, starts_now=True)
+LATER = PlanningFacts(relaxing=True)
 TREE = cluster(*(node(f"n{at}", 6 if at == 7 else 0) for at in range(8)))
 RACKS = tuple(Domain(name=f"rack{at}", nodes=tuple(f"n{i}" for i in range(4 * at, 4 * at + 4))) for at in range(2))
 BY_FEATURES = replace(TREE, topology=Topology(racks=RACKS, source="features"))
@@ -36,7 +36,7 @@ def planned(
     options: str,
     profile: ResourceProfile | None = None,
     snapshot: Snapshot = TREE,
-    outlook: Outlook = USER,
+    outlook: PlanningFacts = USER,
     config: Config = DEFAULT,
     before: PlacementPlan | None = None,
 ) -> PlacementPlan:
@@ -75,7 +75,7 @@ def test_what_is_asked(
     options: str,
     profile: ResourceProfile | None,
     snapshot: Snapshot,
-    outlook: Outlook,
+    outlook: PlanningFacts,
     wanted: Mapping[str, str],
 ) -> None:
     assert wishes(planned(options, profile, snapshot, outlook)) == wanted
@@ -101,8 +101,8 @@ def test_node_list_is_for_a_job_that_would_start_on_these_nodes_at_once(options:
     assert not why or f"not tied to n7: {why}" in found.remarks
 
 
-@pytest.mark.parametrize("outlook", [USER, Outlook(starts_now=True), LATER])
-def test_no_node_list_where_nobody_loosens_it_or_the_job_waits_for_something_else(outlook: Outlook) -> None:
+@pytest.mark.parametrize("outlook", [USER, PlanningFacts(starts_now=True), LATER])
+def test_no_node_list_where_nobody_loosens_it_or_the_job_waits_for_something_else(outlook: PlanningFacts) -> None:
     assert "nodelist" not in wishes(planned(ONE, outlook=outlook))
 
 

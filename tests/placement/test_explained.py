@@ -18,7 +18,7 @@ from slurmwrap.config import Config
 from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.placement.planning_facts import PlanningFacts
 from slurmwrap.sbatch.explain import explain
 from slurmwrap.sbatch.rewrite import render
 
@@ -68,7 +68,7 @@ def _two_used(one: Node, gpus: tuple[int, int] | None) -> Node:
 
 def explained(release: str, scene: Scene) -> str:
     request = asked(scene.options)
-    outlook = Outlook(relaxing=True, starts_now=True)
+    outlook = PlanningFacts(relaxing=True, starts_now=True)
     found = plan(request, scene.profile, cluster(release, scene), (), Config(), outlook)
     said = explain(request, render(request, found.lines), colour=False, remarks=found.remarks)
     return f"=== {scene.name}: {scene.options}\n{said}\n"
@@ -87,7 +87,7 @@ def test_nodes_are_asked_for_only_where_slurms_block_holds_them(
     options: str, full: tuple[int, ...], wanted: str | None
 ) -> None:
     scene = Scene(name="", options=options, full=full)
-    outlook = Outlook(relaxing=True, starts_now=True)
+    outlook = PlanningFacts(relaxing=True, starts_now=True)
     found = plan(asked(options), EVEN, cluster("26.05", scene), (), Config(), outlook)
     assert {wish.option: wish.value for wish in found.lines}.get("nodelist") == wanted
 

@@ -11,22 +11,22 @@ import pytest
 from allocate_cases import HUNGRY, claim, points, server, servers
 
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Claim, Grant, Settings
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand
 
 Asks = dict[str, tuple[float, int]]
 
 
-def asks(grants: tuple[Grant, ...]) -> Asks:
+def asks(grants: tuple[Allocation, ...]) -> Asks:
     return {grant.job: (grant.cpus, grant.mem_mib) for grant in grants}
 
 
-def names(grants: tuple[Grant, ...]) -> dict[str, tuple[str, ...]]:
+def names(grants: tuple[Allocation, ...]) -> dict[str, tuple[str, ...]]:
     return {grant.job: grant.servers for grant in grants}
 
 
 def test_a_light_job_takes_what_it_needs_and_not_its_share() -> None:
     (grant,) = allocate([claim("a", "light")], servers(1), "graded")
-    assert grant == Grant(
+    assert grant == Allocation(
         job="a",
         cpus=1.0,
         mem_mib=20_000,
@@ -56,10 +56,10 @@ def test_the_last_job_of_a_queue_takes_what_nobody_waits_for() -> None:
 
 
 def test_idle_gpus_keep_a_reserve_for_jobs_that_may_come() -> None:
-    strict = Settings(drain=1.0, reserve=1.0)
+    strict = GradedSettings(drain=1.0, reserve=1.0)
     queue = [claim(str(number), "hungry") for number in range(3)]
     assert [grant.cpus for grant in allocate(queue, servers(1), "graded", strict)] == [3, 3, 3]
-    loose = Settings(drain=1.0, reserve=0.0)
+    loose = GradedSettings(drain=1.0, reserve=0.0)
     assert [grant.cpus for grant in allocate(queue, servers(1), "graded", loose)] == [12, 6, 6]
 
 
@@ -89,7 +89,7 @@ def test_cpus_are_divided_also_where_memory_is_spoken_for_more_than_once() -> No
 def test_a_large_job_next_in_the_queue_is_somebody_who_waits() -> None:
     """7 GPUs of hungry jobs and one of 8 GPUs behind: not the end of a queue, though the window ends there."""
     queue = [*(claim(str(number), "hungry") for number in range(7)), claim("big", gpus_per_node=8)]
-    settings = Settings(drain=2.0, reserve=1.0)
+    settings = GradedSettings(drain=2.0, reserve=1.0)
     assert {grant.cpus for grant in allocate(queue, servers(1), "graded", settings)} == {3}
 
 
@@ -211,6 +211,6 @@ def test_nobody_behind_the_window_asks_for_more_than_the_window_found_worth_it()
 
 
 def test_speeds_that_are_unknown_at_the_share_and_as_asked_leave_no_room_below_either() -> None:
-    one = Claim(job="a", gpus_per_node=1, cpus=3, mem_mib=64_000, speeds=points((4, 70_000, 1.0), (6, 70_000, 2.0)))
+    one = JobDemand(job="a", gpus_per_node=1, cpus=3, mem_mib=64_000, speeds=points((4, 70_000, 1.0), (6, 70_000, 2.0)))
     (grant,) = allocate([one], servers(1), "graded")
     assert (grant.cpus, grant.mem_mib, grant.speed) == (3, 64_000, None)

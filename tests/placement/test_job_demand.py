@@ -14,7 +14,7 @@ from placement_cases import IDLE, ONE_GPU, node, request
 from slurmwrap.config import Config, Placement, Tuning
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile, SpeedPoint
-from slurmwrap.placement.demand import Claim
+from slurmwrap.placement.demand import JobDemand
 from slurmwrap.placement.job_demand import as_asked_at_most, claim_of, within_share
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.throughput import speed_at
@@ -51,7 +51,7 @@ def test_the_claim_carries_what_bounds_and_speeds_say() -> None:
     shape = replace(ASKED, gpus=2, gpus_per_node=2, cpus=24, mem_mib=100_000)
     claim = claim_of(shape, knows(CONTENT, mem_mib_per_gpu=10_000), node("n0"), Tuning(), job="7", nodes=3)
     rates = ((1, 1.0), (2, 1.9), (3, 1.95), (4, 2.0), (16, 2.0))
-    assert claim == Claim(
+    assert claim == JobDemand(
         job="7",
         gpus_per_node=2,
         nodes=3,

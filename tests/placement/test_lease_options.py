@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from allocate_cases import claim, points, server
 
-from slurmwrap.placement.allocation_options import Prices, Rung, share_of
-from slurmwrap.placement.demand import Claim
+from slurmwrap.placement.allocation_options import AllocationOption, Prices, share_of
+from slurmwrap.placement.demand import JobDemand
 from slurmwrap.placement.lease_options import Menu, menu_of
 
 PRICES = Prices(cpu=1.0, mib=1e-6)
 
 
-def menu(one: Claim) -> Menu:
+def menu(one: JobDemand) -> Menu:
     return menu_of(one, share_of(one, [server()]), PRICES)
 
 
-def given(rungs: tuple[Rung, ...]) -> list[tuple[float, int]]:
+def given(rungs: tuple[AllocationOption, ...]) -> list[tuple[float, int]]:
     return [(rung.cpus, rung.mem_mib) for rung in rungs]
 
 

@@ -16,30 +16,30 @@ from hypothesis import strategies as st
 
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.allocation_options import share_of
-from slurmwrap.placement.demand import ROUNDS, Claim, Grant, Server, Settings
+from slurmwrap.placement.demand import ROUNDS, Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.throughput import speed_at
 
 FEW, MANY = settings(max_examples=12), settings(max_examples=25)
-Situation = tuple[tuple[Claim, ...], tuple[Server, ...]]
+Situation = tuple[tuple[JobDemand, ...], tuple[Server, ...]]
 # relative to the share, as Synergy's models: the middle point of `wide` is what its best leaves to others
 WIDE = points((3, 64_000, 1.0), (6, 64_000, 1.75), (9, 64_000, 2.0), (12, 64_000, 2.9))
 STEEP = points((3, 64_000, 1.0), (6, 64_000, 2.5))
 
 
-def rounds(queue: Sequence[Claim], cluster: Sequence[Server], lead: float = ROUNDS.lead) -> tuple[Grant, ...]:
+def rounds(queue: Sequence[JobDemand], cluster: Sequence[Server], lead: float = ROUNDS.lead) -> tuple[Allocation, ...]:
     return allocate(queue, cluster, "graded", replace(ROUNDS, lead=lead))
 
 
-def gpus(queue: Sequence[Claim], grants: Sequence[Grant]) -> int:
+def gpus(queue: Sequence[JobDemand], grants: Sequence[Allocation]) -> int:
     return sum(one.gpus for one, grant in zip(queue, grants, strict=True) if grant.servers)
 
 
-def total(queue: Sequence[Claim], grants: Sequence[Grant]) -> float:
+def total(queue: Sequence[JobDemand], grants: Sequence[Allocation]) -> float:
     return sum(one.gpus * (grant.speed or 1.0) for one, grant in zip(queue, grants, strict=True) if grant.servers)
 
 
 @st.composite
-def emptied(draw: st.DrawFn) -> tuple[tuple[Claim, ...], tuple[Server, ...]]:
+def emptied(draw: st.DrawFn) -> tuple[tuple[JobDemand, ...], tuple[Server, ...]]:
     """One to five equal, empty servers, and jobs of any kind whose shares lie within their limits."""
     count, size = draw(st.integers(1, 5)), draw(st.sampled_from([2, 4, 8]))
     cpus, memory = size * draw(st.integers(1, 8)) + draw(st.integers(0, 3)), size * draw(st.integers(8_000, 80_000))
@@ -48,7 +48,7 @@ def emptied(draw: st.DrawFn) -> tuple[tuple[Claim, ...], tuple[Server, ...]]:
 
 
 @st.composite
-def one_gpu_jobs(draw: st.DrawFn) -> tuple[tuple[Claim, ...], tuple[Server, ...]]:
+def one_gpu_jobs(draw: st.DrawFn) -> tuple[tuple[JobDemand, ...], tuple[Server, ...]]:
     """As many jobs as there are GPUs at most, each with a profile that knows its share."""
     cluster = servers(draw(st.integers(1, 3)))
     speeds = st.lists(
@@ -135,12 +135,12 @@ def test_nobody_is_granted_nothing() -> None:
 
 
 def test_without_servers_everybody_waits_as_he_asked() -> None:
-    assert rounds([claim("a", "hungry")], ()) == (Grant(job="a", cpus=3, mem_mib=64_000),)
+    assert rounds([claim("a", "hungry")], ()) == (Allocation(job="a", cpus=3, mem_mib=64_000),)
 
 
 def test_a_grant_says_why_it_differs_from_the_request() -> None:
     (grant,) = rounds([claim("a", "light")], servers(1))
-    assert grant == Grant(
+    assert grant == Allocation(
         job="a",
         cpus=1.0,
         mem_mib=20_000,
@@ -212,5 +212,5 @@ def test_a_round_keeps_nothing_back_for_others() -> None:
     """Where nothing is released, idle GPUs keep a reserve, and a queue may ask for more than there is."""
     queue = [claim(str(n), speeds=STEEP) for n in range(3)]
     assert [grant.cpus for grant in rounds(queue, servers(1))] == [6, 6, 6]
-    still = Settings(drain=1.0, reserve=1.0)
+    still = GradedSettings(drain=1.0, reserve=1.0)
     assert [grant.cpus for grant in allocate(queue, servers(1), "graded", still)] == [3, 3, 3]

@@ -15,11 +15,11 @@ from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.placement.planning_facts import PlanningFacts
 
 
 def placed(options: str, snapshot: Snapshot, profile: ResourceProfile | None = None, **outlook: Any) -> PlacementPlan:
-    return plan(asked(options), profile, snapshot, (), Config(), Outlook(**outlook))
+    return plan(asked(options), profile, snapshot, (), Config(), PlanningFacts(**outlook))
 
 
 def nodes(*used: int, **changes: Any) -> list[Node]:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.locality_delay import Patience, keenness, patience
+from slurmwrap.placement.locality_delay import LocalityDelay, keenness, patience
 
 
-def waits(skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: int | None = None) -> Patience:
+def waits(skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: int | None = None) -> LocalityDelay:
     return patience(skew=skew, limit=0.3, nodes=nodes, room=room, base_s=300, time_limit_s=time_s)
 
 
@@ -29,7 +29,7 @@ def waits(skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: 
         (waits(skew=1.0, time_s=600), 60, True),
     ],
 )
-def test_wait_by_skew_size_room_and_time_limit(found: Patience, wait_s: int, firm: bool) -> None:
+def test_wait_by_skew_size_room_and_time_limit(found: LocalityDelay, wait_s: int, firm: bool) -> None:
     assert (found.wait_s, found.firm) == (wait_s, firm)
 
 

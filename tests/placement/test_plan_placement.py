@@ -17,7 +17,7 @@ from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Topology
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, ResourceShape, Wish
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, GsubOptions, JobRequest, MemUnit, OptionChange, ResourceShape
 
 CAP = Config(placement=Placement(exclude_cap=0.25))
 
@@ -30,7 +30,7 @@ def placed(asked: JobRequest, snapshot: Snapshot = IDLE, health: tuple[Any, ...]
     return plan(asked, None, snapshot, health, config)
 
 
-SWITCH = Wish(
+SWITCH = OptionChange(
     option="switches",
     value="1@1:15",
     reason="2 nodes fit under one switch; how much it loses on distant nodes is not known; "
@@ -111,7 +111,7 @@ def test_node_range_must_fit_as_a_whole() -> None:
 
 def test_suspect_node_is_avoided_with_its_reason() -> None:
     found = placed(request(), health=(suspect("n3"),))
-    assert found.lines[0] == Wish(option="exclude", value="n3", reason="n3 is suspect: 2 strikes: Xid 79")
+    assert found.lines[0] == OptionChange(option="exclude", value="n3", reason="n3 is suspect: 2 strikes: Xid 79")
 
 
 def test_lemons_come_before_suspects_and_the_cap_holds() -> None:
@@ -223,7 +223,7 @@ def test_partition_that_we_do_not_know_gets_no_wishes() -> None:
     [
         replace(request(), hetjob=True),
         request(replace(SHAPE, gpus=0)),
-        replace(request(), own=Own(place=False, tune=False)),
+        replace(request(), own=GsubOptions(place=False, tune=False)),
     ],
 )
 def test_nothing_is_wished_for_what_is_not_ours(asked: JobRequest) -> None:

@@ -14,7 +14,7 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.quota import keep, limits_of
 from slurmwrap.placement.tuning_bounds import Bounds
-from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape, Wish
+from slurmwrap.sbatch.request import CpuUnit, MemUnit, OptionChange, ResourceShape
 
 # 2 nodes of 4 GPUs each, -c8 and 64,000 MiB per node: 2 CPUs and 16,000 MiB per GPU, 16 CPUs and 128,000 MiB in all
 WANTS = Bounds(cpus_per_gpu=4.0, mem_mib_per_gpu=24_000, cpu_reason="c", mem_reason="m")
@@ -134,7 +134,7 @@ def test_nothing_known_limits_nothing() -> None:
 HUNGRY = ResourceProfile(key="k", cpus_per_gpu=4.0, mem_mib_per_gpu=20_000, runs=5)
 
 
-def tuned(quotas: Quotas) -> list[Wish]:
+def tuned(quotas: Quotas) -> list[OptionChange]:
     made = plan(request(), HUNGRY, replace(IDLE, quotas=quotas), [], Config())
     return [wish for wish in made.lines if wish.option in ("cpus-per-task", "mem")]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
-from slurmwrap.placement.relaxation import KEYS, Asked, Urgent, blocked_by_us, due_level, loosens, relax
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
+from slurmwrap.placement.relaxation import KEYS, SubmittedRequest, Urgent, blocked_by_us, due_level, loosens, relax
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 
 T0 = 1_790_000_000
 SHAPE = ResourceShape(
@@ -26,13 +26,13 @@ RECORD = JobRecord(
 )  # fmt: skip
 PLAN = PlacementPlan(
     lines=(
-        Wish(option="exclude", value="n[6-7]", reason="suspect"),
-        Wish(option="nodelist", value="n[0-1]", reason="free now"),
-        Wish(option="constraint", value="a100&[rack1|rack2]", reason="one rack"),
-        Wish(option="nodes", value="2", reason="fewest"),
-        Wish(option="switches", value="1@60:00", reason="one switch"),
-        Wish(option="mem", value="20000M", reason="peak"),
-        Wish(option="cpus-per-task", value="8", reason="need"),
+        OptionChange(option="exclude", value="n[6-7]", reason="suspect"),
+        OptionChange(option="nodelist", value="n[0-1]", reason="free now"),
+        OptionChange(option="constraint", value="a100&[rack1|rack2]", reason="one rack"),
+        OptionChange(option="nodes", value="2", reason="fewest"),
+        OptionChange(option="switches", value="1@60:00", reason="one switch"),
+        OptionChange(option="mem", value="20000M", reason="peak"),
+        OptionChange(option="cpus-per-task", value="8", reason="need"),
     ),
     levels=(
         Level(name="pinned", wait_s=60),
@@ -46,11 +46,13 @@ PLAN = PlacementPlan(
     ),
 )
 OWN = {"exclude": "n7", "constraint": "a100", "nodes": "2", "mem": "10000M", "cpus-per-task": "4"}
-ASKED = Asked(plan=PLAN, own=OWN, shape=SHAPE)
+ASKED = SubmittedRequest(plan=PLAN, own=OWN, shape=SHAPE)
 LOOSE = replace(RECORD, req_nodes="", features="a100", max_nodes=4)
 
 
-def told(record: JobRecord = RECORD, asked: Asked = ASKED, after_s: float = 0.0, **more: object) -> list[tuple]:
+def told(
+    record: JobRecord = RECORD, asked: SubmittedRequest = ASKED, after_s: float = 0.0, **more: object
+) -> list[tuple]:
     """Groups of (key, value), after so many seconds."""
     groups = relax(asked, record, now=T0 + after_s, **more)  # type: ignore[arg-type]
     return [tuple((action.key, action.value) for action in group) for group in groups]
@@ -201,11 +203,11 @@ def test_what_blocks_the_job_goes_back_at_once_to_what_its_user_asked_for() -> N
 def test_reasons_that_name_what_was_asked_for(reason: str, blocked: bool) -> None:
     record = replace(RECORD, reason=reason)
     assert blocked_by_us(ASKED, record) == (reason if blocked else "")
-    assert blocked_by_us(Asked(plan=PlacementPlan()), record) == ""
+    assert blocked_by_us(SubmittedRequest(plan=PlacementPlan()), record) == ""
 
 
 def test_nodes_that_its_user_named_himself_are_not_ours_to_blame() -> None:
-    theirs = replace(ASKED, plan=replace(PLAN, lines=(Wish(option="exclude", value="n7", reason="suspect"),)))
+    theirs = replace(ASKED, plan=replace(PLAN, lines=(OptionChange(option="exclude", value="n7", reason="suspect"),)))
     assert blocked_by_us(theirs, replace(RECORD, reason="ReqNodeNotAvail, UnavailableNodes:n0")) == ""
 
 
@@ -289,11 +291,11 @@ def test_whatever_a_submission_says_only_looser_values_of_known_keys_come_out(
     levels: list, lines: list, urgent: bool
 ) -> None:
     plan = PlacementPlan(
-        lines=tuple(Wish(option=option, value=value, reason="") for option, value in lines) + PLAN.lines,
+        lines=tuple(OptionChange(option=option, value=value, reason="") for option, value in lines) + PLAN.lines,
         levels=tuple(Level(name="l", wait_s=wait, updates=tuple(updates)) for wait, updates in levels),
     )
     groups = relax(
-        Asked(plan=plan, own=OWN, shape=SHAPE),
+        SubmittedRequest(plan=plan, own=OWN, shape=SHAPE),
         RECORD,
         now=T0 + 5000,
         urgent=Urgent(because="x") if urgent else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.placement.resource_units import Need, need_of
+from slurmwrap.placement.resource_units import ResourceUnits, need_of
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 
@@ -68,17 +68,17 @@ def test_job_without_gpus_needs_no_place(options: str) -> None:
 @pytest.mark.parametrize(
     ("need", "room", "units"),
     [
-        (Need(units=8, gpus=1), (5, 0, 0), 5),
-        (Need(units=8, gpus=1), (16, 99, 99), 8),
-        (Need(units=8, gpus=2, cpus=3, mem_mib=10), (8, 10, 1000), 3),  # CPUs for three
-        (Need(units=8, gpus=2, cpus=3, mem_mib=10), (8, 99, 25), 2),  # memory for two
-        (Need(units=8, gpus=1, node_cpus=4, cpus=1), (8, 6, 0), 2),
-        (Need(units=8, gpus=1, node_cpus=4), (8, 3, 0), 0),
-        (Need(units=8, gpus=1, node_mem_mib=100, mem_mib=50), (8, 0, 225), 2),
-        (Need(units=2, gpus=4, per_node=1), (8, 0, 0), 1),
-        (Need(units=2, gpus=4), (3, 9, 9), 0),
-        (Need(units=8, gpus=1, cpus=0.5), (8, 3, 0), 6),
+        (ResourceUnits(units=8, gpus=1), (5, 0, 0), 5),
+        (ResourceUnits(units=8, gpus=1), (16, 99, 99), 8),
+        (ResourceUnits(units=8, gpus=2, cpus=3, mem_mib=10), (8, 10, 1000), 3),  # CPUs for three
+        (ResourceUnits(units=8, gpus=2, cpus=3, mem_mib=10), (8, 99, 25), 2),  # memory for two
+        (ResourceUnits(units=8, gpus=1, node_cpus=4, cpus=1), (8, 6, 0), 2),
+        (ResourceUnits(units=8, gpus=1, node_cpus=4), (8, 3, 0), 0),
+        (ResourceUnits(units=8, gpus=1, node_mem_mib=100, mem_mib=50), (8, 0, 225), 2),
+        (ResourceUnits(units=2, gpus=4, per_node=1), (8, 0, 0), 1),
+        (ResourceUnits(units=2, gpus=4), (3, 9, 9), 0),
+        (ResourceUnits(units=8, gpus=1, cpus=0.5), (8, 3, 0), 6),
     ],
 )
-def test_units_that_fit_into_what_is_free(need: Need, room: tuple[int, int, int], units: int) -> None:
+def test_units_that_fit_into_what_is_free(need: ResourceUnits, room: tuple[int, int, int], units: int) -> None:
     assert need.fitting(*room) == units

@@ -11,7 +11,7 @@ from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import back_to_asked, retune, together, undo
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Own, Wish
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, GsubOptions, JobRequest, MemUnit, OptionChange
 
 ASKED = request()
 WAITING = JobRecord(job_id=7, state="PENDING", num_nodes=2, cpus=16, mem_mib_per_node=64000)
@@ -20,7 +20,7 @@ WAITING = JobRecord(job_id=7, state="PENDING", num_nodes=2, cpus=16, mem_mib_per
 def planned(**wishes: str) -> PlacementPlan:
     names = {"cpus": "cpus-per-task", "mem": "mem", "exclude": "exclude", "switches": "switches"}
     names["nodelist"] = "nodelist"
-    lines = tuple(Wish(option=names[key], value=value, reason=f"why {key}") for key, value in wishes.items())
+    lines = tuple(OptionChange(option=names[key], value=value, reason=f"why {key}") for key, value in wishes.items())
     return PlacementPlan(lines=lines)
 
 
@@ -89,7 +89,7 @@ def test_what_the_user_changed_himself_meanwhile_is_his(record: JobRecord, kept:
         request(replace(SHAPE, gpu_unit=GpuUnit.GPUS)),
         request(replace(SHAPE, exclusive=True)),
         request(replace(SHAPE, max_nodes=4)),
-        replace(ASKED, own=Own(tune=False)),
+        replace(ASKED, own=GsubOptions(tune=False)),
     ],
 )
 def test_units_whose_update_is_not_proven_are_left_alone(asked: JobRequest) -> None:
@@ -146,7 +146,7 @@ def test_nodes_that_the_user_picks_stay_his(asked: JobRequest, record: JobRecord
         (request(replace(SHAPE, tasks_per_node=4)), {"cpus": "9"}, [("CPUsPerTask", "8"), ("MinCPUsNode", "32")]),
         (ASKED, {"mem": "32000M", "cpus": "4"}, []),  # less than asked: easier to place
         (request(replace(SHAPE, cpu_unit=CpuUnit.PER_GPU)), {"mem": "96000M"}, []),
-        (replace(ASKED, own=Own(tune=False)), {"mem": "96000M"}, []),
+        (replace(ASKED, own=GsubOptions(tune=False)), {"mem": "96000M"}, []),
     ],
 )
 def test_what_was_raised_goes_back_to_what_was_asked(

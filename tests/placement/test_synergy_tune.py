@@ -5,10 +5,10 @@ from __future__ import annotations
 from allocate_cases import claim, points, server, servers
 
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Grant
+from slurmwrap.placement.demand import Allocation
 
 
-def given(grants: tuple[Grant, ...]) -> list[tuple[float, int, tuple[str, ...]]]:
+def given(grants: tuple[Allocation, ...]) -> list[tuple[float, int, tuple[str, ...]]]:
     return [(grant.cpus, grant.mem_mib, grant.servers) for grant in grants]
 
 

@@ -9,7 +9,7 @@ from fakes import START, job, node
 
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run import ActionRecord
-from slurmwrap.policy.action_status import Due, of_drain, of_job
+from slurmwrap.policy.action_status import ActionState, of_drain, of_job
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.policy.strikes import Fleet
 
@@ -46,32 +46,32 @@ def action(verb: str, key: str = "", value: str = "", target: str = "81") -> Act
 @pytest.mark.parametrize(
     ("now", "due"),
     [
-        (ENDED, Due.NOW),
-        (replace(ENDED, state="COMPLETING"), Due.LATER),
-        (HELD, Due.DONE),
-        (FREE, Due.VOID),  # Slurm or its user requeued it
-        (replace(HELD, restarts=2), Due.VOID),
-        (replace(ENDED, state="CANCELLED"), Due.VOID),
-        (replace(ENDED, uid=1002), Due.VOID),
-        (replace(FREE, state="RUNNING"), Due.VOID),
-        (None, Due.VOID),
+        (ENDED, ActionState.NOW),
+        (replace(ENDED, state="COMPLETING"), ActionState.LATER),
+        (HELD, ActionState.DONE),
+        (FREE, ActionState.VOID),  # Slurm or its user requeued it
+        (replace(HELD, restarts=2), ActionState.VOID),
+        (replace(ENDED, state="CANCELLED"), ActionState.VOID),
+        (replace(ENDED, uid=1002), ActionState.VOID),
+        (replace(FREE, state="RUNNING"), ActionState.VOID),
+        (None, ActionState.VOID),
     ],
 )
-def test_requeuehold(now: JobRecord | None, due: Due) -> None:
+def test_requeuehold(now: JobRecord | None, due: ActionState) -> None:
     assert of_job(action("requeuehold"), RECORD, now, START).due is due
 
 
 @pytest.mark.parametrize(
     ("now", "due"),
     [
-        (HELD, Due.NOW),
-        (replace(HELD, exc_nodes="n[1-2]"), Due.DONE),
-        (replace(FREE, state="RUNNING"), Due.VOID),
-        (ENDED, Due.VOID),  # the requeue was refused
-        (replace(HELD, state="CANCELLED"), Due.VOID),
+        (HELD, ActionState.NOW),
+        (replace(HELD, exc_nodes="n[1-2]"), ActionState.DONE),
+        (replace(FREE, state="RUNNING"), ActionState.VOID),
+        (ENDED, ActionState.VOID),  # the requeue was refused
+        (replace(HELD, state="CANCELLED"), ActionState.VOID),
     ],
 )
-def test_an_update(now: JobRecord, due: Due) -> None:
+def test_an_update(now: JobRecord, due: ActionState) -> None:
     assert of_job(action("update job", "ExcNodeList", "n2,n1"), RECORD, now, START).due is due
 
 
@@ -84,32 +84,32 @@ def test_an_update(now: JobRecord, due: Due) -> None:
 )
 def test_an_update_that_is_visible_is_done(key: str, value: str, shown: dict[str, object]) -> None:
     pinned = replace(HELD, req_nodes="n1")
-    assert of_job(action("update job", key, value), RECORD, pinned, START).due is Due.NOW
-    assert of_job(action("update job", key, value), RECORD, replace(HELD, **shown), START).due is Due.DONE
+    assert of_job(action("update job", key, value), RECORD, pinned, START).due is ActionState.NOW
+    assert of_job(action("update job", key, value), RECORD, replace(HELD, **shown), START).due is ActionState.DONE
 
 
 def test_a_clock_that_was_put_back_does_not_leave_the_job_held() -> None:
     earlier = replace(HELD, submit_time=ENDED.submit_time - 86400)
-    assert of_job(action("release"), RECORD, earlier, START - 86400).due is Due.NOW
-    assert of_job(action("release"), RECORD, replace(earlier, restarts=0), START - 86400).due is Due.VOID
+    assert of_job(action("release"), RECORD, earlier, START - 86400).due is ActionState.NOW
+    assert of_job(action("release"), RECORD, replace(earlier, restarts=0), START - 86400).due is ActionState.VOID
 
 
 def test_release_is_done_once_the_job_is_free() -> None:
-    assert of_job(action("release"), RECORD, HELD, START).due is Due.NOW
-    assert of_job(action("release"), RECORD, FREE, START).due is Due.DONE
+    assert of_job(action("release"), RECORD, HELD, START).due is ActionState.NOW
+    assert of_job(action("release"), RECORD, FREE, START).due is ActionState.DONE
 
 
 def test_a_start_time_is_done_once_the_job_starts_no_later() -> None:
     start = action("update job", "StartTime", "now+60")
-    assert of_job(start, RECORD, FREE, START).due is Due.NOW
-    assert of_job(start, RECORD, replace(FREE, eligible_time=START + 60), START).due is Due.DONE
-    assert of_job(start, RECORD, replace(FREE, state="RUNNING"), START).due is Due.DONE
+    assert of_job(start, RECORD, FREE, START).due is ActionState.NOW
+    assert of_job(start, RECORD, replace(FREE, eligible_time=START + 60), START).due is ActionState.DONE
+    assert of_job(start, RECORD, replace(FREE, state="RUNNING"), START).due is ActionState.DONE
 
 
 def test_a_long_wait_is_not_taken_for_done_because_slurm_would_start_the_job_sooner() -> None:
     start = action("update job", "StartTime", "now+3600")
-    assert of_job(start, RECORD, FREE, START + 5).due is Due.NOW
-    assert of_job(start, RECORD, replace(FREE, eligible_time=START + 3603), START + 5).due is Due.DONE
+    assert of_job(start, RECORD, FREE, START + 5).due is ActionState.NOW
+    assert of_job(start, RECORD, replace(FREE, eligible_time=START + 3603), START + 5).due is ActionState.DONE
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_size_is_asked_for_again_for_slurm_shows_what_it_refused_too(
     key: str, value: str, shown: dict[str, object]
 ) -> None:
     visible = replace(HELD, **shown)  # type: ignore[arg-type]
-    assert of_job(action("update job", key, value), RECORD, visible, START).due is Due.NOW
+    assert of_job(action("update job", key, value), RECORD, visible, START).due is ActionState.NOW
 
 
 def fleet(**changes: object) -> Fleet:
@@ -137,15 +137,15 @@ DRAINED = frozenset({"DRAIN"})
 @pytest.mark.parametrize(
     ("nodes", "due"),
     [
-        (fleet(), Due.NOW),
-        (fleet(flags=DRAINED, reason="slurmwrap: gpu_hardware"), Due.DONE),
-        (fleet(flags=DRAINED, reason="bob: fans"), Due.VOID),
-        (fleet(flags=DRAINED), Due.VOID),
-        (fleet(state="DOWN", reason="bob: moved"), Due.VOID),
-        (Fleet(nodes=(node("n2"),)), Due.VOID),
+        (fleet(), ActionState.NOW),
+        (fleet(flags=DRAINED, reason="slurmwrap: gpu_hardware"), ActionState.DONE),
+        (fleet(flags=DRAINED, reason="bob: fans"), ActionState.VOID),
+        (fleet(flags=DRAINED), ActionState.VOID),
+        (fleet(state="DOWN", reason="bob: moved"), ActionState.VOID),
+        (Fleet(nodes=(node("n2"),)), ActionState.VOID),
     ],
 )
-def test_a_drain(nodes: Fleet, due: Due) -> None:
+def test_a_drain(nodes: Fleet, due: ActionState) -> None:
     assert of_drain(action("drain", target="n1"), nodes, 0.2).due is due
 
 
@@ -153,6 +153,6 @@ def test_a_drain_beyond_the_cap_is_given_up_with_the_count() -> None:
     taken = Fleet(nodes=(node("n1"), node("n2", flags=DRAINED, reason="slurmwrap: x"), node("n3")))
     found = of_drain(action("drain", target="n1"), taken, 0.3)
     assert (found.due, found.why) == (
-        Due.VOID,
+        ActionState.VOID,
         "1 of 3 nodes are drained by us already: placement.exclude_cap is used up",
     )

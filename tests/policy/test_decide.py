@@ -18,7 +18,7 @@ from slurmwrap.model.retry_decision import RetryDecision, Strike
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy import incident as incident_module
 from slurmwrap.policy.blocked_inputs import published
-from slurmwrap.policy.decide import Case, decide
+from slurmwrap.policy.decide import DecisionContext, decide
 from slurmwrap.policy.decision_context import InputFailure
 from slurmwrap.policy.incident import Incident
 from slurmwrap.policy.retry_budget import Entry, Ledger
@@ -38,9 +38,11 @@ def diagnosis(category: str, decision: str, **changes: object) -> Diagnosis:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def case(found: Diagnosis, run: JobRecord | None = None, **changes: object) -> Case:
+def case(found: Diagnosis, run: JobRecord | None = None, **changes: object) -> DecisionContext:
     run = run or job(81)
-    plain = Case(diagnosis=found, record=record_of(run, "lab"), job=run, submission=CONSENT, fleet=FLEET, now=START)
+    plain = DecisionContext(
+        diagnosis=found, record=record_of(run, "lab"), job=run, submission=CONSENT, fleet=FLEET, now=START
+    )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from fakes import START, job
 
 from slurmwrap.config import Incidents
 from slurmwrap.model.evidence import Citation, Diagnosis
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.policy.incident import Incident, find, of_attempt, wait_s
 from slurmwrap.policy.run_from_slurm import record_of
@@ -32,7 +32,7 @@ def failed(
     category: str = "nccl_error",
     text: str = "it failed",
     source: str = "stdout",
-) -> AttemptRecord:
+) -> JobRun:
     """A run that ended `at` seconds after START."""
     found = Diagnosis(
         category=category,
@@ -46,15 +46,13 @@ def failed(
     return replace(ran, diagnosis=found)
 
 
-def storm(**changes: object) -> list[AttemptRecord]:
+def storm(**changes: object) -> list[JobRun]:
     """Three jobs of two users on three nodes of both leaves within a minute."""
     who = ((81, 1001, "n1", 0), (82, 1002, "n2", 20), (83, 1001, "n5", 50))
     return [failed(job_id, uid=uid, node=node, at=at, **changes) for job_id, uid, node, at in who]  # type: ignore[arg-type]
 
 
-def found(
-    attempts: list[AttemptRecord], known: tuple[Incident, ...] = (), now: float = START + 60
-) -> tuple[Incident, ...]:
+def found(attempts: list[JobRun], known: tuple[Incident, ...] = (), now: float = START + 60) -> tuple[Incident, ...]:
     return find(attempts, known, now=now, topology=TREE, settings=SETTINGS)
 
 
@@ -88,7 +86,7 @@ def test_the_same_failures_in_any_order_give_the_same_incident() -> None:
     ],
     ids=["one node", "one user", "far apart", "bugs", "two jobs", "nothing"],
 )
-def test_what_is_no_incident(attempts: list[AttemptRecord]) -> None:
+def test_what_is_no_incident(attempts: list[JobRun]) -> None:
     assert found(attempts, now=START + 4000) == ()
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from fakes import job
 
-from slurmwrap.policy.requeue import Again, actions, retry_output, undo
+from slurmwrap.policy.requeue import RequeueSpec, actions, retry_output, undo
 from slurmwrap.policy.run_from_slurm import record_of
 
 
-def shown(again: Again, **changes: object) -> list[tuple[str, str, str, str]]:
+def shown(again: RequeueSpec, **changes: object) -> list[tuple[str, str, str, str]]:
     found = (ruled.action for ruled in actions(again, job(81, **changes)))
     return [(action.verb.value, action.target, action.key, action.value) for action in found]
 
 
 def test_hold_update_release_and_start_come_in_this_order() -> None:
-    again = Again(rule="resize", avoid=("n1",), memory=("MinMemoryNode", 6000), time_min=90, std_out="/x.out")
+    again = RequeueSpec(rule="resize", avoid=("n1",), memory=("MinMemoryNode", 6000), time_min=90, std_out="/x.out")
     assert [step[0] + " " + step[2] for step in shown(again)] == [
         "requeuehold ",
         "update job ExcNodeList",
@@ -28,21 +28,25 @@ def test_hold_update_release_and_start_come_in_this_order() -> None:
 
 
 def test_an_array_task_is_addressed_by_its_task() -> None:
-    targets = {step[1] for step in shown(Again(rule="retry"), array_job_id=81, array_task_id=4)}
+    targets = {step[1] for step in shown(RequeueSpec(rule="retry"), array_job_id=81, array_task_id=4)}
     assert targets == {"81_4"}
 
 
 def test_the_users_own_exclusions_are_kept() -> None:
-    (value,) = [s[3] for s in shown(Again(rule="retry", avoid=("n3",)), exc_nodes="n[1-2],x") if s[2] == "ExcNodeList"]
+    (value,) = [
+        s[3] for s in shown(RequeueSpec(rule="retry", avoid=("n3",)), exc_nodes="n[1-2],x") if s[2] == "ExcNodeList"
+    ]
     assert value == "n[1-2],x,n3"
 
 
 def test_a_node_that_is_excluded_already_needs_no_update() -> None:
-    assert "ExcNodeList" not in [s[2] for s in shown(Again(rule="retry", avoid=("n2",)), exc_nodes="n[1-2]")]
+    assert "ExcNodeList" not in [s[2] for s in shown(RequeueSpec(rule="retry", avoid=("n2",)), exc_nodes="n[1-2]")]
 
 
 def test_a_job_pinned_to_the_node_it_must_leave_is_unpinned() -> None:
-    assert ("update job", "81", "ReqNodeList", "") in shown(Again(rule="retry", avoid=("n1",)), req_nodes="n[1-2]")
+    assert ("update job", "81", "ReqNodeList", "") in shown(
+        RequeueSpec(rule="retry", avoid=("n1",)), req_nodes="n[1-2]"
+    )
 
 
 @pytest.mark.parametrize(

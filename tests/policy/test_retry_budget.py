@@ -9,7 +9,7 @@ from fakes import START, job
 
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy.retry_budget import Entry, Ledger, ledger_of
 from slurmwrap.policy.run_from_slurm import record_of
 
@@ -26,7 +26,7 @@ def run(
     saved: int | None = None,
     resumed: bool = False,
     counted: int | None = None,
-) -> AttemptRecord:
+) -> JobRun:
     """The run after `restarts` requeues: two GPUs for an hour."""
     shown = job(81, restarts=restarts, submit_time=START + restarts, uid=uid, start_time=START, end_time=START + HOUR)
     found = Diagnosis(
@@ -55,7 +55,7 @@ def test_earlier_failures_of_the_same_job_count() -> None:
 @pytest.mark.parametrize(
     "other", [run(1, "success"), run(1, uid=1002), replace(run(1), diagnosis=None), run(1, "cancelled")]
 )
-def test_what_is_no_failure_of_this_user_does_not_count(other: AttemptRecord) -> None:
+def test_what_is_no_failure_of_this_user_does_not_count(other: JobRun) -> None:
     assert ledger_of([other], NOW) == Ledger()
 
 
@@ -129,7 +129,7 @@ def test_a_newer_checkpoint_is_progress_and_the_same_again_is_none() -> None:
         ((run(0, step=50, counted=8), run(1, step=100, counted=7)), 0),
     ],
 )
-def test_what_the_step_counter_saw_is_progress_of_its_own_unit(runs: tuple[AttemptRecord, ...], spent: int) -> None:
+def test_what_the_step_counter_saw_is_progress_of_its_own_unit(runs: tuple[JobRun, ...], spent: int) -> None:
     assert ledger_of(runs[:-1], runs[-1]).spent("nccl_error") == spent
 
 
@@ -151,9 +151,7 @@ def test_the_total_of_failures_stands_whatever_progress_says() -> None:
         (run(0, "success"), run(1), 2.0),
     ],
 )
-def test_hours_are_lost_but_for_what_a_resumed_run_kept(
-    first: AttemptRecord, second: AttemptRecord, lost: float
-) -> None:
+def test_hours_are_lost_but_for_what_a_resumed_run_kept(first: JobRun, second: JobRun, lost: float) -> None:
     assert ledger_of([first], second).lost_gpu_hours == pytest.approx(lost)
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from fakes import START, job
 
-from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import record_of, remembered, run_of_hooks, speaks_for, submitted_id
 
@@ -52,8 +52,8 @@ def test_a_run_known_from_hooks_alone_is_keyed_by_its_first_sign_of_life() -> No
             hook(Context.EPILOG_SLURMCTLD, 160.1, user="alice", name="t", array_job_id=80, array_task_id=2),
         ],
     )
-    assert found == AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=81, submit_time=100),
+    assert found == JobRun(
+        attempt=RunKey(cluster="lab", job_id=81, submit_time=100),
         address="80_2",
         name="t",
         user="alice",

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from fakes import START, FakeClock, FakeSlurm, job
 
-from slurmwrap.gsub.prerun_job import AGAIN_S, WATCH_S, NobodyWaits, Watch
+from slurmwrap.gsub.prerun_job import AGAIN_S, WATCH_S, JobGone, RealJobWatcher
 from slurmwrap.prerun.trial.trial_environment import passed_on
 from slurmwrap.prerun.trial.trial_spec import exported_file
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 
 
-def watch(*states: str, number: str | None = "7") -> tuple[Watch, FakeSlurm, FakeClock]:
+def watch(*states: str, number: str | None = "7") -> tuple[RealJobWatcher, FakeSlurm, FakeClock]:
     slurm, clock = FakeSlurm(), FakeClock()
     slurm.add(*(job(7, state=state) for state in states))
-    return Watch(number, slurm, clock.now), slurm, clock
+    return RealJobWatcher(number, slurm, clock.now), slurm, clock
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def watch(*states: str, number: str | None = "7") -> tuple[Watch, FakeSlurm, Fak
     ],
 )
 def test_a_trial_for_which_nobody_waits_is_given_up(states: tuple[str, ...], said: str) -> None:
-    with pytest.raises(NobodyWaits, match=said):
+    with pytest.raises(JobGone, match=said):
         watch(*states)[0].look()
 
 
@@ -36,7 +36,7 @@ def test_a_job_that_slurm_does_not_know_three_times_in_a_row_has_ended() -> None
     for _ in range(2):
         eye.look()
         clock.sleep(AGAIN_S)
-    with pytest.raises(NobodyWaits, match="job 7 ended"):
+    with pytest.raises(JobGone, match="job 7 ended"):
         eye.look()
 
 
@@ -75,7 +75,7 @@ def test_slurm_is_not_asked_more_often_than_agreed() -> None:
     clock.sleep(WATCH_S - 1)
     eye.look()
     clock.sleep(1)
-    with pytest.raises(NobodyWaits):
+    with pytest.raises(JobGone):
         eye.look()
 
 

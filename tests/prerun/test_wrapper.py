@@ -128,7 +128,7 @@ def test_jobs_that_attached_are_let_go_too_and_the_door_is_shut(scontrol: Path, 
     host = tmp_path / "trial"
     (host / "waiting").mkdir(parents=True)
     for job, at in ((90, "now"), (91, "2099-01-01T00:00:00")):
-        assert prerun_registry.attach(host, prerun_registry.Guest(job_id=job, release_at=at, trial_dir="/t"))
+        assert prerun_registry.attach(host, prerun_registry.WaitingJob(job_id=job, release_at=at, trial_dir="/t"))
     (host / "waiting" / ".92").write_text("half written")
     _, _, asked = wrap(scontrol, SLURMWRAP_PYTHON="/bin/false", SLURMWRAP_TRIAL_DIR=str(host), SLURMWRAP_REAL_JOB="81")
     assert asked.splitlines() == [
@@ -136,4 +136,4 @@ def test_jobs_that_attached_are_let_go_too_and_the_door_is_shut(scontrol: Path, 
         "update JobId=90 StartTime=now",
         "update JobId=91 StartTime=2099-01-01T00:00:00",
     ]
-    assert not prerun_registry.attach(host, prerun_registry.Guest(job_id=93, release_at="now", trial_dir="/t"))
+    assert not prerun_registry.attach(host, prerun_registry.WaitingJob(job_id=93, release_at="now", trial_dir="/t"))

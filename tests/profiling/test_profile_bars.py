@@ -6,7 +6,7 @@ import pytest
 
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.profiling.profile_bars import Point, bars, cpu_points
+from slurmwrap.profiling.profile_bars import ProfileBar, bars, cpu_points
 
 CURVE = ResourceProfile(
     key="k",
@@ -36,7 +36,7 @@ def test_without_unicode_it_is_ascii() -> None:
 @pytest.mark.parametrize("columns", [1, 40, 80, 200])
 @pytest.mark.parametrize("value", [0.0, 1e-9, 1.0, 12345.6, 1e12])
 def test_no_line_is_wider_than_the_terminal(columns: int, value: float) -> None:
-    points = [Point(label="1", value=value), Point(label="2", value=1.0, chosen=True)]
+    points = [ProfileBar(label="1", value=value), ProfileBar(label="2", value=1.0, chosen=True)]
     lines = bars(points, head=("CPUs", "steps/s"), columns=columns, unicode=True)
     least = 50  # eight columns of bar beside label, value and mark
     assert max(map(len, lines)) <= max(columns, least)

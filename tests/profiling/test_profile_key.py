@@ -8,12 +8,12 @@ import pytest
 
 from slurmwrap.profiling.profile_key import derive_key, derive_variant, fingerprint
 from slurmwrap.sbatch.options import REQUIRED
-from slurmwrap.sbatch.request import JobRequest, Origin, Own, ResourceShape, Script, Setting
+from slurmwrap.sbatch.request import GsubOptions, JobRequest, Origin, ResourceShape, SbatchSetting, Script
 
 ASKED = JobRequest(
     script=Script(path="run.sbatch", name="run.sbatch", content=b"#!/bin/sh\nsrun python train.py\n"),
     args=("--lr", "1e-3"),
-    settings=(Setting(option="mem", value="64G", origin=Origin.SCRIPT, where="run.sbatch:2", line=2),),
+    settings=(SbatchSetting(option="mem", value="64G", origin=Origin.SCRIPT, where="run.sbatch:2", line=2),),
     shape=ResourceShape(gpus=16, gpus_per_node=8),
     chdir="/home/a/project",
     environ={"PATH": "/usr/bin", "SLURM_CONF": "/etc/slurm/slurm.conf"},
@@ -22,7 +22,7 @@ FILES = {"train.py": b"import torch\n"}
 
 
 def with_option(option: str, value: str) -> JobRequest:
-    more = Setting(option=option, value=value, origin=Origin.COMMAND_LINE, where="command line")
+    more = SbatchSetting(option=option, value=value, origin=Origin.COMMAND_LINE, where="command line")
     return replace(ASKED, settings=(*ASKED.settings, more))
 
 
@@ -77,7 +77,7 @@ def test_script_without_program_is_known_by_its_content() -> None:
         with_option("job-name", "second try"),
         with_option("output", "logs/%j"),
         with_option("mem", "64G"),
-        replace(ASKED, own=Own(prerun="wait", force=True)),
+        replace(ASKED, own=GsubOptions(prerun="wait", force=True)),
         replace(ASKED, environ={**ASKED.environ, "SSH_CLIENT": "1.2.3.4"}),
         replace(ASKED, environ=dict(reversed(list(ASKED.environ.items())))),
     ],
@@ -112,7 +112,8 @@ def test_trial_is_another_when_its_code_changes() -> None:
 def test_every_word_and_variable_of_a_site_plugin_counts() -> None:
     def asked(*values: str) -> JobRequest:
         given = [
-            Setting(option="bind", value=value, origin=Origin.COMMAND_LINE, where="command line") for value in values
+            SbatchSetting(option="bind", value=value, origin=Origin.COMMAND_LINE, where="command line")
+            for value in values
         ]
         return replace(ASKED, settings=(*ASKED.settings, *given), plugin_options={"bind": REQUIRED})
 

@@ -10,7 +10,7 @@ from fakes import job
 from test_reconcile_pass import XID_79, World, hooks
 
 from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.retry_decision import Ruled
+from slurmwrap.model.retry_decision import PlannedAction
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_drain_of_ours_that_we_lift_ourselves_is_no_repair(world: World) -> No
     world.run()
     lift = SlurmAction(verb=Verb.RESUME, target="n1")
     world.clock.sleep(600)
-    number = world.store.intend(None, Ruled(rule="drain", action=lift), "act", world.clock.now())
+    number = world.store.intend(None, PlannedAction(rule="drain", action=lift), "act", world.clock.now())
     world.slurm.apply(lift)
     world.store.done(number, world.clock.now())
     world.run()

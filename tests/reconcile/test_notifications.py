@@ -13,21 +13,21 @@ import pytest
 
 from slurmwrap.config import Config, Mail
 from slurmwrap.host import mail
-from slurmwrap.model.evidence import Attempt, Diagnosis
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.run import JobRun
 from slurmwrap.reconcile.notifications import MailingPublisher
 from slurmwrap.store.published import WHY, FilePublisher
 
 DIAGNOSIS = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="gpu.oom_torch")
 
 
-def failed(job_id: int) -> AttemptRecord:
-    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=1)
-    plain = AttemptRecord(attempt=attempt, address=str(job_id), name="train", uid=os.getuid(), decision="stop")
+def failed(job_id: int) -> JobRun:
+    attempt = RunKey(cluster="lab", job_id=job_id, submit_time=1)
+    plain = JobRun(attempt=attempt, address=str(job_id), name="train", uid=os.getuid(), decision="stop")
     return replace(plain, diagnosis=DIAGNOSIS)
 
 
-def task(number: int, **changes: object) -> AttemptRecord:
+def task(number: int, **changes: object) -> JobRun:
     """Of array 77, told and settled in the store."""
     plain = replace(failed(1000 + number), address=f"77_{number}", reconciled=True)
     return replace(plain, **changes)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ class Post:
         self.sent.append((subject, text.splitlines()[0]))
 
 
-def mailing(place: Path, runs: Sequence[AttemptRecord] = ()) -> MailingPublisher:
+def mailing(place: Path, runs: Sequence[JobRun] = ()) -> MailingPublisher:
     config = replace(Config(), mail=Mail(server="mail.example.org"))
     return MailingPublisher(FilePublisher(place, "", plain), config, print, lambda array: runs)
 
@@ -99,7 +99,7 @@ def test_an_array_s_tasks_that_fail_alike_are_one_message(tmp_path: Path, monkey
 def test_a_message_is_not_sent_again_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     post = Post(monkeypatch)
     others = [task(1, uid=4711), task(2, diagnosis=replace(DIAGNOSIS, signature="other")), task(3, reconciled=False)]
-    old = replace(task(4), attempt=Attempt(cluster="lab", job_id=4, submit_time=1 + 90 * 86400))
+    old = replace(task(4), attempt=RunKey(cluster="lab", job_id=4, submit_time=1 + 90 * 86400))
     for place, runs, sent in (("a", [*others, old, task(9)], 1), ("b", [*others, task(5)], 1)):
         publisher = mailing(tmp_path / place, runs)
         publisher.tell_owner(task(9), ())

@@ -17,7 +17,7 @@ from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.policy.incident import Incident
 from slurmwrap.protocols import OpenIncident
 from slurmwrap.reconcile import Scope, reconcile_once
-from slurmwrap.reconcile.reconcile_context import Notebook
+from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.report.headline import page_of
 from slurmwrap.report.report_text import render
 
@@ -149,7 +149,7 @@ def test_a_users_own_reconciler_looks_for_none(tmp_path: Path) -> None:
 
 
 def test_it_grows_and_closes_in_later_passes_of_one_process(storm: Storm) -> None:
-    book = Notebook()
+    book = ReconcilerState()
 
     def one_pass() -> Incident:
         reconcile_once(storm.edges(), book)
@@ -175,7 +175,7 @@ def test_it_grows_and_closes_in_later_passes_of_one_process(storm: Storm) -> Non
 
 
 def test_one_that_a_person_closed_is_over_for_a_reconciler_that_runs(storm: Storm) -> None:
-    book = Notebook()
+    book = ReconcilerState()
     for i in range(3):
         storm.fails(1000 + i, uid=1001 + i, on=f"n{2 * i}", at=-60 + i)
     reconcile_once(storm.edges(), book)
@@ -193,7 +193,7 @@ def test_one_that_a_person_closed_is_over_for_a_reconciler_that_runs(storm: Stor
 
 
 def test_a_pass_without_failures_asks_neither_the_database_nor_slurm_for_them(storm: Storm) -> None:
-    book, fuse = Notebook(), Fuse()
+    book, fuse = ReconcilerState(), Fuse()
     reconcile_once(storm.edges(), book)
     edges = storm.edges()
     reconcile_once(replace(edges, store=fuse.through(storm.store), slurm=fuse.through(storm.slurm)), book)  # type: ignore[arg-type]

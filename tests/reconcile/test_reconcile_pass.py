@@ -17,18 +17,18 @@ from slurmwrap.config import RULES, Config, Retry
 from slurmwrap.diagnosis.classifier import classify
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.evidence import Attempt, Diagnosis, Evidence, LogTail
+from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.retry_decision import InputRead, Strike
-from slurmwrap.model.run import AttemptRecord, LedgerReset, PrerunRecord
-from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.run import JobRun, LedgerReset, PrerunRecord
+from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once, watch
-from slurmwrap.reconcile.reconcile_context import Notebook
+from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once, watch
+from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.sbatch.request import ResourceShape
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import from_plain
@@ -141,8 +141,8 @@ class World:
         for observation in observations:
             self.spool.put(observation)
 
-    def edges(self, through: Callable[[object], object] = lambda edge: edge) -> Edges:
-        return Edges(
+    def edges(self, through: Callable[[object], object] = lambda edge: edge) -> Services:
+        return Services(
             slurm=through(self.slurm),
             store=through(self.store),
             spools=(through(self.spool),),
@@ -159,15 +159,15 @@ class World:
     def read(self, uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
         return tuple(self.files.get((uid, path), InputRead(path=path)) for path in paths)
 
-    def run(self) -> Summary:
+    def run(self) -> PassSummary:
         return reconcile_once(self.edges())
 
     def reopen(self) -> None:
         self.store.close()
         self.store = Database.open(self.path, clock=self.clock)
 
-    def attempt(self, record: JobRecord) -> AttemptRecord:
-        found = self.store.attempt(Attempt(cluster="lab", job_id=record.job_id, submit_time=record.submit_time))
+    def attempt(self, record: JobRecord) -> JobRun:
+        found = self.store.attempt(RunKey(cluster="lab", job_id=record.job_id, submit_time=record.submit_time))
         assert found is not None
         return found
 
@@ -454,7 +454,7 @@ def test_the_gate_is_permitted_while_the_cap_lasts_and_told_conclusive_faults(wo
 def test_a_clock_that_is_put_back_neither_closes_the_gates_eyes_nor_keeps_health_from_being_published(
     world: World,
 ) -> None:
-    book = Notebook()
+    book = ReconcilerState()
     reconcile_once(world.edges(), book)
     world.clock.time -= 86400
     reconcile_once(world.edges(), book)
@@ -790,7 +790,7 @@ def test_an_owner_who_stops_the_resize_of_his_job_holds_up_nobody_and_gets_no_mo
     world.add(other)
     world.hear(submitted(submission(153, uid=1002, user="bob"), uid=1002), *hooks(other))
     _stops_scontrol(world)
-    book, edges = Notebook(), world.edges()
+    book, edges = ReconcilerState(), world.edges()
 
     for _ in range(5):
         reconcile_once(edges, book)
@@ -828,7 +828,7 @@ def test_a_resize_that_slurm_did_not_answer_once_is_made_ten_minutes_later(world
     _out_of_memory(world, 152)
     apply = world.slurm.apply
     _stops_scontrol(world)
-    book, edges = Notebook(), world.edges()
+    book, edges = ReconcilerState(), world.edges()
     reconcile_once(edges, book)
     world.slurm.apply = apply  # type: ignore[method-assign]
 
@@ -864,7 +864,7 @@ class AppendedLogs(FakeLogs):
         super().__init__()
         self.begins: list[object] = []
 
-    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
         self.begins.append(dict(record.output_begins))
         size = 100 * len(self.begins)
         return (LogTail(name=record.std_out, text=BUG, size=size, mark=f"m{size}"),)
@@ -906,7 +906,7 @@ class WrittenLogs(FakeLogs):
         super().__init__()
         self.modified = modified
 
-    def tails(self, record: AttemptRecord) -> tuple[LogTail, ...]:
+    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
         return (LogTail(name=record.std_out, text=BUG, modified=self.modified),)
 
 
@@ -927,7 +927,7 @@ def test_a_file_that_a_later_job_wrote_says_nothing_of_one_that_completed(
 class FullSpool(MemorySpool):
     """A spool whose files cannot be removed, as on a read-only file system."""
 
-    def discard(self, collected: Sequence[Collected]) -> None:
+    def discard(self, collected: Sequence[SpoolEntry]) -> None:
         return
 
 
@@ -1052,7 +1052,7 @@ def test_a_submission_that_claims_another_uid_than_its_seal_is_set_aside(world: 
     world.run()
     assert world.store.submission("lab", 114) is None
     (aside,) = world.spool.rejected.values()
-    assert isinstance(aside, SetAside) and aside.uid == 1002
+    assert isinstance(aside, RejectedEntry) and aside.uid == 1002
 
 
 def test_a_submission_of_a_job_newer_than_slurms_first_answer_is_believed(world: World) -> None:
@@ -1261,7 +1261,7 @@ def test_a_second_pass_does_not_read_settled_runs_again(world: World) -> None:
     failed = job(142)
     world.add(failed)
     world.hear(*hooks(failed, log=BUG))
-    edges, book = world.edges(), Notebook()
+    edges, book = world.edges(), ReconcilerState()
     reconcile_once(edges, book)
     fuse = Fuse()
     reconcile_once(replace(edges, store=fuse.through(world.store)), book)  # type: ignore[arg-type]
@@ -1298,7 +1298,7 @@ def test_in_user_mode_the_users_own_counter_tells_how_far_the_run_came(tmp_path:
     world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
     asked: list[tuple[int, str]] = []
 
-    def steps(record: AttemptRecord, directory: str) -> dict[str, object]:
+    def steps(record: JobRun, directory: str) -> dict[str, object]:
         asked.append((record.attempt.job_id, directory))
         return {"count": 40, "per_s": 2.0, "last_at": START + 30.0}
 
@@ -1322,7 +1322,7 @@ def test_what_an_epilog_read_of_the_count_needs_no_second_look(world: World) -> 
     counted = replace(epilog, facts={**epilog.facts, "steps": {"count": 7, "per_s": 1.5}})
     world.hear(submitted(submission(142, profile_key="k", step_dir="/s")), prolog, counted, *rest)
 
-    def steps(record: AttemptRecord, directory: str) -> dict[str, object]:
+    def steps(record: JobRun, directory: str) -> dict[str, object]:
         raise AssertionError("the Epilog has told it")
 
     reconcile_once(replace(world.edges(), steps=steps))

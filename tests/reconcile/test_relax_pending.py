@@ -14,7 +14,7 @@ from test_reconcile_pass import ACT, World, submission, submitted
 from slurmwrap.config import Config, Placement, Tuning
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.action import SlurmAction
-from slurmwrap.model.evidence import Attempt
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import NodeLoad
 from slurmwrap.model.placement_plan import Level, PlacementPlan
@@ -26,8 +26,8 @@ from slurmwrap.placement.token_bucket import filled, take
 from slurmwrap.policy.run_from_slurm import key_of
 from slurmwrap.reconcile import Scope, reconcile_once
 from slurmwrap.reconcile.pending_jobs import first
-from slurmwrap.reconcile.reconcile_context import Notebook
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
+from slurmwrap.reconcile.reconcile_context import ReconcilerState
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 
 SHAPE = ResourceShape(
     nodes=1, tasks_per_node=2, gpus=2, gpus_per_node=2, gpu_unit=GpuUnit.GRES,
@@ -35,9 +35,9 @@ SHAPE = ResourceShape(
 )  # fmt: skip
 PLAN = PlacementPlan(
     lines=(
-        Wish(option="exclude", value="n[6-7]", reason="suspect"),
-        Wish(option="mem", value="8000M", reason="peak"),
-        Wish(option="cpus-per-task", value="4", reason="need"),
+        OptionChange(option="exclude", value="n[6-7]", reason="suspect"),
+        OptionChange(option="mem", value="8000M", reason="peak"),
+        OptionChange(option="cpus-per-task", value="4", reason="need"),
     ),
     levels=(
         Level(name="away from suspects", wait_s=100),
@@ -147,7 +147,7 @@ def test_a_plan_that_is_none_changes_nothing_and_stops_nobody(tmp_path: Path, pl
 
 
 def test_while_the_controller_is_away_nobody_is_blamed(tmp_path: Path) -> None:
-    world, book = world_of(tmp_path, waiting()), Notebook()
+    world, book = world_of(tmp_path, waiting()), ReconcilerState()
     world.clock.sleep(100)
     apply = world.slurm.apply
 
@@ -164,7 +164,7 @@ def test_while_the_controller_is_away_nobody_is_blamed(tmp_path: Path) -> None:
 
 
 def test_a_submission_that_comes_late_is_found(tmp_path: Path) -> None:
-    world, book = World(tmp_path, RELAX), Notebook()
+    world, book = World(tmp_path, RELAX), ReconcilerState()
     world.add(waiting())
     reconcile_once(world.edges(), book)
     world.hear(submitted(asked()))
@@ -185,7 +185,9 @@ def test_an_array_is_loosened_where_it_waits(tmp_path: Path) -> None:
 
 def test_a_node_list_goes_at_once_when_a_node_is_taken(tmp_path: Path) -> None:
     pinned = replace(
-        PLAN, lines=(Wish(option="nodelist", value="n1", reason="free"),), levels=(Level(name="pinned", wait_s=50_000),)
+        PLAN,
+        lines=(OptionChange(option="nodelist", value="n1", reason="free"),),
+        levels=(Level(name="pinned", wait_s=50_000),),
     )
     config = replace(RELAX, placement=Placement(pin_s=86_400))
     world = world_of(tmp_path, config=config)
@@ -237,7 +239,7 @@ def test_a_refusal_is_put_back_in_reverse_and_not_tried_again(tmp_path: Path) ->
 
 
 def test_a_node_list_is_never_put_back_and_nothing_to_a_job_that_started(tmp_path: Path) -> None:
-    pinned = replace(PLAN, lines=(Wish(option="nodelist", value="n1", reason="free"),))
+    pinned = replace(PLAN, lines=(OptionChange(option="nodelist", value="n1", reason="free"),))
     world = World(tmp_path / "pin", RELAX)
     world.add(waiting(req_nodes="n1", exc_nodes=""))
     world.hear(submitted(asked(plan=asdict(pinned))))
@@ -283,7 +285,7 @@ def test_an_owner_in_whose_name_slurm_does_not_answer_holds_up_nobody_else(tmp_p
         apply(action, owner, also)
 
     world.slurm.apply = stopped  # type: ignore[method-assign]
-    book = Notebook()
+    book = ReconcilerState()
     first, second = reconcile_once(world.edges(), book), reconcile_once(world.edges(), book)
     assert said(world) == [("82", "ExcNodeList", "")]
     assert (len(first.errors), second.errors) == (1, [])
@@ -376,7 +378,7 @@ class _Dying:
 def test_at_most_so_many_jobs_at_the_head_of_each_queue_and_so_many_updates_a_second(tmp_path: Path) -> None:
     config = replace(RELAX, placement=Placement(relax_jobs=10, relax_updates_per_s=2))
     jobs = [waiting(100 + i, partition="long" if i % 10 else "short", eligible_time=START - 200) for i in range(30)]
-    world, book = world_of(tmp_path, *jobs, config=config), Notebook()
+    world, book = world_of(tmp_path, *jobs, config=config), ReconcilerState()
     done: list[int] = []
     for _ in range(20):
         before = len(world.slurm.calls)
@@ -399,7 +401,7 @@ def test_jobs_that_fit_nowhere_have_a_tenth_of_the_head_and_no_more() -> None:
 def test_of_very_many_jobs_that_fit_nowhere_some_are_looked_at_in_each_pass_and_all_in_turn(tmp_path: Path) -> None:
     jobs = [waiting(100 + n, reason="BadConstraints", priority=0) for n in range(1200)]
     world = world_of(tmp_path, *jobs, config=replace(ALONE, placement=Placement(relax_jobs=0)))
-    book, seen = Notebook(), []
+    book, seen = ReconcilerState(), []
     for _ in range(3):
         world.clock.sleep(60)
         reconcile_once(world.edges(), book)
@@ -421,7 +423,7 @@ def test_no_list_of_partitions_and_no_number_of_jobs_keeps_others_from_the_head_
 
 
 def test_a_list_of_nodes_of_ours_is_loosened_however_far_back_the_job_is(tmp_path: Path) -> None:
-    pinned = replace(PLAN, lines=(Wish(option="nodelist", value="n3", reason="free"),), levels=())
+    pinned = replace(PLAN, lines=(OptionChange(option="nodelist", value="n3", reason="free"),), levels=())
     front = [waiting(100 + n, priority=9000) for n in range(20)]
     last = waiting(81, priority=1, exc_nodes="", req_nodes="n3")
     world = World(tmp_path, replace(RELAX, placement=Placement(relax_jobs=10)))
@@ -447,7 +449,7 @@ def test_a_job_that_nobody_can_handle_keeps_no_other_from_being_loosened(tmp_pat
     world.clock.sleep(100)
     read = world.store.actions
 
-    def odd(attempt: Attempt | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
+    def odd(attempt: RunKey | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
         if attempt is not None and attempt.job_id == 81:
             raise ZeroDivisionError
         return read(attempt, unfinished=unfinished)
@@ -471,7 +473,7 @@ def test_a_slow_controller_costs_one_time_out_in_a_pass_however_many_owners_ther
         raise SlurmUnreachable("scontrol: no answer within 3 s")
 
     world.slurm.apply = slow  # type: ignore[method-assign]
-    book = Notebook()
+    book = ReconcilerState()
     for _ in range(2):
         reconcile_once(world.edges(), book)
     assert tried == [2000, 2001]
@@ -572,7 +574,7 @@ def test_time_on_hold_is_nobodys(tmp_path: Path) -> None:
 
 def test_a_requeue_counts_anew_and_a_job_missed_once_goes_on(tmp_path: Path) -> None:
     record = waiting(eligible_time=START)
-    world, book = world_of(tmp_path, record, config=ALONE), Notebook()
+    world, book = world_of(tmp_path, record, config=ALONE), ReconcilerState()
     reconcile_once(world.edges(), book)
     world.slurm.records.clear()
     world.clock.sleep(100)

@@ -13,8 +13,8 @@ from test_reconcile_pass import BUG, World, category_of, hooks, submission, subm
 from slurmwrap.errors import SlurmUnreachable
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.policy.run_from_slurm import record_of
-from slurmwrap.reconcile import Summary, reconcile_once
-from slurmwrap.reconcile.reconcile_context import Notebook
+from slurmwrap.reconcile import PassSummary, reconcile_once
+from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.reconcile.slurmdbd_lookup import matching
 
 
@@ -38,7 +38,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def reconcile(world: World, ledger: Ledger, book: Notebook | None = None) -> Summary:
+def reconcile(world: World, ledger: Ledger, book: ReconcilerState | None = None) -> PassSummary:
     return reconcile_once(replace(world.edges(), accounting=ledger), book)
 
 
@@ -146,7 +146,7 @@ def test_what_ran_and_ended_while_nobody_looked_is_judged(world: World) -> None:
     world.store.save_submission(submission(93))  # cancelled before it began
     tasks = [told(91 + i, array_job_id=91, array_task_id=i) for i in range(1)]
     ledger = Ledger((told(90), *tasks, told(92, uid=7), told(93, state="CANCELLED", start_time=None, nodes=())))
-    book = Notebook()
+    book = ReconcilerState()
     judged = reconcile(world, ledger, book).judged
     assert sorted((one.attempt.job_id, one.address, one.state) for one in judged) == [
         (90, "90", "FAILED"),

@@ -19,9 +19,9 @@ from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.model.submission import Submission
-from slurmwrap.reconcile import Edges, Scope, Summary, reconcile_once
-from slurmwrap.reconcile.reconcile_context import Notebook
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
+from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once
+from slurmwrap.reconcile.reconcile_context import ReconcilerState
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import from_plain
 
@@ -54,7 +54,7 @@ class World:
         self.clock = FakeClock()
         self.slurm = StubbornSlurm(clock=self.clock, nodes={"n0": node("n0", cpus=24)})
         self.store = Database.open(path / "site.db", clock=self.clock)
-        self.book = Notebook()
+        self.book = ReconcilerState()
 
     def waits(self, job_id: int, key: str = "", shape: ResourceShape = SHAPE, **changes: object) -> JobRecord:
         """A pending job of alice's, by gsub with profile `key`; "" by plain sbatch."""
@@ -92,10 +92,10 @@ class World:
         """What running jobs hold of the node."""
         self.slurm.nodes["n0"] = replace(self.slurm.nodes["n0"], state="MIXED", **changes)  # type: ignore[arg-type]
 
-    def run(self, config: Config = ACT, scope: Scope | None = None) -> Summary:
+    def run(self, config: Config = ACT, scope: Scope | None = None) -> PassSummary:
         """One pass, a second after the last one."""
         self.clock.sleep(1)
-        edges = Edges(
+        edges = Services(
             slurm=self.slurm,
             store=self.store,
             spools=(MemorySpool(),),
@@ -596,7 +596,7 @@ def test_a_change_that_comes_again_and_is_cut_short_is_made_whole_after_the_rest
     assert (world.slurm.records[1].cpus_per_task, world.slurm.records[1].min_cpus) == (5, 5)
 
     world.slurm.apply = apply  # type: ignore[method-assign]
-    world.book = Notebook()
+    world.book = ReconcilerState()
     world.run()
 
     assert (world.slurm.records[1].cpus_per_task, world.slurm.records[1].min_cpus) == (12, 12)
@@ -704,7 +704,7 @@ def test_memory_is_never_below_a_measured_peak_with_its_margin_though_less_was_a
 ) -> None:
     world.knows("leaky", ((3, 1.0),), mem_mib=30_000)
     world.waits(1, "leaky", mem_mib_per_node=held)
-    raised = PlacementPlan(lines=(Wish(option="mem", value="36000M", reason="its peak"),))
+    raised = PlacementPlan(lines=(OptionChange(option="mem", value="36000M", reason="its peak"),))
     world.store.save_submission(replace(_submission(world), plan=asdict(raised)))
 
     world.run()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.run import ActionRecord, AttemptRecord, PrerunRecord, StrikeRecord
+from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.deserialize import from_plain
 
 DATA = Path(__file__).parent.parent / "data" / "report"
 KINDS: dict[str, type[Any]] = {
-    "attempts": AttemptRecord,
+    "attempts": JobRun,
     "preruns": PrerunRecord,
     "submissions": Submission,
     "actions": ActionRecord,

@@ -10,7 +10,7 @@ from fakes import START, job
 
 from slurmwrap.model.action import Verb
 from slurmwrap.model.evidence import Diagnosis
-from slurmwrap.model.run import ActionRecord, AttemptRecord, StrikeRecord
+from slurmwrap.model.run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.report.agreement import agreement
@@ -28,7 +28,7 @@ def run(
     nodes: Sequence[str] = ("n1",),
     decided: str = "",
     **more: object,
-) -> AttemptRecord:
+) -> JobRun:
     """A run of an hour that began `at` seconds after START."""
     begin = START + at
     shown = job(
@@ -45,7 +45,7 @@ def run(
     return replace(record_of(shown, "lab"), diagnosis=found, decision=decided)
 
 
-def spoke(record: AttemptRecord, rule: str, mode: str = "advise", target: str = "") -> ActionRecord:
+def spoke(record: JobRun, rule: str, mode: str = "advise", target: str = "") -> ActionRecord:
     verb = {"drain": Verb.DRAIN, "block_input": Verb.BLOCK_INPUT}.get(rule, Verb.REQUEUEHOLD)
     return ActionRecord(
         action_id=1,
@@ -84,7 +84,7 @@ FIRST = run(81, 0, "nccl_error")
         ((run(81, 5000, "success", uid=1002),), (0, 0, 1)),  # the id came back
     ],
 )
-def test_a_retry(after: tuple[AttemptRecord, ...], expected: tuple[int, int, int]) -> None:
+def test_a_retry(after: tuple[JobRun, ...], expected: tuple[int, int, int]) -> None:
     for mode in ("observe", "advise", "act"):
         found = agreement((FIRST, *after), (spoke(FIRST, "retry", mode),), (), SAME)
         assert found == (Agreement(rule="retry", agree=expected[0], disagree=expected[1], open=expected[2]),)
@@ -105,7 +105,7 @@ LOST = run(81, 0, "cuda_init_failed")
         (run(90, 5000, "gpu_hardware", nodes=("n1", "n2")), (0, 0, 1)),  # nobody knows which node
     ],
 )
-def test_a_retry_elsewhere(after: AttemptRecord, expected: tuple[int, int, int]) -> None:
+def test_a_retry_elsewhere(after: JobRun, expected: tuple[int, int, int]) -> None:
     found = agreement((LOST, after), (spoke(LOST, "retry_elsewhere"),), (), ())
     assert found == (Agreement(rule="retry_elsewhere", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
@@ -121,7 +121,7 @@ OOM = run(81, 0, "cpu_oom")
         (run(81, 5000, "success", restarts=1), (0, 0, 1)),  # it had no more than before
     ],
 )
-def test_a_resize(after: AttemptRecord, expected: tuple[int, int, int]) -> None:
+def test_a_resize(after: JobRun, expected: tuple[int, int, int]) -> None:
     found = agreement((OOM, after), (spoke(OOM, "resize"),), (), ())
     assert found == (Agreement(rule="resize", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
@@ -135,7 +135,7 @@ def test_a_resize(after: AttemptRecord, expected: tuple[int, int, int]) -> None:
         ((run(84, 5000, "success"),), (0, 0, 1)),  # it was changed
     ],
 )
-def test_a_stop(after: tuple[AttemptRecord, ...], expected: tuple[int, int, int]) -> None:
+def test_a_stop(after: tuple[JobRun, ...], expected: tuple[int, int, int]) -> None:
     first = run(81, 0, "gpu_oom", decided="stop")
     found = agreement((first, *after), (), (), (*SAME, submission(84, "changed")))
     assert found == (Agreement(rule="stop", agree=expected[0], disagree=expected[1], open=expected[2]),)
@@ -163,7 +163,7 @@ BROKEN = run(81, 0, "gpu_hardware")
     ],
 )
 def test_a_drain(
-    after: tuple[AttemptRecord, ...],
+    after: tuple[JobRun, ...],
     struck: tuple[tuple[int, int], ...],
     taken: tuple[str, ...],
     expected: tuple[int, int, int],

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from night_figures import night_of
 
-from slurmwrap.model.evidence import Attempt, Diagnosis
-from slurmwrap.model.run import AttemptRecord, Incident, PrerunRecord, StrikeRecord
+from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.run import Incident, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.formulas import NEEDED
@@ -74,10 +74,10 @@ def test_of_nothing_everything_is_nothing() -> None:
     )
 
 
-def failed(number: int, category: str, run_s: int) -> AttemptRecord:
+def failed(number: int, category: str, run_s: int) -> JobRun:
     diagnosis = Diagnosis(category=category, domain="U", decision="stop", confidence=1, signature="")
-    attempt = Attempt(cluster="lab", job_id=number, submit_time=0)
-    return AttemptRecord(attempt=attempt, gpus=1, start_time=0, end_time=run_s, diagnosis=diagnosis)
+    attempt = RunKey(cluster="lab", job_id=number, submit_time=0)
+    return JobRun(attempt=attempt, gpus=1, start_time=0, end_time=run_s, diagnosis=diagnosis)
 
 
 def stopped(number: int, category: str, gpus: int) -> PrerunRecord:
@@ -113,8 +113,8 @@ def test_a_prerun_without_a_real_job_stops_none() -> None:
 def test_a_job_that_ran_all_the_same_was_not_stopped() -> None:
     """A borrowed verdict lets it go, and a cancelling may fail."""
     verdict = stopped(5, "gpu_oom", 8)
-    attempt = Attempt(cluster="lab", job_id=1005, submit_time=2)
-    ran = AttemptRecord(attempt=attempt, gpus=8, start_time=6, end_time=8, nodes=("n1",))
+    attempt = RunKey(cluster="lab", job_id=1005, submit_time=2)
+    ran = JobRun(attempt=attempt, gpus=8, start_time=6, end_time=8, nodes=("n1",))
     gone = replace(ran, nodes=(), start_time=None)
     given = {**EMPTY, "preruns": (verdict,)}
     for attempts, jobs, gpus in (((ran,), 0, 0), ((gone,), 1, 8), ((), 1, 8)):
@@ -126,9 +126,9 @@ def test_a_job_that_ran_all_the_same_was_not_stopped() -> None:
 
 def test_pre_runs_cost_what_slurm_recorded_or_what_they_say_where_that_is_more() -> None:
     verdict = stopped(5, "gpu_oom", 8)  # 36 s by its own word
-    attempt = Attempt(cluster="lab", job_id=2005, submit_time=0)
+    attempt = RunKey(cluster="lab", job_id=2005, submit_time=0)
     for seconds, cost in ((50, 50), (20, 36)):
-        own = AttemptRecord(attempt=attempt, gpus=1, start_time=0, end_time=seconds, nodes=("n1",))
+        own = JobRun(attempt=attempt, gpus=1, start_time=0, end_time=seconds, nodes=("n1",))
         page = night_of(**{**EMPTY, "preruns": (verdict,), "attempts": (own,)}, since=0, until=100)
         assert page.preruns.gpu_hours == pytest.approx(cost / 3600)
         assert page.headline == Headline()  # no job of anybody's
@@ -138,8 +138,8 @@ def test_the_delay_is_that_of_jobs_which_started_when_they_were_let_go() -> None
     def passed(number: int, started: int, *, released: bool = True) -> dict[str, Any]:
         verdict = Verdict(outcome=Outcome.PASS, layer="exit", reason="", seconds=36, category="")
         record = replace(stopped(number, "", 8), at=1000.0, verdict=verdict, released=released)
-        attempt = Attempt(cluster="lab", job_id=1000 + number, submit_time=100)
-        ran = AttemptRecord(attempt=attempt, gpus=8, start_time=started, end_time=started + 10, nodes=("n1",))
+        attempt = RunKey(cluster="lab", job_id=1000 + number, submit_time=100)
+        ran = JobRun(attempt=attempt, gpus=8, start_time=started, end_time=started + 10, nodes=("n1",))
         asked = Submission(cluster="lab", job_id=1000 + number, at=100.0, uid=1, user="ada", gpus=8)
         return {"preruns": record, "attempts": ran, "submissions": asked}
 
@@ -189,7 +189,7 @@ def test_a_job_that_its_pre_run_stopped_is_no_run_and_not_counted_as_cancelled()
     prerun = stopped(7, "semantic_error", 16)
     cancelled = replace(
         failed(7, "cancelled", 0),
-        attempt=Attempt(cluster=prerun.cluster, job_id=prerun.job_id or 0, submit_time=900),
+        attempt=RunKey(cluster=prerun.cluster, job_id=prerun.job_id or 0, submit_time=900),
         nodes=(),
         state="CANCELLED",
     )
@@ -201,7 +201,7 @@ def test_a_job_that_its_pre_run_stopped_is_no_run_and_not_counted_as_cancelled()
 
 
 def test_an_incident_is_one_row_and_its_runs_are_in_no_other() -> None:
-    def of(record: AttemptRecord, name: str) -> AttemptRecord:
+    def of(record: JobRun, name: str) -> JobRun:
         return replace(record, incident=name, user="ada", name="x")
 
     runs = [of(failed(n, "storage_io", 3600), "i1" if n < 4 else "") for n in range(6)]

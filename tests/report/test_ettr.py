@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.report.ettr import counted
 from slurmwrap.report.night_report import Counted
 
@@ -24,19 +24,19 @@ def run(
     resumed: bool = False,
     gpus: int = 1,
     rate: float | None = 1.0,
-) -> AttemptRecord:
+) -> JobRun:
     diagnosis = Diagnosis(
         category=category, domain="AE", decision="retry", confidence=1, signature="", checkpoint_step=saved,
         resumed=resumed,
     )  # fmt: skip
-    return AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=job_id, submit_time=start), uid=1, gpus=gpus, eligible_time=start - 10,
+    return JobRun(
+        attempt=RunKey(cluster="lab", job_id=job_id, submit_time=start), uid=1, gpus=gpus, eligible_time=start - 10,
         start_time=start, end_time=end, diagnosis=diagnosis,
         measurement=None if steps is None else Measurement(steps=steps, steps_per_s=rate),
     )  # fmt: skip
 
 
-def told(*runs: AttemptRecord) -> Counted:
+def told(*runs: JobRun) -> Counted:
     return counted(runs, since=0.0, until=1000.0)
 
 
@@ -74,5 +74,5 @@ def test_jobs_weigh_by_their_gpus() -> None:
         (replace(FAILED, measurement=None), RESUMED),  # a run that did not count: nobody knows
     ],
 )
-def test_where_too_little_is_known_nothing_is_told(runs: tuple[AttemptRecord, ...]) -> None:
+def test_where_too_little_is_known_nothing_is_told(runs: tuple[JobRun, ...]) -> None:
     assert told(*runs) == Counted()

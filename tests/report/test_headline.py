@@ -10,7 +10,7 @@ import pytest
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.report.headline import page_of, verdict
 from slurmwrap.report.night_report import Blocked, Headline, IncidentRow, NightReport, Saving
-from slurmwrap.report.report_page import Figure, Row, Verdict
+from slurmwrap.report.report_page import Figure, NightVerdict, TableRow
 
 _OPEN = IncidentRow(
     incident_id="i", category="storage_unavailable", scope="/scratch", began=nights.UNTIL - 60, over_at=None, jobs=3,
@@ -27,19 +27,19 @@ def calm(**changes: object) -> NightReport:
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (nights.empty(), Verdict(word="quiet", sentence="Nothing ended in this time.")),
-        (calm(), Verdict(word="quiet", sentence="4 runs ended, none failed. Nothing to do.")),
+        (nights.empty(), NightVerdict(word="quiet", sentence="Nothing ended in this time.")),
+        (calm(), NightVerdict(word="quiet", sentence="4 runs ended, none failed. Nothing to do.")),
         (
             calm(headline=Headline(attempts=9, gpu_hours=100.0, failed_attempts=2, failed_gpu_hours=5.0)),
-            Verdict(word="quiet", sentence="5.0 % of 100.0 GPU-hours went into failed runs. Nothing to do."),
+            NightVerdict(word="quiet", sentence="5.0 % of 100.0 GPU-hours went into failed runs. Nothing to do."),
         ),
         (
             calm(incidents=(_OPEN, _OPEN)),
-            Verdict(word="watch", sentence="4 runs ended, none failed. 2 incidents still open."),
+            NightVerdict(word="watch", sentence="4 runs ended, none failed. 2 incidents still open."),
         ),
         (
             nights.full(),
-            Verdict(
+            NightVerdict(
                 word="act",
                 sentence="15.1 % of 11,840 GPU-hours went into failed runs, up from 9.8 %, the largest part by "
                 "GPU hardware fault. 2 things to do.",
@@ -47,14 +47,14 @@ def calm(**changes: object) -> NightReport:
         ),
     ],
 )
-def test_the_verdict_is_one_sentence_and_a_word(report: NightReport, said: Verdict) -> None:
+def test_the_verdict_is_one_sentence_and_a_word(report: NightReport, said: NightVerdict) -> None:
     assert verdict(report) == said
 
 
 def test_a_larger_share_than_before_is_watched_and_a_smaller_one_is_not() -> None:
     worse = Headline(attempts=9, gpu_hours=100.0, failed_attempts=2, failed_gpu_hours=5.0)
     better = replace(worse, failed_gpu_hours=2.0)
-    assert verdict(calm(headline=worse, before=better)) == Verdict(
+    assert verdict(calm(headline=worse, before=better)) == NightVerdict(
         word="watch", sentence="5.0 % of 100.0 GPU-hours went into failed runs, up from 2.0 %."
     )
     assert verdict(calm(headline=better, before=worse)).word == "quiet"
@@ -169,7 +169,7 @@ def test_inputs_that_are_blocked_alike_are_one_row_and_stay_apart_in_csv() -> No
     (section,) = [one for one in page_of(calm(blocked=blocked)).sections if one.key == "inputs"]
     (table,) = section.tables
     assert table.rows == (
-        Row(("/d/4", 2, "ada", 4.0, "new", None), more="it does not exist"),
-        Row(("/d/2", 3, "ada", 2.0, "known", None), more="it does not exist"),
+        TableRow(("/d/4", 2, "ada", 4.0, "new", None), more="it does not exist"),
+        TableRow(("/d/2", 3, "ada", 2.0, "known", None), more="it does not exist"),
     )
     assert [row.values[0] for row in table.unfolded] == ["/d/4", "/d/3", "/d/2", "/d/1", "/d/0"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from night_figures import figures_of, night_of
 
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.locality_pairs import Pair, pairs
 from slurmwrap.report.night_report import Saving
@@ -40,11 +40,11 @@ def run(
     at: int = SINCE + 1000,
     script: str = "5" * 64,
     variant: str = "b64",
-) -> tuple[AttemptRecord, Submission]:
+) -> tuple[JobRun, Submission]:
     """One hour on 16 GPUs, submitted ten minutes before it starts."""
     start = at + 600 + number
-    attempt = AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=number, submit_time=at + number),
+    attempt = JobRun(
+        attempt=RunKey(cluster="lab", job_id=number, submit_time=at + number),
         user="ada",
         uid=1001,
         gpus=16,
@@ -68,7 +68,7 @@ def run(
     return attempt, submission
 
 
-def given(*runs: tuple[AttemptRecord, Submission]) -> dict[str, Any]:
+def given(*runs: tuple[JobRun, Submission]) -> dict[str, Any]:
     return {
         "attempts": tuple(attempt for attempt, _ in runs),
         "submissions": tuple(submission for _, submission in runs),
@@ -78,7 +78,7 @@ def given(*runs: tuple[AttemptRecord, Submission]) -> dict[str, Any]:
     }
 
 
-def placement(*runs: tuple[AttemptRecord, Submission]) -> Saving:
+def placement(*runs: tuple[JobRun, Submission]) -> Saving:
     return night_of(**given(*runs)).savings[1]
 
 

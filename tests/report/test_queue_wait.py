@@ -7,8 +7,8 @@ from datetime import UTC
 
 from night_figures import night_of
 
-from slurmwrap.model.evidence import Attempt
-from slurmwrap.model.run import ActionRecord, AttemptRecord, QueueDelay
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.headline import page_of
 from slurmwrap.report.job_report.job_report_text import tell
@@ -17,7 +17,7 @@ from slurmwrap.report.night_report import Queueing, WaitedLongest
 from slurmwrap.report.queue_wait import queueing, waited_line
 from slurmwrap.report.report_text import render
 
-KEY = Attempt(cluster="lab", job_id=81, submit_time=100)
+KEY = RunKey(cluster="lab", job_id=81, submit_time=100)
 DELAY = QueueDelay(
     attempt=KEY, address="81", user="ada", gpus=4, eligible_at=100.0, seen_at=820.0,
     fair_share_s=240.0, fragmentation_s=480.0, waits_for="fragmentation", over=True,
@@ -38,7 +38,7 @@ def test_why_says_in_one_line_what_a_job_waited_for() -> None:
 
 def test_why_shows_it_with_its_run_and_for_a_job_that_waits_still() -> None:
     line = "  Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were"
-    run = AttemptRecord(attempt=KEY, address="81", state="COMPLETED", start_time=820, end_time=900, waited=DELAY)
+    run = JobRun(attempt=KEY, address="81", state="COMPLETED", start_time=820, end_time=900, waited=DELAY)
     assert line in tell(story_of("81", [ASKED], [], [run], [])).splitlines()
     begun = replace(run, state="", end_time=None, waited=None)
     assert line in tell(story_of("81", [ASKED], [], [begun], [], [DELAY])).splitlines()
@@ -52,9 +52,7 @@ def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None
     from slurmwrap.report.job_report.next_step import next_step
 
     bug = Diagnosis(category="traceback_from_crash", domain="U", decision="stop", confidence=1, signature="s")
-    run = AttemptRecord(
-        attempt=KEY, address="81", state="FAILED", start_time=9, end_time=10, diagnosis=bug, decision="stop"
-    )
+    run = JobRun(attempt=KEY, address="81", state="FAILED", start_time=9, end_time=10, diagnosis=bug, decision="stop")
     advised = ActionRecord(
         action_id=1, attempt=KEY, rule="relax", mode="advise", verb="update job", target="81", key="ExcNodeList",
         value="", because="", intended_at=1.0,

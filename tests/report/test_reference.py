@@ -12,11 +12,11 @@ import night_reference as reference
 import pytest
 from night_figures import night_of
 
-from slurmwrap.cli.record_access import Place
+from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.cli.report.report_data import night
 from slurmwrap.config import Config
-from slurmwrap.model.evidence import Attempt, Diagnosis
-from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident, PrerunRecord
+from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.report_inputs import BIN_EDGES_S
@@ -61,7 +61,7 @@ def records(seed: int) -> dict[str, Any]:
     }
 
 
-def runs_of(job_id: int, dice: random.Random) -> list[AttemptRecord]:
+def runs_of(job_id: int, dice: random.Random) -> list[JobRun]:
     at, found = dice.randrange(BEGAN, UNTIL + 5000), []
     cluster = "two" if job_id > 50 and dice.random() < 0.3 else "lab"
     user, gpus = dice.choice(["ada", "bob", "cyd"]), dice.choice((0, 1, 2, 4, 5, 8, 9, 16))
@@ -78,8 +78,8 @@ def runs_of(job_id: int, dice: random.Random) -> list[AttemptRecord]:
             input_path=dice.choice(("", "/data/a", "/data/b\udce9")),
         )
         found.append(
-            AttemptRecord(
-                attempt=Attempt(cluster=cluster, job_id=job_id, submit_time=at),
+            JobRun(
+                attempt=RunKey(cluster=cluster, job_id=job_id, submit_time=at),
                 address=str(job_id),
                 restarts=restarts,
                 name=dice.choice(("train", "eval", "naïve\n")),
@@ -97,7 +97,7 @@ def runs_of(job_id: int, dice: random.Random) -> list[AttemptRecord]:
     return found
 
 
-def requeue(number: int, run: AttemptRecord, dice: random.Random) -> ActionRecord:
+def requeue(number: int, run: JobRun, dice: random.Random) -> ActionRecord:
     return ActionRecord(
         action_id=number + 1,
         attempt=run.attempt,
@@ -166,7 +166,7 @@ def test_a_site_s_file_says_the_same_as_the_records_in_memory(tmp_path: Path, se
             database.save_submission(submission)
         for incident in given["incidents"]:
             database.save_incident(incident)
-    place = Place(database=path, site=True, uid=0)
+    place = RecordSource(database=path, site=True, uid=0)
     found = night(place, Config(), SINCE, UNTIL)
     expected = night_of(**{**given, "actions": ()}, since=SINCE, until=UNTIL)
     assert replace(found, lemons=(), locality=()) == replace(expected, lemons=(), locality=())

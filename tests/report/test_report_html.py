@@ -15,7 +15,7 @@ import pytest
 from slurmwrap.report import report_html
 from slurmwrap.report.headline import page_of
 from slurmwrap.report.night_report import NightReport, ShareRow
-from slurmwrap.report.report_page import Column, Table
+from slurmwrap.report.report_page import Column, ReportTable
 from slurmwrap.report.report_plots import draw
 from slurmwrap.report.text_format import visible
 
@@ -128,8 +128,8 @@ def test_without_matplotlib_the_page_says_so() -> None:
 
 def test_heads_above_heads_span_their_columns() -> None:
     columns = (Column(key="a", head="a"), Column(key="b", head="b", group="g"), Column(key="c", head="c", group="g"))
-    assert report_html.groups(Table(key="t", title="t", columns=columns, rows=())) == (("", 1), ("g", 2))
-    assert report_html.groups(Table(key="t", title="t", columns=columns[:1], rows=())) == ()
+    assert report_html.groups(ReportTable(key="t", title="t", columns=columns, rows=())) == (("", 1), ("g", 2))
+    assert report_html.groups(ReportTable(key="t", title="t", columns=columns[:1], rows=())) == ()
 
 
 def test_a_number_keeps_its_unit() -> None:

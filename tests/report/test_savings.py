@@ -13,7 +13,7 @@ from slurmwrap.report.false_decisions import missed, retries, wrong
 from slurmwrap.report.formulas import BY_ID, FORMULAS
 from slurmwrap.report.holdout_figures import holdout
 from slurmwrap.report.night_report import Retries, Wrong
-from slurmwrap.report.report_inputs import Again, Caught, Drawn, Figures, Passed, Tuned
+from slurmwrap.report.report_inputs import Caught, Drawn, Figures, Passed, RetriedRun, TunedRun
 from slurmwrap.report.skewed_interval import reach
 
 CURVE = tuple(CurvePoint(cpus=cpus, steps_per_s=speed) for cpus, speed in ((2, 10.0), (4, 16.0), (8, 20.0)))
@@ -38,19 +38,23 @@ def test_below_twenty_cases_nothing_is_estimated() -> None:
     for cases, of in (([stopped("gpu_oom", 8)] * 19, lasted), ([stopped("gpu_oom", 8)] * 50, {"gpu_oom": [1] * 19})):
         found = savings.prerun(cases, of, 0.0)
         assert (found.gpu_hours, found.low, found.high, found.n) == (None, None, None, 19)
-    assert savings.retry([Again("success", "gpu_oom", 3600.0)] * 19).gpu_hours is None
-    assert savings.tuning([Tuned(3600.0, 2, 4, CURVE)] * 19).gpu_hours is None
+    assert savings.retry([RetriedRun("success", "gpu_oom", 3600.0)] * 19).gpu_hours is None
+    assert savings.tuning([TunedRun(3600.0, 2, 4, CURVE)] * 19).gpu_hours is None
 
 
 def test_retries_count_what_they_finished_less_what_they_burnt() -> None:
-    cases = [Again("success", "nccl_error", 7200.0)] * 15 + [Again("nccl_error", "nccl_error", 3600.0)] * 5
-    cases += [Again("cancelled", "nccl_error", 9e9), Again("", "nccl_error", 9e9)]
+    cases = [RetriedRun("success", "nccl_error", 7200.0)] * 15 + [RetriedRun("nccl_error", "nccl_error", 3600.0)] * 5
+    cases += [RetriedRun("cancelled", "nccl_error", 9e9), RetriedRun("", "nccl_error", 9e9)]
     found = savings.retry(cases)
     assert (found.gpu_hours, found.n, found.spared) == (15 * 2 - 5 * 1, 20, False)
 
 
 def test_tuning_counts_what_the_measured_curve_says() -> None:
-    faster, slower, beyond = Tuned(3600.0, 2, 8, CURVE), Tuned(3600.0, 8, 6, CURVE), Tuned(3600.0, 16, 8, CURVE)
+    faster, slower, beyond = (
+        TunedRun(3600.0, 2, 8, CURVE),
+        TunedRun(3600.0, 8, 6, CURVE),
+        TunedRun(3600.0, 16, 8, CURVE),
+    )
     found = savings.tuning([faster] * 15 + [slower] * 5 + [beyond] * 9)
     assert found.gpu_hours == pytest.approx(15 * (20 / 10 - 1) + 5 * (18 / 20 - 1))
     assert found.n == 20
@@ -63,11 +67,11 @@ def test_a_curve_says_nothing_beyond_its_points() -> None:
 
 def test_what_we_got_wrong_stands_beside_how_often_we_spoke() -> None:
     again = [
-        Again("success", "nccl_error", 1.0),
-        Again("nccl_error", "nccl_error", 1.0),
-        Again("gpu_oom", "nccl_error", 1.0),
-        Again("cancelled", "nccl_error", 1.0),
-        Again("", "nccl_error", 1.0),
+        RetriedRun("success", "nccl_error", 1.0),
+        RetriedRun("nccl_error", "nccl_error", 1.0),
+        RetriedRun("gpu_oom", "nccl_error", 1.0),
+        RetriedRun("cancelled", "nccl_error", 1.0),
+        RetriedRun("", "nccl_error", 1.0),
     ]
     passed = [Passed(30.0, "import_error", 20.0), Passed(30.0, "success", 20.0)]
     figures = Figures(since=0, until=1, again=again, passed=passed, refused=5, refused_falsely=1)

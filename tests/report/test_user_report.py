@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.night_report import Blocked, Estimate, Headline, NightReport, Preruns, SuspectNodes, ToDo
@@ -28,9 +28,9 @@ SHAPE = ResourceShape(
 MEASURED = Measurement(cpus_used=1.0, mem_peak_mib=2000, mem_source="cgroup")
 
 
-def run(number: int, category: str = "success", *, end: float = SINCE + 5000, **more: Any) -> AttemptRecord:
-    record = AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=number, submit_time=int(SINCE)), address=str(number), name="train.sbatch",
+def run(number: int, category: str = "success", *, end: float = SINCE + 5000, **more: Any) -> JobRun:
+    record = JobRun(
+        attempt=RunKey(cluster="lab", job_id=number, submit_time=int(SINCE)), address=str(number), name="train.sbatch",
         user="ada", uid=7, state="COMPLETED" if category == "success" else "FAILED", gpus=2, cpus=8, nodes=("n0",),
         mem_mib_per_node=65536, time_limit_s=7 * 86400, start_time=int(end) - 44, end_time=int(end),
         diagnosis=Diagnosis(

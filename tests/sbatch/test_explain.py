@@ -8,22 +8,24 @@ import pytest
 
 from slurmwrap.sbatch.explain import equivalent_script, explain
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import BatchScript, JobRequest, Wish
+from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render
 
 DATA = Path(__file__).parents[1] / "data" / "sbatch"
 USERS = (DATA / "train.sbatch").read_bytes()
 ENVIRON = {"SBATCH_PARTITION": "gpu", "SBATCH_MEM_PER_GPU": "9G", "SBATCH_WAIT": "0", "SBATCH_WAIT4SWITCH": "20:00"}
 WISHES = [
-    Wish(
+    OptionChange(
         option="mem", value="216G", reason="At most 180 GiB per node were in use in three complete runs; 20 % on top."
     ),
-    Wish(option="cpus-per-task", value="6", reason="Steps/s rose by less than 5 % beyond 6 CPUs per GPU."),
-    Wish(option="time", value=None, reason="No run has finished yet."),
-    Wish(option="partition", value="gpu-large", reason="The partition gpu is drained for maintenance."),
-    Wish(option="exclude", value="n3,n17", reason="n3 and n17 are under suspicion: two failures each since Monday."),
-    Wish(option="switches", value="1", reason="Two nodes fit under one switch."),
-    Wish(option="nodelist", value=None, reason="No two nodes of one switch are free now."),
+    OptionChange(option="cpus-per-task", value="6", reason="Steps/s rose by less than 5 % beyond 6 CPUs per GPU."),
+    OptionChange(option="time", value=None, reason="No run has finished yet."),
+    OptionChange(option="partition", value="gpu-large", reason="The partition gpu is drained for maintenance."),
+    OptionChange(
+        option="exclude", value="n3,n17", reason="n3 and n17 are under suspicion: two failures each since Monday."
+    ),
+    OptionChange(option="switches", value="1", reason="Two nodes fit under one switch."),
+    OptionChange(option="nodelist", value=None, reason="No two nodes of one switch are free now."),
 ]
 
 
@@ -35,7 +37,9 @@ def job() -> tuple[JobRequest, BatchScript]:
         read_script=lambda _: USERS,
         read_stdin=lambda: b"",
     )
-    return request, render(request, WISHES, added=[Wish(option="requeue", value="", reason="--retry needs it.")])
+    return request, render(
+        request, WISHES, added=[OptionChange(option="requeue", value="", reason="--retry needs it.")]
+    )
 
 
 def test_the_rewritten_script_the_equivalent_of_a_dry_run_and_the_explanation_are_the_golden_files() -> None:
@@ -79,7 +83,8 @@ def test_control_characters_of_user_text_never_reach_the_terminal(comment: str) 
         read_stdin=lambda: b"",
     )
     batch = render(
-        request, [Wish(option="mem", value="2G", reason="\x1bc"), Wish(option="comment", value="x", reason="")]
+        request,
+        [OptionChange(option="mem", value="2G", reason="\x1bc"), OptionChange(option="comment", value="x", reason="")],
     )
     said = explain(request, batch, colour=False)
     assert "\x1b" not in said

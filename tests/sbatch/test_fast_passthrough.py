@@ -22,7 +22,7 @@ from slurmwrap.sbatch.fast_passthrough import (
 from slurmwrap.sbatch.options import BY_LETTER, BY_NAME, NONE, OWN_BY_NAME
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.passthrough import passthrough_reason
-from slurmwrap.sbatch.request import Own
+from slurmwrap.sbatch.request import GsubOptions
 
 PLAIN = b"#!/bin/bash\n#SBATCH --mem=4G -c 2\nsrun python train.py --gpus 8\n"
 ASKS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task")
@@ -188,5 +188,5 @@ def test_what_is_waved_through_the_long_way_hands_over_as_it_came(call) -> None:
     except (UsageError, ScriptError) as error:
         assert not (isinstance(error, UsageError) and error.hint)  # sbatch says it
         return
-    assert request.own == Own()
+    assert request.own == GsubOptions()
     assert passthrough_reason(request) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.sbatch.getopt import BadOption, names_for, scan
-from slurmwrap.sbatch.options import REQUIRED, Option
+from slurmwrap.sbatch.options import REQUIRED, SbatchOption
 
 
 def options(*words: str, release=None) -> list[tuple[str, str | None]]:
@@ -107,7 +107,7 @@ def test_with_an_unknown_release_22_05s_names_are_abbreviated_first_and_later_on
 
 
 def test_an_option_of_a_site_plugin_is_taken_like_sbatchs_own() -> None:
-    names = names_for(extra=[Option("container-image", "", REQUIRED)])
+    names = names_for(extra=[SbatchOption("container-image", "", REQUIRED)])
     assert [(o.option, o.value) for o in scan(["--container-im=torch"], names).given] == [("container-image", "torch")]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurmwrap.errors import UsageError
 from slurmwrap.sbatch.command_line import split_command_line
 from slurmwrap.sbatch.launch_templates import (
-    Layout,
+    JobLayout,
     NodeKind,
     check_room,
     context,
@@ -35,7 +35,7 @@ def request(*words: str, environ: dict[str, str] | None = None):
     )
 
 
-def laid(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> Layout:
+def laid(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> JobLayout:
     return layout_of(request(*words, "train.py", environ=environ).shape, tasks, kinds)
 
 
@@ -77,11 +77,11 @@ def test_the_fewest_nodes_are_taken_of_a_mixed_partition_while_there_are_enough(
 
 
 def test_variables_count_as_they_do_for_sbatch() -> None:
-    assert laid("-N4", SBATCH_GPUS="16") == Layout(nodes=4, gpus_per_node=4, tasks_per_node=1, cpus_per_task=32)
+    assert laid("-N4", SBATCH_GPUS="16") == JobLayout(nodes=4, gpus_per_node=4, tasks_per_node=1, cpus_per_task=32)
 
 
 def test_where_slurm_was_not_to_be_asked_the_users_words_are_enough() -> None:
-    assert laid("-G16", "-N2", kinds=()) == Layout(nodes=2, gpus_per_node=8, tasks_per_node=1)
+    assert laid("-G16", "-N2", kinds=()) == JobLayout(nodes=2, gpus_per_node=8, tasks_per_node=1)
     with pytest.raises(UsageError, match="how many GPUs a node has is not known"):
         laid("-G16", kinds=())
 
@@ -223,10 +223,10 @@ def test_no_option_of_sbatchs_begins_like_ours() -> None:
 
 
 def test_the_summary_is_one_line() -> None:
-    assert summary("jax", Layout(nodes=2, gpus_per_node=8, tasks_per_node=8)) == (
+    assert summary("jax", JobLayout(nodes=2, gpus_per_node=8, tasks_per_node=8)) == (
         "Template jax: 2 nodes with 8 GPUs and 8 tasks each."
     )
-    assert summary("array", Layout(nodes=1, gpus_per_node=1, tasks_per_node=1)) == (
+    assert summary("array", JobLayout(nodes=1, gpus_per_node=1, tasks_per_node=1)) == (
         "Template array: 1 node with 1 GPU and 1 task."
     )
 

@@ -20,7 +20,7 @@ from slurmwrap.sbatch.options import (
     REQUIRED,
     SBATCH,
 )
-from slurmwrap.sbatch.request import Own
+from slurmwrap.sbatch.request import GsubOptions
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 RELEASES = {"22.05": (22, 5), "24.11": (24, 11), "26.05": (26, 5)}
@@ -108,5 +108,5 @@ def test_aliases_groups_and_opposites_name_known_options() -> None:
 
 
 def test_an_own_option_sets_a_field_of_own_and_is_no_name_or_abbreviation_of_sbatchs() -> None:
-    assert [own.name for own in OWN if not hasattr(Own(), own.field)] == []
+    assert [own.name for own in OWN if not hasattr(GsubOptions(), own.field)] == []
     assert [(own.name, o.name) for own in OWN for o in SBATCH if o.name.startswith(own.name)] == []

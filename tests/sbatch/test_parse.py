@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.errors import ScriptError, SlurmwrapError, UnknownOption, UsageError
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest, Origin, Own, Setting
+from slurmwrap.sbatch.request import GsubOptions, JobRequest, Origin, SbatchSetting
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --gres=gpu:a100:8 --mem=500G\n#SBATCH -p gpu\n\nsrun python train.py\n"
 
@@ -49,12 +49,14 @@ def test_settings_keep_value_origin_and_place_in_rising_precedence() -> None:
     request = call("--mem=200G", "-H", "train.sbatch", "--lr", "3", environ={"SBATCH_PARTITION": "long", "HOME": "/h"})
     script = {"origin": Origin.SCRIPT, "where": "train.sbatch:2", "line": 2}
     assert request.settings == (
-        Setting(option="gres", value="gpu:a100:8", **script, span=(20, 37), prefix="--gres="),
-        Setting(option="mem", value="500G", **script, span=(38, 48), prefix="--mem="),
-        Setting(option="partition", value="gpu", origin=Origin.SCRIPT, where="train.sbatch:3", line=3, span=(60, 63)),
-        Setting(option="partition", value="long", origin=Origin.ENVIRONMENT, where="SBATCH_PARTITION"),
-        Setting(option="mem", value="200G", origin=Origin.COMMAND_LINE, where="command line"),
-        Setting(option="hold", value=None, origin=Origin.COMMAND_LINE, where="command line"),
+        SbatchSetting(option="gres", value="gpu:a100:8", **script, span=(20, 37), prefix="--gres="),
+        SbatchSetting(option="mem", value="500G", **script, span=(38, 48), prefix="--mem="),
+        SbatchSetting(
+            option="partition", value="gpu", origin=Origin.SCRIPT, where="train.sbatch:3", line=3, span=(60, 63)
+        ),
+        SbatchSetting(option="partition", value="long", origin=Origin.ENVIRONMENT, where="SBATCH_PARTITION"),
+        SbatchSetting(option="mem", value="200G", origin=Origin.COMMAND_LINE, where="command line"),
+        SbatchSetting(option="hold", value=None, origin=Origin.COMMAND_LINE, where="command line"),
     )
     assert (request.value("mem"), request.value("partition"), request.args) == ("200G", "long", ("--lr", "3"))
     assert request.environ == {"SBATCH_PARTITION": "long"}
@@ -64,7 +66,9 @@ def test_settings_keep_value_origin_and_place_in_rising_precedence() -> None:
 def test_an_option_may_take_its_value_from_the_next_line() -> None:
     request = call("train.sbatch", script=b"#!/bin/sh\n#SBATCH -J\n#SBATCH name\n")
     assert request.settings == (
-        Setting(option="job-name", value="name", origin=Origin.SCRIPT, where="train.sbatch:3", line=3, span=(29, 33)),
+        SbatchSetting(
+            option="job-name", value="name", origin=Origin.SCRIPT, where="train.sbatch:3", line=3, span=(29, 33)
+        ),
     )
 
 
@@ -102,7 +106,7 @@ def test_of_two_variables_for_one_option_the_one_sbatch_reads_last_wins() -> Non
 
 def test_an_empty_variable_of_an_optional_value_leaves_it_out() -> None:
     found = call("train.sbatch", environ={"SBATCH_EXCLUSIVE": ""}).setting("exclusive")
-    assert found == Setting(option="exclusive", value=None, origin=Origin.ENVIRONMENT, where="SBATCH_EXCLUSIVE")
+    assert found == SbatchSetting(option="exclusive", value=None, origin=Origin.ENVIRONMENT, where="SBATCH_EXCLUSIVE")
 
 
 def test_chdir_is_resolved_from_where_gsub_was_called() -> None:
@@ -164,13 +168,13 @@ def test_a_second_component_makes_a_heterogeneous_job_of_which_the_first_is_read
 
 def test_own_options_rank_script_environment_flags() -> None:
     script = b"#!/bin/sh\n#GSUB --prerun=off --no-tune\n#GSUB --resource-profile bert # the big one\n"
-    assert call("train.sbatch", script=script).own == Own(prerun="off", tune=False, resource_profile="bert")
+    assert call("train.sbatch", script=script).own == GsubOptions(prerun="off", tune=False, resource_profile="bert")
     environ = {"GSUB_PRERUN": "gate", "GSUB_TUNE": "yes", "GSUB_RETRY": "1", "GSUB_PLACE": "", "GSUB_DRY_RUN": "no"}
-    assert call("train.sbatch", script=script, environ=environ).own == Own(
+    assert call("train.sbatch", script=script, environ=environ).own == GsubOptions(
         prerun="gate", retry=True, resource_profile="bert"
     )
     argv = ("--prerun", "only", "--no-retry", "--no-place", "--explain", "--force", "--json", "--dry-run")
-    assert call(*argv, "train.sbatch", script=script, environ=environ).own == Own(
+    assert call(*argv, "train.sbatch", script=script, environ=environ).own == GsubOptions(
         prerun="only",
         retry=False,
         place=False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import BatchScript, Change, JobRequest, Wish
+from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange, RequestChange
 from slurmwrap.sbatch.rewrite import conflict, render
 
 SCRIPT = b"""#!/bin/bash
@@ -24,8 +24,8 @@ def ask(*argv: str, script: bytes = SCRIPT, environ: dict[str, str] | None = Non
     return parse_request(argv, environ=environ or {}, cwd="/", read_script=lambda _: script, read_stdin=lambda: script)
 
 
-def wish(option: str, value: str | None, reason: str = "Because.") -> Wish:
-    return Wish(option=option, value=value, reason=reason)
+def wish(option: str, value: str | None, reason: str = "Because.") -> OptionChange:
+    return OptionChange(option=option, value=value, reason=reason)
 
 
 def test_without_a_wish_the_job_is_the_users_own() -> None:
@@ -51,7 +51,7 @@ def test_without_a_wish_the_job_is_the_users_own() -> None:
     ],
 )
 def test_a_value_of_the_script_is_changed_in_its_line_and_nothing_else(
-    asked: Wish, line: int, rewritten: bytes
+    asked: OptionChange, line: int, rewritten: bytes
 ) -> None:
     batch = render(ask("a.sh"), [asked])
     before, after = SCRIPT.split(b"\n"), batch.content.split(b"\n")
@@ -77,7 +77,7 @@ def test_a_value_of_the_environment_is_changed_in_its_variable() -> None:
     batch = render(ask("a.sh", environ={"SBATCH_MEM_PER_NODE": "400G"}), [wish("mem", "216G", "Measured.")])
     assert (batch.content, batch.options, batch.environ) == (SCRIPT, (), {"SBATCH_MEM_PER_NODE": "216G"})
     assert batch.changes == (
-        Change(option="mem", old="400G", new="216G", where="SBATCH_MEM_PER_NODE", reason="Measured."),
+        RequestChange(option="mem", old="400G", new="216G", where="SBATCH_MEM_PER_NODE", reason="Measured."),
     )
 
 
@@ -89,7 +89,9 @@ def test_a_value_of_the_command_line_is_changed_there_in_its_place() -> None:
 def test_what_the_user_had_not_set_is_added_to_the_command_line() -> None:
     batch = render(ask("-p", "gpu", "a.sh"), [wish("exclude", "n3", "n3 is suspect."), wish("reboot", "")])
     assert batch.options == ("--partition=gpu", "--exclude=n3", "--reboot")
-    assert batch.changes[0] == Change(option="exclude", old=None, new="n3", where="added", reason="n3 is suspect.")
+    assert batch.changes[0] == RequestChange(
+        option="exclude", old=None, new="n3", where="added", reason="n3 is suspect."
+    )
 
 
 def test_an_addition_goes_on_the_command_line_even_where_the_script_sets_it() -> None:
@@ -117,8 +119,8 @@ def test_a_wish_to_leave_something_is_kept_with_its_reason() -> None:
     batch = render(ask("a.sh"), [wish("mem", None, "Never run before."), wish("nodelist", None, "Nothing is free.")])
     assert (batch.content, batch.options) == (SCRIPT, ())
     assert batch.changes == (
-        Change(option="mem", old="500G", new="500G", where="a.sh:2", reason="Never run before."),
-        Change(option="nodelist", old=None, new=None, where="kept", reason="Nothing is free."),
+        RequestChange(option="mem", old="500G", new="500G", where="a.sh:2", reason="Never run before."),
+        RequestChange(option="nodelist", old=None, new=None, where="kept", reason="Nothing is free."),
     )
 
 
@@ -140,7 +142,7 @@ def test_later_wishes_see_the_earlier_ones() -> None:
         ([], {}, wish("job-name", "a\nb"), "cannot be written"),
     ],
 )
-def test_a_wish_that_sbatch_would_not_take_is_refused(argv, environ, asked: Wish, message: str) -> None:
+def test_a_wish_that_sbatch_would_not_take_is_refused(argv, environ, asked: OptionChange, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         render(ask(*argv, "a.sh", environ=environ), [asked])
 

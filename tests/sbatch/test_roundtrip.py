@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurmwrap.sbatch.explain import equivalent_script, explain
 from slurmwrap.sbatch.options import BY_NAME, COMMAND_LINE_ONLY, NONE
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest, Origin, Wish
+from slurmwrap.sbatch.request import JobRequest, OptionChange, Origin
 from slurmwrap.sbatch.rewrite import conflict, render, spell
 from slurmwrap.sbatch.script import quote_word
 
@@ -97,7 +97,7 @@ def in_force(request: JobRequest) -> dict[str, str]:
     return force
 
 
-def granted(request: JobRequest, pairs: list[tuple[str, str]]) -> list[Wish]:
+def granted(request: JobRequest, pairs: list[tuple[str, str]]) -> list[OptionChange]:
     """Those of the wishes that no rule of sbatch forbids, one for an option."""
     wishes: dict[str, str] = {}
     for option, value in pairs:
@@ -105,7 +105,7 @@ def granted(request: JobRequest, pairs: list[tuple[str, str]]) -> list[Wish]:
         rival |= {"mem-per-gpu": "mem", "requeue": "no-requeue", "no-requeue": "requeue"}
         if conflict(request, option) is None and rival.get(option) not in wishes:
             wishes[option] = value
-    return [Wish(option=option, value=value, reason="Because.") for option, value in wishes.items()]
+    return [OptionChange(option=option, value=value, reason="Because.") for option, value in wishes.items()]
 
 
 @FEWER

@@ -11,7 +11,7 @@ from slurmwrap.sbatch.command_line import own_options, split_command_line, witho
 from slurmwrap.sbatch.getopt import names_for, names_with, scan
 from slurmwrap.sbatch.options import NONE, OWN, REQUIRED, SBATCH
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest, Wish
+from slurmwrap.sbatch.request import JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render, submitted_options
 
 SCRIPT = b"#!/bin/sh\n#SBATCH --mem=500G --requ\n"
@@ -21,11 +21,11 @@ def ask(*argv: str, **environ: str) -> JobRequest:
     return parse_request(argv, environ=environ, cwd="/", read_script=lambda _: SCRIPT, read_stdin=lambda: SCRIPT)
 
 
-def wish(option: str, value: str) -> Wish:
-    return Wish(option=option, value=value, reason="Because.")
+def wish(option: str, value: str) -> OptionChange:
+    return OptionChange(option=option, value=value, reason="Because.")
 
 
-def options(request: JobRequest, *wishes: Wish) -> tuple[str, ...]:
+def options(request: JobRequest, *wishes: OptionChange) -> tuple[str, ...]:
     return submitted_options(request, render(request, wishes))
 
 
@@ -64,9 +64,9 @@ def test_what_is_changed_stands_behind_and_script_and_variables_stay() -> None:
 
 
 def test_a_wish_that_only_gives_a_reason_adds_no_word() -> None:
-    assert options(ask("-c2", "a.sh"), Wish(option="mem", value=None, reason="Unknown."), wish("requeue", "")) == (
-        "-c2",
-    )
+    assert options(
+        ask("-c2", "a.sh"), OptionChange(option="mem", value=None, reason="Unknown."), wish("requeue", "")
+    ) == ("-c2",)
 
 
 def test_the_other_components_stay_behind_what_is_added_to_the_first() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.profiling.synergy_matrices import parse_profiles
 from slurmwrap.sim.engines import rounds_engine
 from slurmwrap.sim.mechanism.mechanism import Mechanism
@@ -117,7 +117,7 @@ def test_no_grants_of_a_mechanism_in_rounds_overfill_a_server(mechanism: str, co
 def _checked(mechanism: Mechanism, *, pooled: bool) -> Mechanism:
     """The same, with an eye on what it gives away. `pooled`: CPUs and memory are those of all servers together."""
 
-    def asked(claims: Sequence[Claim], servers: Sequence[Server]) -> Sequence[Grant]:
+    def asked(claims: Sequence[JobDemand], servers: Sequence[Server]) -> Sequence[Allocation]:
         grants = mechanism(claims, servers)
         gpus, cpus, mem_mib = (defaultdict[str, float](float) for _ in range(3))
         for claim, grant in zip(claims, grants, strict=True):

@@ -14,8 +14,8 @@ from slurmwrap.model.node import Node, Partition, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
 from slurmwrap.sim import placement_bridge
-from slurmwrap.sim.engines import World, play
-from slurmwrap.sim.placement_bridge import Picture, planned, request_of, topology_of
+from slurmwrap.sim.engines import SchedulerParams, play
+from slurmwrap.sim.placement_bridge import SimSnapshot, planned, request_of, topology_of
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -23,7 +23,7 @@ TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)
 FREE = np.array([8, 8]), np.array([24.0, 24.0]), np.array([81920.0, 81920.0])
 SKEWED = ResourceProfile(key="vgg16", skew=0.74)
 FLAT = ResourceProfile(key="resnet50", skew=0.11)
-WORLD = World(resolution_s=0.0, group_s=0.0)
+WORLD = SchedulerParams(resolution_s=0.0, group_s=0.0)
 
 
 def test_the_simulator_places_by_the_very_function_that_gsub_and_the_pre_run_call() -> None:
@@ -45,7 +45,7 @@ def test_a_job_that_names_nodes_asks_by_node() -> None:
 
 
 def test_a_snapshot_tells_what_is_held() -> None:
-    picture = Picture(servers=TWO, partitions={"a": frozenset({"n1"})})
+    picture = SimSnapshot(servers=TWO, partitions={"a": frozenset({"n1"})})
     free = np.array([8, 2]), np.array([24.0, 6.0]), np.array([81920.0, 20480.0])
     picture.snapshot(0.0, *FREE)
     node = Node(name="n0", state="IDLE", cpus=24, mem_mib=81920, gpus=8, partitions=("all",))
@@ -68,7 +68,7 @@ def test_servers_lie_under_leaf_switches_in_their_order() -> None:
 
 
 def test_only_a_skewed_model_insists_on_the_fewest_servers() -> None:
-    snapshot = Picture(servers=TWO).snapshot(0.0, np.array([3, 3]), *FREE[1:])
+    snapshot = SimSnapshot(servers=TWO).snapshot(0.0, np.array([3, 3]), *FREE[1:])
     request = request_of(6, None, 3.0, 10240.0)
     skewed = {wish.option: wish.value for wish in planned(request, SKEWED, snapshot).lines}
     assert skewed["nodes"] == "1"
@@ -169,13 +169,13 @@ def test_servers_that_look_alike_need_not_all_be_shown_for_the_same_plan(chance:
     request = request_of(gpus, nodes, 2.0, 2048.0, limit_s=7200.0, partition=chance.choice(("all", "a")))
     profile = chance.choice((None, SKEWED, FLAT))
     shown = [
-        planned(request, profile, Picture(servers=servers, partitions=partitions).snapshot(0.0, *free, alike=alike))
+        planned(request, profile, SimSnapshot(servers=servers, partitions=partitions).snapshot(0.0, *free, alike=alike))
         for alike in (None, gpus + 1)
     ]
     assert shown[0] == shown[1]
 
 
 def test_of_servers_under_leaf_switches_all_are_shown() -> None:
-    picture = Picture(servers=servers_of(4, gpus=8, cpus=24, mem_gb=80), servers_per_leaf=2)
+    picture = SimSnapshot(servers=servers_of(4, gpus=8, cpus=24, mem_gb=80), servers_per_leaf=2)
     free = np.full(4, 8), np.full(4, 24.0), np.full(4, 81920.0)
     assert len(picture.snapshot(0.0, *free, alike=2).nodes) == 4

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.sim.engines.lease_clock import Clock, clock_of
+from slurmwrap.sim.engines.lease_clock import LeaseClock, clock_of
 
-ROUNDS = Clock(first_s=300.0, round_s=300.0)
-EVENTS = Clock(first_s=0.0, round_s=0.0)
+ROUNDS = LeaseClock(first_s=300.0, round_s=300.0)
+EVENTS = LeaseClock(first_s=0.0, round_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ EVENTS = Clock(first_s=0.0, round_s=0.0)
     [([0.0, 0.099], 1.0), ([0.0, 500.0], 0.0), ([8.0, 500.0], 300.0), ([409.0, 500.0], 600.0), ([300.0, 500.0], 300.0)],
 )
 def test_the_first_round(submits: list[float], first_s: float) -> None:
-    assert clock_of(submits, 300.0) == Clock(first_s=first_s, round_s=300.0)
+    assert clock_of(submits, 300.0) == LeaseClock(first_s=first_s, round_s=300.0)
 
 
 def test_without_rounds_a_beat_is_a_second_of_the_trace() -> None:
@@ -40,7 +40,7 @@ def test_one_looks_again_when_something_may_have_changed() -> None:
 def test_a_submission_belongs_to_the_first_round_that_begins_no_earlier(
     first_s: float, round_s: float, moment_s: float
 ) -> None:
-    clock = Clock(first_s=first_s, round_s=round_s)
+    clock = LeaseClock(first_s=first_s, round_s=round_s)
     beat = clock.beat(moment_s)
     assert clock.at(beat) >= moment_s
     assert beat == 0 or clock.at(beat - 1) < moment_s + 1e-6

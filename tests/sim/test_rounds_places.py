@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.sim.consolidate import Places, Spot, anywhere, together
-from slurmwrap.sim.pool import Pool, fitting
+from slurmwrap.sim.pool import LeasePool, fitting
 
 SIZE = 4
 floors = st.lists(st.integers(0, SIZE), min_size=1, max_size=8).map(lambda free: np.array(free, dtype=np.int64))
@@ -121,7 +121,7 @@ def test_whoever_gets_room_has_all_of_it_and_no_server_has_more_than_its_gpus(
 
 
 def test_a_pool_counts_and_says_on_how_many_servers_it_could_be() -> None:
-    pool = Pool(gpus=np.array([3, 9, 8]), total=12, per_server=8)
+    pool = LeasePool(gpus=np.array([3, 9, 8]), total=12, per_server=8)
     assert pool.admit(np.array([0, 1]))
     assert not pool.admit(np.array([2]))
     assert pool.servers(np.array([0, 1, 2])).tolist() == [1, 2, 1]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slurmwrap.placement.proportional import proportional
 from slurmwrap.sim.arrays import Ints
 from slurmwrap.sim.engines.rounds_engine import play
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
 from slurmwrap.sim.queue.queue_policy import Active, Policy
 from slurmwrap.sim.sim_cluster import servers_of
@@ -42,7 +42,7 @@ def traces(draw: st.DrawFn) -> tuple[SimJob, ...]:
     )  # fmt: skip
 
 
-def played(jobs: Sequence[SimJob], policy: Policy, round_s: float, placement: str) -> Outcome:
+def played(jobs: Sequence[SimJob], policy: Policy, round_s: float, placement: str) -> SimOutcome:
     return play(jobs, SERVERS, policy, proportional, profiles={}, round_s=round_s, placement=placement)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from slurmwrap.placement.proportional import proportional
 from slurmwrap.sim.engines.rounds_engine import play
-from slurmwrap.sim.outcome_measures import Summary, summarise
+from slurmwrap.sim.outcome_measures import TimeSummary, summarise
 from slurmwrap.sim.queue.policy_registry import policy_of
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
@@ -29,7 +29,7 @@ def trace(name: str) -> tuple[SimJob, ...]:
     return tuple(open_load(TRACES / name).jobs)
 
 
-def played(name: str, count: int, policy: str, placement: str, options: Mapping[str, float]) -> Summary:
+def played(name: str, count: int, policy: str, placement: str, options: Mapping[str, float]) -> TimeSummary:
     jobs, servers = trace(name), servers_of(count, gpus=4, cpus=40, mem_gb=256)
     outcome = play(
         jobs, servers, policy_of(policy, jobs, **options), proportional, profiles={}, round_s=0, placement=placement

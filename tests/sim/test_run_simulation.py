@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.sim.outcome import Outcome
-from slurmwrap.sim.outcome_measures import Summary
+from slurmwrap.sim.outcome import SimOutcome
+from slurmwrap.sim.outcome_measures import TimeSummary
 from slurmwrap.sim.run_simulation import Simulation, simulate
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
@@ -24,14 +24,14 @@ ASKED = Simulation(jobs=JOBS, servers=servers_of(1, gpus=2, cpus=6, mem_gb=125))
 
 def test_fifo_without_rounds_waits_for_the_head() -> None:
     outcome, summary = simulate(ASKED)
-    assert replace(outcome, steps=0) == Outcome(
+    assert replace(outcome, steps=0) == SimOutcome(
         mode="rounds",
         began_s=(0.0, 100.0, 150.0),
         ended_s=(100.0, 150.0, 180.0),
         held_s=(100.0, 50.0, 30.0),
         servers=(1, 1, 1),
     )
-    assert summary == Summary(
+    assert summary == TimeSummary(
         jobs=3,
         makespan_s=180.0,
         mean_jct_s=400 / 3,

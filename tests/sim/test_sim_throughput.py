@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.demand import Claim, SpeedPoint
+from slurmwrap.placement.demand import JobDemand, SpeedPoint
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.sim_throughput import claim_of, points_of, shape, share_work_s
@@ -55,7 +55,7 @@ def test_a_job_is_cut_into_the_fewest_equal_parts(gpus: int, nodes: int | None, 
 
 
 def test_a_mechanism_is_told_what_the_job_asks_and_makes_of_it() -> None:
-    assert claim_of(replace(JOB, cpus=12, mem_mib=20_000), SPEEDS, SERVER) == Claim(
+    assert claim_of(replace(JOB, cpus=12, mem_mib=20_000), SPEEDS, SERVER) == JobDemand(
         job="3", gpus_per_node=2, cpus=6.0, mem_mib=10_000, speeds=SPEEDS, run_s=1000.0
     )
 

@@ -15,7 +15,7 @@ import pytest
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.profiling.synergy_matrices import parse_profiles
 from slurmwrap.sim.engines.rounds_engine import play
-from slurmwrap.sim.outcome_measures import Summary, summarise
+from slurmwrap.sim.outcome_measures import TimeSummary, summarise
 from slurmwrap.sim.queue.fifo import Fifo
 from slurmwrap.sim.queue.queue_policy import Policy
 from slurmwrap.sim.queue.shortest import Srtf
@@ -53,7 +53,7 @@ def trace(name: str) -> tuple[SimJob, ...]:
     return open_load(DATA / "traces" / f"{name}.csv").jobs
 
 
-def hours(summary: Summary) -> tuple[float, float, float]:
+def hours(summary: TimeSummary) -> tuple[float, float, float]:
     """Makespan, mean and p99 of the JCT, rounded as the authors' figures are."""
     return (
         round(summary.makespan_s / HOUR, 2),

@@ -18,7 +18,7 @@ from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import Outlook
+from slurmwrap.placement.planning_facts import PlanningFacts
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 from slurmwrap.sbatch.rewrite import render
@@ -218,9 +218,9 @@ def _config(chance: random.Random) -> Config:
     )
 
 
-def _outlook(chance: random.Random, names: Sequence[str]) -> Outlook:
+def _outlook(chance: random.Random, names: Sequence[str]) -> PlanningFacts:
     loads = {name: NodeLoad(node=name, cpus_busy=chance.random() * 32) for name in names[::2]}
-    return Outlook(
+    return PlanningFacts(
         loads=loads if chance.random() < 0.5 else {},
         relaxing=chance.random() < 0.6,
         starts_now=chance.random() < 0.6,

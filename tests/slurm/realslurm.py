@@ -23,7 +23,7 @@ from waiting import allow, wait_for
 from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
 from slurmwrap.lab.daemons import as_service_of
-from slurmwrap.lab.lab_directories import Layout, exports
+from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.lab_spec import cluster_of
 from slurmwrap.lab.lab_status import append_kernel_line
 from slurmwrap.lab.teardown import down
@@ -137,7 +137,7 @@ class Lab:
     @contextlib.contextmanager
     def without_hooks(self) -> Iterator[None]:
         """Within, the hooks that slurm.conf names end at once. slurmd reads them anew for each job."""
-        hooks = [Layout(self.dir).hooks / name for name in ("prolog", "epilog", "epilog_slurmctld")]
+        hooks = [LabDirectories(self.dir).hooks / name for name in ("prolog", "epilog", "epilog_slurmctld")]
         for path in hooks:  # there is one at any moment: without its Prolog a node is drained
             Path(f"{path}.kept").hardlink_to(path)
             Path(f"{path}.idle").symlink_to("/bin/true")
@@ -150,11 +150,11 @@ class Lab:
 
     def kernel(self, node: str, line: str) -> None:
         """What the node's kernel says next."""
-        append_kernel_line(Layout(self.dir), node, line)
+        append_kernel_line(LabDirectories(self.dir), node, line)
 
     def log(self, name: str) -> str:
         """The log of `slurmctld`, `munged`, `reconcile` or a node's slurmd."""
-        return Layout(self.dir).log(name).read_text(encoding="utf-8", errors="replace")
+        return LabDirectories(self.dir).log(name).read_text(encoding="utf-8", errors="replace")
 
 
 def run_as(
@@ -280,7 +280,7 @@ def start_lab(directory: Path, *options: str, slurm_user: str = "root", env: dic
     with claimed_base_port() as base:
         done = lab_command("up", "--dir", directory, "--base-port", str(base), "--no-reconcile", *options, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
-    return Lab(dir=directory, env=exports(Layout(directory)), slurm_user=slurm_user, base_port=base)
+    return Lab(dir=directory, env=exports(LabDirectories(directory)), slurm_user=slurm_user, base_port=base)
 
 
 @contextlib.contextmanager
@@ -293,4 +293,4 @@ def started(
         yield running
     finally:
         if directory.exists():
-            down(Layout(directory))
+            down(LabDirectories(directory))

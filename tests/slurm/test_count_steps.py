@@ -13,7 +13,7 @@ from realslurm import USERS, Lab
 from site_records import site
 from waiting import wait_for, wait_until
 
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.store.database import Database
 
@@ -34,14 +34,14 @@ raise AssertionError("no")
 """
 
 
-def attempts(lab: Lab, job_id: str) -> list[AttemptRecord]:
+def attempts(lab: Lab, job_id: str) -> list[JobRun]:
     """What the site's database holds of the job's judged runs after one more pass."""
     lab.reconcile_once()
     with Database.open(Path(site(lab)["state_dir"], "site.db"), readonly=True) as database:
         return [run for run in database.attempts(job_id=int(job_id)) if run.diagnosis]
 
 
-def steps(runs: Sequence[AttemptRecord]) -> list[int | None]:
+def steps(runs: Sequence[JobRun]) -> list[int | None]:
     return [run.measurement.steps if run.measurement else None for run in runs]
 
 

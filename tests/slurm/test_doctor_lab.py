@@ -19,7 +19,7 @@ from realslurm import USERS, Lab, started
 from waiting import wait_for
 
 from slurmwrap.install.service_watchdog import HEARTBEAT
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.slurm.pyslurm.compatibility import installed
 
 pytestmark = pytest.mark.lab
@@ -33,7 +33,7 @@ def own_lab(lab_scratch: Path) -> Iterator[Lab]:
         words = ("-w", "n[0-1]", "--mem=50", "--output=/dev/null", "--wrap", "srun true")
         for job in [running.submit(*words, user=ALICE) for _ in range(2)]:
             running.wait_job(job)
-        state = Layout(running.dir).state / "site.db"
+        state = LabDirectories(running.dir).state / "site.db"
 
         def epilogs() -> int:
             running.reconcile_once()
@@ -47,7 +47,7 @@ def own_lab(lab_scratch: Path) -> Iterator[Lab]:
 @pytest.fixture
 def records(own_lab: Lab) -> Iterator[sqlite3.Connection]:
     """The site's database, which is as before when the test ends."""
-    path = Layout(own_lab.dir).state / "site.db"
+    path = LabDirectories(own_lab.dir).state / "site.db"
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(":memory:")) as kept:
         source.backup(kept)
         yield source
@@ -135,7 +135,7 @@ def test_root_has_the_whole_site_looked_at(own_lab: Lab) -> None:
 
 
 def test_a_hook_that_slurm_conf_does_not_name_any_more_is_missed(own_lab: Lab) -> None:
-    conf = Layout(own_lab.dir).slurm_conf
+    conf = LabDirectories(own_lab.dir).slurm_conf
     whole = conf.read_text()
     try:
         conf.write_text(re.sub(r"(?m)^Epilog=.*$", "Epilog=/bin/true", whole))
@@ -227,7 +227,7 @@ def test_a_database_with_a_damaged_page_is_found(own_lab: Lab, lab_scratch: Path
     damaged.mkdir()
     path = damaged / "site.db"
     with (
-        closing(sqlite3.connect(Layout(own_lab.dir).state / "site.db")) as source,
+        closing(sqlite3.connect(LabDirectories(own_lab.dir).state / "site.db")) as source,
         closing(sqlite3.connect(path)) as to,
     ):
         source.backup(to)
@@ -263,7 +263,7 @@ def test_a_partition_for_trials_that_cannot_run_them_is_told(own_lab: Lab) -> No
 
 
 def test_a_reconciler_that_died_is_missed(own_lab: Lab) -> None:
-    heartbeat, hours_ago = Layout(own_lab.dir).state / HEARTBEAT, time.time() - 3 * 3600
+    heartbeat, hours_ago = LabDirectories(own_lab.dir).state / HEARTBEAT, time.time() - 3 * 3600
     os.utime(own_lab.dir / "published" / "published.json", (hours_ago, hours_ago))
     heartbeat.touch()
     os.utime(heartbeat, (hours_ago, hours_ago))

@@ -23,7 +23,7 @@ from realslurm import USERS, Lab, started
 from site_records import consent_to_retries, site_rows
 from waiting import allow, wait_for, wait_until
 
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE, BOB = USERS
@@ -185,8 +185,8 @@ def _strike(world: World) -> None:
 
 def _pull_the_plug(lab: Lab, node: str) -> None:
     """slurmd and the steps it watches die at once, as with the node's power; root does what SlurmdTimeout does."""
-    daemon = int(Path(Layout(lab.dir).node(node), "slurmd.pid").read_text())
-    spool = str(Layout(lab.dir).node(node))
+    daemon = int(Path(LabDirectories(lab.dir).node(node), "slurmd.pid").read_text())
+    spool = str(LabDirectories(lab.dir).node(node))
     processes = [psutil.Process(daemon)]
     processes += [p for p in psutil.process_iter() if _is_stepd_of(p, spool)]
     for process in processes:

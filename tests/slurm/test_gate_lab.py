@@ -14,7 +14,7 @@ from site_records import site_rows
 from waiting import wait_for
 
 from slurmwrap.host import hook_files
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.machine import program
 
 pytestmark = pytest.mark.lab
@@ -25,7 +25,7 @@ ALICE, _ = USERS
 def gated(lab_scratch: Path) -> Iterator[Lab]:
     """Two nodes whose Prolog has the gate, and whose site lets it act."""
     with started(lab_scratch / "gated", "--nodes", "2") as lab:
-        layout = Layout(lab.dir)
+        layout = LabDirectories(lab.dir)
         hook_files.install(
             hook_files.HookSettings(
                 directory=layout.hooks,
@@ -48,7 +48,7 @@ def gated(lab_scratch: Path) -> Iterator[Lab]:
 def _stands(lab: Lab, node: str) -> None:
     now = time.time()
     fault = {"node": node, "cause": "gpu_lost", "since": now, "text": "the GPU is lost"}
-    state = Layout(lab.dir).node(node) / "state"
+    state = LabDirectories(lab.dir).node(node) / "state"
     state.mkdir(mode=0o700, exist_ok=True)
     (state / "faults.json").write_text(json.dumps({"version": 1, "at": now, "faults": [fault]}))
 
@@ -68,7 +68,7 @@ def test_without_a_permit_the_job_starts_in_spite_of_the_fault(gated: Lab) -> No
 def test_with_a_permit_the_node_is_refused_and_the_job_let_go_elsewhere(gated: Lab) -> None:
     began = time.time()
     gated.reconcile_once()
-    permit_file = Layout(gated.dir).published / "gate-permit.json"
+    permit_file = LabDirectories(gated.dir).published / "gate-permit.json"
     permit = json.loads(permit_file.read_text())
     assert permit["allowed"]
     permit_file.write_text(json.dumps({**permit, "until": began + 3500}))  # however long the Prolog takes to come

@@ -14,7 +14,7 @@ import pytest
 from realslurm import USERS, Lab
 from waiting import wait_for
 
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import gpu_bus_id
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.node_hooks.node_state import usage_path
@@ -53,7 +53,9 @@ def observed(lab: Lab, job: str, nodes: int) -> Seen:
 
     def look() -> Seen:
         found = [one.item for one in _sealed(lab).collect(limit=100_000)]
-        found += [one.item for one in PlainSpool(Layout(lab.dir).state / "controller", _uids(lab)).collect(100_000)]
+        found += [
+            one.item for one in PlainSpool(LabDirectories(lab.dir).state / "controller", _uids(lab)).collect(100_000)
+        ]
         ours = [item for item in found if isinstance(item, Observation) and item.job_id == int(job)]
         return Seen(
             prolog=[item for item in ours if item.context is Context.PROLOG],
@@ -69,7 +71,7 @@ def _uids(lab: Lab) -> set[int]:
 
 
 def _sealed(lab: Lab) -> SealedSpool:
-    layout = Layout(lab.dir)
+    layout = LabDirectories(lab.dir)
     addresses = {f"n{index}": "127.0.0.1" for index in range(8)}
     return SealedSpool(layout.spool, str(layout.munge_socket), lambda: addresses, _uids(lab), lab.cluster)
 
@@ -128,7 +130,7 @@ def test_what_a_job_used_is_sampled_while_it_runs(lab: Lab) -> None:
     flag = Path(pwd.getpwnam(ALICE).pw_dir) / f"flag-{time.monotonic_ns()}"
     options = ("--nodelist=n5", "--mem=600", "--output=/dev/null")
     job = lab.submit(*options, user=ALICE, script=USES.format(flag=flag))
-    sampled = Path(usage_path(str(Layout(lab.dir).node("n5") / "state"), int(job)))
+    sampled = Path(usage_path(str(LabDirectories(lab.dir).node("n5") / "state"), int(job)))
 
     def look() -> dict[str, float]:
         return json.loads(sampled.read_text()) if sampled.exists() else {}
@@ -174,7 +176,7 @@ def test_the_ranks_own_files_are_read_beside_the_jobs_output(lab: Lab) -> None:
 @pytest.fixture
 def gate(lab: Lab) -> Iterator[Lab]:
     """The lab with its Prolog gate on; slurmctld and the reconciler, whose files these are, run as user slurm."""
-    layout = Layout(lab.dir)
+    layout = LabDirectories(lab.dir)
     files = (layout.hooks / "prolog", layout.hooks / "hooks.json")
     before = [path.read_text() for path in files]
     files[0].write_text(before[0].replace("gate=off", "gate=on"))
@@ -188,7 +190,7 @@ def gate(lab: Lab) -> Iterator[Lab]:
 
 
 def publish(lab: Lab, name: str, content: dict[str, object]) -> None:
-    path = Layout(lab.dir).published / name
+    path = LabDirectories(lab.dir).published / name
     path.write_text(json.dumps(content))
     path.chmod(0o644)
     shutil.chown(path, lab.slurm_user)

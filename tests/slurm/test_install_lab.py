@@ -20,7 +20,7 @@ from waiting import wait_for, wait_until
 from slurmwrap.install.compose_hooks import MANY_SINCE
 from slurmwrap.install.hook_versions import SAME, checksum_of, hooks_of, newest
 from slurmwrap.lab import daemons, machine
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.render_slurm_conf import parse_release
 from slurmwrap.resources import shipped
 from slurmwrap.store.spool_reader import SealedSpool
@@ -45,7 +45,7 @@ class Site:
 
     @property
     def options(self) -> list[str]:
-        layout = Layout(self.lab.dir)
+        layout = LabDirectories(self.lab.dir)
         return [
             f"--shared={self.base}/shared", f"--directory={self.base}/hooks", f"--state-dir={self.base}/state",
             f"--node-state-dir={layout.node('%n')}/state", f"--unit-dir={self.base}/units", *self.manifest,
@@ -72,7 +72,7 @@ class Site:
 
     def digest(self) -> dict[str, tuple[int, int, int, str]]:
         """Everything that installation could touch."""
-        places = {"etc": Layout(self.lab.dir).etc, "own": self.own, "base": self.base}
+        places = {"etc": LabDirectories(self.lab.dir).etc, "own": self.own, "base": self.base}
         found = {f"{name}/{key}": one for name, place in places.items() for key, one in seen(place).items()}
         return {name: one for name, one in found.items() if name != "own/ran"}
 
@@ -90,7 +90,7 @@ def site(lab_scratch: Path) -> Iterator[Site]:
         for name in ("prolog.sh", "ended.sh", "epilog.d/50-clean"):
             (found.own / name).write_text(SCRIPT.format(ran=found.own / "ran"))
             (found.own / name).chmod(0o755)
-        conf = Layout(lab.dir).slurm_conf
+        conf = LabDirectories(lab.dir).slurm_conf
         lines = f"Prolog={found.own}/prolog.sh\nEpilog={found.own}/epilog.d/*\nEpilogSlurmctld={found.own}/ended.sh"
         conf.write_text(conf.read_text() + lines)
         restart_controller(lab)
@@ -99,7 +99,7 @@ def site(lab_scratch: Path) -> Iterator[Site]:
 
 def restart_controller(lab: Lab) -> None:
     """22.05 runs an EpilogSlurmctld only if one was set when slurmctld started."""
-    layout = Layout(lab.dir)
+    layout = LabDirectories(lab.dir)
     (pid,) = [one["pid"] for one in json.loads(layout.state_file.read_text())["daemons"] if one["name"] == "slurmctld"]
     os.kill(pid, signal.SIGTERM)
     wait_for(lambda: daemons.started_at(pid), lambda started: not started, 60)
@@ -160,7 +160,7 @@ def test_installed_beside_the_sites_hooks_both_run_and_taken_back_nothing_is_lef
 def same_on(site: Site) -> dict[str, str]:
     """As `slurmwrap doctor` sees the nodes' hooks."""
     shared = site.base / "shared" / "spool"
-    socket = str(Layout(site.lab.dir).munge_socket)
+    socket = str(LabDirectories(site.lab.dir).munge_socket)
     spool = SealedSpool(shared, socket, lambda: dict.fromkeys(NODES, "127.0.0.1"), {0}, site.lab.cluster)
     told = newest(one.item for one in spool.collect() if not hasattr(one.item, "reason"))
     states = {one.node: one.state for one in hooks_of(NODES, told, checksum_of(site.base / "hooks"))}
@@ -169,7 +169,7 @@ def same_on(site: Site) -> dict[str, str]:
 
 @pytest.mark.slow  # tests/install/test_image.py kills it at every change
 def test_killed_on_its_way_jobs_run_on_and_it_goes_on_or_back(site: Site) -> None:
-    before, conf = site.digest(), Layout(site.lab.dir).slurm_conf
+    before, conf = site.digest(), LabDirectories(site.lab.dir).slurm_conf
     original = conf.read_bytes()
     ways = (
         ("it began", (site.base / "manifest" / "m.json").exists),
@@ -197,7 +197,7 @@ def test_killed_on_its_way_jobs_run_on_and_it_goes_on_or_back(site: Site) -> Non
 
 
 def test_a_node_that_cannot_get_the_files_leaves_slurm_conf_untouched(site: Site) -> None:
-    conf = Layout(site.lab.dir).slurm_conf
+    conf = LabDirectories(site.lab.dir).slurm_conf
     before = conf.read_bytes()
     site.lab.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=a person"])
     try:
@@ -213,7 +213,7 @@ def test_a_node_that_cannot_get_the_files_leaves_slurm_conf_untouched(site: Site
 @pytest.fixture
 def own_copy(site: Site) -> Iterator[Path]:
     """n1's slurmd has a slurm.conf of its own: a copy of the lab's, mounted over it in n1's namespace alone."""
-    layout, own = Layout(site.lab.dir), site.lab.dir / "etc-of-n1"
+    layout, own = LabDirectories(site.lab.dir), site.lab.dir / "etc-of-n1"
     (pid,) = [one["pid"] for one in json.loads(layout.state_file.read_text())["daemons"] if one["name"] == "n1"]
     if Path(f"/proc/{pid}/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
         pytest.skip("the lab's nodes have no mount namespace of their own here")
@@ -230,7 +230,7 @@ def own_copy(site: Site) -> Iterator[Path]:
 def test_a_node_with_a_slurm_conf_of_its_own_is_named_and_never_loses_what_it_still_runs(
     site: Site, own_copy: Path
 ) -> None:
-    before, conf = site.digest(), Layout(site.lab.dir).slurm_conf
+    before, conf = site.digest(), LabDirectories(site.lab.dir).slurm_conf
     done = site.hooks("install", "--test-node=n0", *site.options)
     assert done.returncode == 0, done.stdout + done.stderr
     own = "its slurmd reads a slurm.conf of its own, which"
@@ -262,7 +262,7 @@ def test_a_node_with_a_slurm_conf_of_its_own_is_named_and_never_loses_what_it_st
 @pytest.fixture
 def filtered(site: Site) -> Iterator[Site]:
     """With the cli_filter, and no hook."""
-    conf, plugin = Layout(site.lab.dir).slurm_conf, Layout(site.lab.dir).etc / "cli_filter.lua"
+    conf, plugin = LabDirectories(site.lab.dir).slurm_conf, LabDirectories(site.lab.dir).etc / "cli_filter.lua"
     before = conf.read_bytes()
     conf.write_bytes(before + b"\nCliFilterPlugins=lua\n")
     shutil.copyfile(shipped("hooks") / "cli_filter.lua", plugin)

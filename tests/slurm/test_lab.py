@@ -17,7 +17,7 @@ from realslurm import USERS, Lab, exists, free_base_port, lab_command, living, r
 from waiting import wait_until
 
 from slurmwrap.lab import lab_cgroups
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 
 pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
@@ -47,7 +47,7 @@ def status_of(directory: Path) -> dict[str, object]:
 
 def traces_of(directory: Path) -> dict[str, list[str]]:
     """What of a lab is still on the machine: processes, mounts, cgroups, files."""
-    layout = Layout(directory)
+    layout = LabDirectories(directory)
     return {
         "processes": living(str(directory)),
         "mounts": [
@@ -92,7 +92,7 @@ class TestUse:
         assert status_of(lab.dir)["running"] is True
 
     def test_munge_credentials_come_from_the_nodes_address(self, lab: Lab) -> None:
-        socket_option = f"--socket={Layout(lab.dir).munge_socket}"
+        socket_option = f"--socket={LabDirectories(lab.dir).munge_socket}"
         sealed = lab.run(["munge", socket_option, "--string=x"], user=ALICE).stdout
         opened = lab.run(["unmunge", socket_option], user=BOB, stdin=sealed).stdout
         assert "(127.0.0.1)\n" in opened

@@ -25,7 +25,7 @@ from realslurm import MORE_USERS, USERS, Lab, command_environment, living, make_
 from waiting import SLOWNESS, allow, wait_for, wait_until
 
 from slurmwrap.lab import daemons, machine
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.store.user_state_files import UserState
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
@@ -107,7 +107,7 @@ def restart_controller(lab: Lab) -> None:
 
     After SIGKILL slurmctld 22.05.8 itself knows nothing of the jobs of its last seconds, and gives their ids again.
     """
-    layout = Layout(lab.dir)
+    layout = LabDirectories(lab.dir)
     pid = int((lab.dir / "slurmctld" / "slurmctld.pid").read_text())
     os.kill(pid, signal.SIGTERM)
     wait_until(lambda: daemons.started_at(pid) == 0, "slurmctld ends")

@@ -24,7 +24,7 @@ import pytest
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
@@ -395,7 +395,7 @@ def test_a_pre_run_whose_node_loses_its_power_delays_its_job_by_the_grace_at_mos
     job, trial = numbers(gsub(lab, home, write(home, "job.sh", one), grace_s=60))
     lab.wait_job(trial, {"RUNNING"}, timeout=60)
     node = fields(lab, trial)["NodeList"]
-    spool = str(Layout(lab.dir).node(node))
+    spool = str(LabDirectories(lab.dir).node(node))
     slurmd = int(Path(spool, "slurmd.pid").read_text())
     # RUNNING is said before slurmd has started the job's slurmstepd
     steps = wait_for(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from realslurm import USERS, Lab, run_as
 
-from slurmwrap.lab.lab_directories import Layout
+from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.store.database import Database
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
@@ -78,7 +78,7 @@ def test_one_pre_run_counts_once_for_its_user_and_for_the_site_and_its_script_is
     (mine,) = json.loads(lab.run(told, ALICE, work).stdout)["rows"]
     assert (mine["preruns"], mine["script"], mine["submissions"]) == (1, str(work / "short.sh"), 1)
     lab.reconcile_once()
-    with Database.open(Layout(lab.dir).state / "site.db", readonly=True) as database:
+    with Database.open(LabDirectories(lab.dir).state / "site.db", readonly=True) as database:
         (theirs,) = [one for one in database.profiles() if one.key.endswith(f":{mine['key']}")]
     assert (theirs.preruns, theirs.runs) == (1, 1)
     (shown,) = json.loads(lab.run(told, ALICE, work).stdout)["rows"]

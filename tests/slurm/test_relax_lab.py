@@ -19,7 +19,7 @@ from waiting import wait_for
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.submission import Submission
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape, Wish
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 from slurmwrap.slurm.commands import SlurmCommands
 
 pytestmark = pytest.mark.lab
@@ -95,7 +95,7 @@ def done(lab: Lab, job: str) -> list[dict[str, object]]:
 
 
 def plan(levels: tuple[Level, ...], **wishes: str) -> PlacementPlan:
-    lines = (Wish(option=name.replace("_", "-"), value=value, reason="test") for name, value in wishes.items())
+    lines = (OptionChange(option=name.replace("_", "-"), value=value, reason="test") for name, value in wishes.items())
     return PlacementPlan(lines=tuple(lines), levels=levels)
 
 

@@ -16,7 +16,7 @@ from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import retune, undo
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape, Script, Wish
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape, Script
 from slurmwrap.slurm.action_commands import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
 
@@ -117,7 +117,7 @@ def run(job: Waiting) -> str:
 
 
 def planned(**wishes: str) -> PlacementPlan:
-    lines = (Wish(option=name.replace("_", "-"), value=value, reason="test") for name, value in wishes.items())
+    lines = (OptionChange(option=name.replace("_", "-"), value=value, reason="test") for name, value in wishes.items())
     return PlacementPlan(lines=tuple(lines))
 
 

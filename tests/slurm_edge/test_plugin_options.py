@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, Option
+from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, SbatchOption
 from slurmwrap.slurm.plugin_options import PluginOptions, directive_words, names_in, written_apart
 
 # As src/common/spank.c lays it out: an option too long for its column has a line of its own behind an empty one.
@@ -58,13 +58,17 @@ def test_names_are_those_under_their_title_and_not_gsubs() -> None:
 
 def test_only_what_is_written_apart_is_asked_about_and_that_once(environ: dict[str, str], tmp_path: Path) -> None:
     plugins = PluginOptions(environ)
-    image, mounts, writable = (Option(name, "", REQUIRED) for name in NAMES)
-    writable = Option("container-writable", "", OPTIONAL)
+    image, mounts, writable = (SbatchOption(name, "", REQUIRED) for name in NAMES)
+    writable = SbatchOption("container-writable", "", OPTIONAL)
     words = ["--container-image", "a#b", "--container-mounts=/a:/b", "--container-w", "a.sh"]
-    loose = Option("container-mounts", "", OPTIONAL)
+    loose = SbatchOption("container-mounts", "", OPTIONAL)
     assert plugins.used_in(words) == plugins.used_in(words) == (image, loose, writable)
     assert (tmp_path / "asked").read_text() == "--help\n--container-image --help\n--container-writable --help\n"
-    assert plugins.used_in(["--container-mounts", "/a:/b"]) == (Option(image.name, "", OPTIONAL), mounts, writable)
+    assert plugins.used_in(["--container-mounts", "/a:/b"]) == (
+        SbatchOption(image.name, "", OPTIONAL),
+        mounts,
+        writable,
+    )
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho 'Usage: sbatch'\n", None])

@@ -22,7 +22,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm import compatibility, worker_client
 from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
 from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, submission_of
-from slurmwrap.slurm.pyslurm.worker_client import Link, Silent, Unfit
+from slurmwrap.slurm.pyslurm.worker_client import Link, UnsupportedPyslurm, WorkerTimeout
 from slurmwrap.slurm.scontrol_parser import as_release
 
 
@@ -217,9 +217,9 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Lin
 def test_one_that_ends_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = tmp_path / "count"
     one = worker(tmp_path, monkeypatch, f"open({str(count)!r}, 'a').write('x'); os.kill(os.getpid(), 11)")
-    with pytest.raises(Silent, match="exit code -11"):
+    with pytest.raises(WorkerTimeout, match="exit code -11"):
         one.ask("nodes")
-    with pytest.raises(Unfit, match="exit code -11"):
+    with pytest.raises(UnsupportedPyslurm, match="exit code -11"):
         one.ask("nodes")
     assert count.read_text() == "x"
 
@@ -234,7 +234,7 @@ def test_one_that_hangs_is_ended_and_started_anew(tmp_path: Path, monkeypatch: p
             print(json.dumps({{"ok": json.loads(line)["task"], "said": ""}}), flush=True)
     """
     one = worker(tmp_path, monkeypatch, program)
-    with pytest.raises(Silent, match="no answer within"):
+    with pytest.raises(WorkerTimeout, match="no answer within"):
         one.ask("nodes", timeout_s=allow(1))  # in which its Python has started
     assert not Path(f"/proc/{mark.read_text()}").exists()
     assert one.ask("nodes") == "nodes"
@@ -256,7 +256,7 @@ def test_large_requests_and_answers_go_through_whole(tmp_path: Path, monkeypatch
 
 def test_one_that_reads_nothing_does_not_hold_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = worker(tmp_path, monkeypatch, "time.sleep(3600)")
-    with pytest.raises(Silent):
+    with pytest.raises(WorkerTimeout):
         one.ask("x", {"text": "a" * 10_000_000}, timeout_s=0.5)
 
 

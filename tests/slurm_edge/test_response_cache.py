@@ -16,7 +16,7 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.host.background_call import in_background
 from slurmwrap.model.limits import Limits, Qos, Quotas
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.response_cache import KeptAnswers
+from slurmwrap.slurm.response_cache import ResponseCache
 
 ROOT = os.geteuid() == 0
 
@@ -48,7 +48,7 @@ def only_file(environ: dict[str, str]) -> Path:
 
 @pytest.mark.parametrize("answer", [b"", b"NodeName=n0 State=IDLE\n", b"\xff\x00\n" * 200_000])
 def test_a_young_answer_comes_back_as_it_was(environ: dict[str, str], answer: bytes) -> None:
-    kept = KeptAnswers(environ, 60)
+    kept = ResponseCache(environ, 60)
     kept.leave("nodes", answer)
     assert (kept.read("nodes"), kept.read("rest")) == (answer, None)
     assert folder(environ).stat().st_mode & 0o7777 == 0o700
@@ -65,15 +65,15 @@ def aged(environ: dict[str, str], by_s: float) -> None:
 
 @pytest.mark.parametrize(("by_s", "times", "counts"), [(9, 1, True), (11, 1, False), (11, 3, True), (-5, 1, False)])
 def test_an_answer_counts_for_its_time_and_never_one_of_the_future(environ, by_s, times, counts) -> None:
-    kept = KeptAnswers(environ, 10)
+    kept = ResponseCache(environ, 10)
     kept.leave("nodes", b"x")
     aged(environ, by_s)
     assert kept.read("nodes", times) == (b"x" if counts else None)
 
 
 def test_0_reads_and_leaves_nothing(environ: dict[str, str]) -> None:
-    KeptAnswers(environ, 60).leave("nodes", b"x")
-    off = KeptAnswers(environ, 0)
+    ResponseCache(environ, 60).leave("nodes", b"x")
+    off = ResponseCache(environ, 0)
     assert off.read("nodes") is None
     off.leave("rest", b"y")
     assert len(list(folder(environ).iterdir())) == 1
@@ -81,12 +81,12 @@ def test_0_reads_and_leaves_nothing(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["SLURM_CONF", "PATH", "LD_LIBRARY_PATH"])
 def test_an_answer_of_another_slurm_is_none(environ: dict[str, str], name: str) -> None:
-    KeptAnswers(environ, 60).leave("nodes", b"x")
-    assert KeptAnswers({**environ, name: "/other"}, 60).read("nodes") is None
+    ResponseCache(environ, 60).leave("nodes", b"x")
+    assert ResponseCache({**environ, name: "/other"}, 60).read("nodes") is None
 
 
 def test_two_clusters_by_turns_keep_both(environ: dict[str, str]) -> None:
-    here, there = KeptAnswers(environ, 60), KeptAnswers({**environ, "SLURM_CONF": "/other"}, 60)
+    here, there = ResponseCache(environ, 60), ResponseCache({**environ, "SLURM_CONF": "/other"}, 60)
     here.leave("nodes", b"here")
     there.leave("nodes", b"there")
     assert (here.read("nodes"), there.read("nodes")) == (b"here", b"there")
@@ -141,7 +141,7 @@ HARMS += [a_folder_for_all, a_folder_elsewhere, *([of_somebody_else, in_somebody
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_is_broken_or_not_ours_alone_is_none(environ: dict[str, str], harm: Callable[[Path], None]) -> None:
-    kept = KeptAnswers(environ, 60)
+    kept = ResponseCache(environ, 60)
     kept.leave("nodes", b"x" * 1000)
     assert kept.read("nodes") == b"x" * 1000
     harm(only_file(environ))
@@ -150,7 +150,7 @@ def test_what_is_broken_or_not_ours_alone_is_none(environ: dict[str, str], harm:
 
 @pytest.mark.parametrize("harm", [a_folder_for_all, a_folder_elsewhere, *([in_somebodys_folder] if ROOT else [])])
 def test_nothing_is_left_where_somebody_else_may_look_or_write(environ, harm) -> None:
-    kept = KeptAnswers(environ, 60)
+    kept = ResponseCache(environ, 60)
     kept.leave("nodes", b"x")
     harm(only_file(environ))
     kept.leave("rest", b"y")
@@ -160,15 +160,15 @@ def test_nothing_is_left_where_somebody_else_may_look_or_write(environ, harm) ->
 def test_without_a_runtime_directory_of_ours_it_is_below_the_one_for_temporary_files(environ, tmp_path: Path) -> None:
     (tmp_path / "run").chmod(0o755)
     environ["TMPDIR"] = str(tmp_path)
-    KeptAnswers(environ, 60).leave("nodes", b"x")
-    assert KeptAnswers(environ, 60).read("nodes") == b"x"
+    ResponseCache(environ, 60).leave("nodes", b"x")
+    assert ResponseCache(environ, 60).read("nodes") == b"x"
     assert (tmp_path / f"slurmwrap-{os.geteuid()}").is_dir()
     assert not folder(environ).exists()
 
 
 def test_a_directory_that_cannot_be_made_costs_nothing(environ: dict[str, str]) -> None:
     environ["XDG_RUNTIME_DIR"] = "/nowhere"
-    kept = KeptAnswers(environ, 60)
+    kept = ResponseCache(environ, 60)
     kept.leave("nodes", b"x")
     assert kept.read("nodes") is None
 
@@ -190,7 +190,7 @@ echo "ClusterName = c"
 def slurm(environ: dict[str, str], tmp_path: Path, seconds: float = 60) -> SlurmCommands:
     (tmp_path / "scontrol").write_text(SCONTROL.format(here=tmp_path))
     (tmp_path / "scontrol").chmod(0o755)
-    return SlurmCommands(environ, kept=KeptAnswers(environ, seconds))
+    return SlurmCommands(environ, kept=ResponseCache(environ, seconds))
 
 
 def calls(tmp_path: Path) -> list[str]:

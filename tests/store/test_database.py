@@ -17,14 +17,14 @@ import pytest
 from slurmwrap.errors import StoreError
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.retry_decision import RetryDecision, Ruled, Strike
-from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay, StrikeRecord
-from slurmwrap.model.spool_entry import SetAside
+from slurmwrap.model.retry_decision import PlannedAction, RetryDecision, Strike
+from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay, StrikeRecord
+from slurmwrap.model.spool_entry import RejectedEntry
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.protocols import Store
@@ -34,7 +34,7 @@ from slurmwrap.store.schema import TABLES
 
 UGLY = "quote ' \" ; newline \n escape \x1b[31m null \x00 not UTF-8 \udcff"
 
-KEY = Attempt(cluster="lab", job_id=81, submit_time=1_000)
+KEY = RunKey(cluster="lab", job_id=81, submit_time=1_000)
 DIAGNOSIS = Diagnosis(
     category="gpu_hardware",
     domain="IF",
@@ -46,7 +46,7 @@ DIAGNOSIS = Diagnosis(
     node="n3",
     conclusive=True,
 )
-ATTEMPT = AttemptRecord(
+ATTEMPT = JobRun(
     attempt=KEY,
     address="77_2",
     restarts=1,
@@ -75,7 +75,7 @@ ATTEMPT = AttemptRecord(
     diagnosis=DIAGNOSIS,
     decision="retry_elsewhere",
     decision_reason="Xid 79 on n3",
-    planned=(Ruled(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target="n3", value=UGLY)),),
+    planned=(PlannedAction(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target="n3", value=UGLY)),),
     retry_at=4_700.5,
     incident="i1",
     resize_refused=True,
@@ -153,8 +153,10 @@ OBSERVATION = Observation(
     uid=0,
     facts={"kernel": [{"text": UGLY, "at": None}], "exit": "1:0"},
 )
-REQUEUE = Ruled(rule="retry_elsewhere", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="77_2", because="Xid 79"))
-DRAIN = Ruled(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target="n3", value="slurmwrap: Xid 79"))
+REQUEUE = PlannedAction(
+    rule="retry_elsewhere", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="77_2", because="Xid 79")
+)
+DRAIN = PlannedAction(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target="n3", value="slurmwrap: Xid 79"))
 STRIKE = Strike(node="n3", cause="gpu_hardware", conclusive=True, text="Xid 79")
 BLOCKED = BlockedInput(digest="d1", path="/data/\udcff", uid=1001, reason="truncated", at=4_700.0, job_id=81)
 
@@ -197,7 +199,7 @@ def test_observations_come_oldest_first(store: Database) -> None:
 
 
 def test_an_attempt_comes_back_whole(store: Database) -> None:
-    assert all(getattr(ATTEMPT, f.name) != f.default for f in fields(AttemptRecord)), "the sample leaves a default"
+    assert all(getattr(ATTEMPT, f.name) != f.default for f in fields(JobRun)), "the sample leaves a default"
     store.save_attempt(ATTEMPT)
     with reopened(store) as again:
         assert again.attempt(KEY) == ATTEMPT
@@ -205,7 +207,7 @@ def test_an_attempt_comes_back_whole(store: Database) -> None:
 
 
 def test_an_attempt_of_defaults_comes_back_whole(store: Database) -> None:
-    bare = AttemptRecord(attempt=KEY)
+    bare = JobRun(attempt=KEY)
     store.save_attempt(bare)
     assert store.attempt(KEY) == bare
 
@@ -221,8 +223,8 @@ def test_saving_an_attempt_again_replaces_it_and_keeps_its_actions(store: Databa
 
 def test_attempts_are_chosen_by_every_filter(store: Database) -> None:
     old = replace(ATTEMPT, attempt=replace(KEY, submit_time=10), end_time=20, reconciled=True)
-    running = AttemptRecord(attempt=replace(KEY, submit_time=5_000), user="bob")
-    other = replace(ATTEMPT, attempt=Attempt(cluster="two", job_id=9, submit_time=2_000), reconciled=False)
+    running = JobRun(attempt=replace(KEY, submit_time=5_000), user="bob")
+    other = replace(ATTEMPT, attempt=RunKey(cluster="two", job_id=9, submit_time=2_000), reconciled=False)
     for record in (running, other, ATTEMPT, old):
         store.save_attempt(record)
     assert store.attempts() == (old, ATTEMPT, other, running)
@@ -236,8 +238,8 @@ def test_attempts_are_chosen_by_every_filter(store: Database) -> None:
 
 
 def test_runs_are_found_by_the_name_people_give_a_job(store: Database) -> None:
-    def run(job_id: int, address: str) -> AttemptRecord:
-        return replace(ATTEMPT, attempt=Attempt(cluster="lab", job_id=job_id, submit_time=job_id), address=address)
+    def run(job_id: int, address: str) -> JobRun:
+        return replace(ATTEMPT, attempt=RunKey(cluster="lab", job_id=job_id, submit_time=job_id), address=address)
 
     tasks = run(78, "77_1"), run(79, "77_2"), run(80, "77_10")
     others = run(81, "770_1"), run(82, "7"), run(77, "177_1")
@@ -438,8 +440,8 @@ def test_a_measurement_is_kept_once(store: Database) -> None:
 
 def test_refused_files_are_counted_not_collected(store: Database) -> None:
     for name in ("a.obs", "b.obs"):
-        store.set_aside(SetAside(name=name, reason=UGLY, uid=1003), 5.0)
-    store.set_aside(SetAside(name="c.obs", reason="bad JSON"), 6.0)
+        store.set_aside(RejectedEntry(name=name, reason=UGLY, uid=1003), 5.0)
+    store.set_aside(RejectedEntry(name="c.obs", reason="bad JSON"), 6.0)
     assert [(row["uid"], row["count"], row["last_name"]) for row in store.set_aside_counts()] == [
         (1003, 2, "b.obs"),
         (-1, 1, "c.obs"),

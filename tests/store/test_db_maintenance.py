@@ -15,21 +15,21 @@ from waiting import wait_until
 
 from slurmwrap.errors import StoreError
 from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.evidence import Attempt
-from slurmwrap.model.retry_decision import Ruled
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.model.run import JobRun
 from slurmwrap.store import db_maintenance
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION
 
-RECORD = AttemptRecord(attempt=Attempt(cluster="ada", job_id=1, submit_time=10), address="1", user="ada", end_time=20)
+RECORD = JobRun(attempt=RunKey(cluster="ada", job_id=1, submit_time=10), address="1", user="ada", end_time=20)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     with Database.open(tmp_path / "site.db") as store:
         for number in range(300):
-            store.save_attempt(replace(RECORD, attempt=Attempt(cluster="ada", job_id=number, submit_time=10)))
+            store.save_attempt(replace(RECORD, attempt=RunKey(cluster="ada", job_id=number, submit_time=10)))
     return tmp_path / "site.db"
 
 
@@ -77,7 +77,7 @@ def test_a_copy_is_of_one_moment_while_others_write(path: Path, tmp_path: Path) 
                     with store.transaction():
                         for _ in range(2):
                             number += 1
-                            key = Attempt(cluster="ada", job_id=number, submit_time=10)
+                            key = RunKey(cluster="ada", job_id=number, submit_time=10)
                             store.save_attempt(replace(RECORD, attempt=key))
                     begun.set()
         except BaseException as error:
@@ -153,8 +153,8 @@ def test_a_sound_file_is_described(path: Path) -> None:
 
 def test_what_is_wrong_is_said(path: Path) -> None:
     with Database.open(path) as store:
-        ruled = Ruled(rule="retry", action=SlurmAction(verb=Verb.RELEASE, target="7"))
-        store.intend(Attempt(cluster="ada", job_id=7, submit_time=10), ruled, "act", 5.0)
+        ruled = PlannedAction(rule="retry", action=SlurmAction(verb=Verb.RELEASE, target="7"))
+        store.intend(RunKey(cluster="ada", job_id=7, submit_time=10), ruled, "act", 5.0)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM attempts WHERE job_id = 7")
         connection.execute("PRAGMA user_version = 0")

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from slurmwrap.errors import StoreError
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.store import connection, database, db_creation, db_maintenance
 from slurmwrap.store.database import Database
 from slurmwrap.store.db_maintenance import check
 from slurmwrap.store.migrations import MIGRATIONS, VERSION, split_statements
 
-RECORD = AttemptRecord(
-    attempt=Attempt(cluster="lab", job_id=81, submit_time=100),
+RECORD = JobRun(
+    attempt=RunKey(cluster="lab", job_id=81, submit_time=100),
     address="81",
     user="ada",
     uid=1001,

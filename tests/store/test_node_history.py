@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fakes import START
 
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.retry_decision import Strike
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.policy.node_history import CLEARED, Exposure, GpuFault, NodeFailure, Removal, Repair
 from slurmwrap.store.database import Database
 
@@ -26,9 +26,9 @@ def store(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
-def run(job_id: int, *nodes: str, hours: float = 1.0, ended: int = START, **changes: Any) -> AttemptRecord:
-    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=START - 9000)
-    record = AttemptRecord(
+def run(job_id: int, *nodes: str, hours: float = 1.0, ended: int = START, **changes: Any) -> JobRun:
+    attempt = RunKey(cluster="lab", job_id=job_id, submit_time=START - 9000)
+    record = JobRun(
         attempt=attempt, nodes=nodes, uid=1001, start_time=ended - int(hours * 3600), end_time=ended, diagnosis=lost()
     )
     return replace(record, **changes)

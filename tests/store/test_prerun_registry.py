@@ -13,7 +13,7 @@ import pytest
 from waiting import allow, wait_until
 
 from slurmwrap.store import prerun_registry
-from slurmwrap.store.prerun_registry import Flight, Flights, Guest
+from slurmwrap.store.prerun_registry import InflightPrerun, PrerunRegistry, WaitingJob
 
 
 def trial(state: Path, name: str) -> str:
@@ -22,16 +22,16 @@ def trial(state: Path, name: str) -> str:
     return str(path)
 
 
-def guest(job_id: int) -> Guest:
-    return Guest(job_id=job_id, release_at="2099-01-01T00:00:00", trial_dir=f"/state/prerun/{job_id}")
+def guest(job_id: int) -> WaitingJob:
+    return WaitingJob(job_id=job_id, release_at="2099-01-01T00:00:00", trial_dir=f"/state/prerun/{job_id}")
 
 
 def test_the_first_claims_a_group_and_the_second_finds_it(tmp_path: Path) -> None:
-    flights, first, second = Flights(tmp_path), trial(tmp_path, "a"), trial(tmp_path, "b")
+    flights, first, second = PrerunRegistry(tmp_path), trial(tmp_path, "a"), trial(tmp_path, "b")
     assert [flights.claim("g", first), flights.claim("g", second)] == [True, False]
     prerun_registry.submitted(first, 77)
     found = flights.of("g")
-    assert found == Flight(directory=Path(first), job_id=77, since=Path(first).stat().st_mtime)
+    assert found == InflightPrerun(directory=Path(first), job_id=77, since=Path(first).stat().st_mtime)
     flights.drop("g", second)
     assert flights.of("g") == found
     flights.drop("g", first)
@@ -39,7 +39,7 @@ def test_the_first_claims_a_group_and_the_second_finds_it(tmp_path: Path) -> Non
 
 
 def test_guests_are_heard_until_the_door_is_shut(tmp_path: Path) -> None:
-    flights, host = Flights(tmp_path), Path(trial(tmp_path, "a"))
+    flights, host = PrerunRegistry(tmp_path), Path(trial(tmp_path, "a"))
     flights.claim("g", str(host))
     assert [prerun_registry.attach(host, guest(9)), prerun_registry.attach(host, guest(10))] == [True, True]
     assert prerun_registry.guests(host) == (guest(9), guest(10))
@@ -56,7 +56,7 @@ def test_a_pre_run_that_speaks_for_one_job_alone_takes_no_guests(tmp_path: Path)
 
 
 def test_a_pointer_to_a_directory_that_is_gone_is_a_dead_pre_run(tmp_path: Path) -> None:
-    flights, host = Flights(tmp_path), Path(trial(tmp_path, "a"))
+    flights, host = PrerunRegistry(tmp_path), Path(trial(tmp_path, "a"))
     flights.claim("g", str(host))
     (host / "waiting").rmdir()
     host.rmdir()
@@ -79,7 +79,7 @@ for job in range(first, first + count):
 
 def test_no_guest_is_lost_when_the_door_shuts_while_many_processes_attach(tmp_path: Path) -> None:
     host = Path(trial(tmp_path, "a"))
-    Flights(tmp_path).claim("g", str(host))
+    PrerunRegistry(tmp_path).claim("g", str(host))
     attachers = [
         subprocess.Popen(
             [sys.executable, "-c", ATTACHER, str(host), str(1000 * n), "400"],
@@ -104,8 +104,8 @@ def test_one_who_was_killed_at_the_door_is_waited_for_no_longer_than_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = Path(trial(tmp_path, "a"))
-    Flights(tmp_path).claim("g", str(host))
-    prerun_registry.attach(host, prerun_registry.Guest(job_id=7, release_at="now", trial_dir="/t"))
+    PrerunRegistry(tmp_path).claim("g", str(host))
+    prerun_registry.attach(host, prerun_registry.WaitingJob(job_id=7, release_at="now", trial_dir="/t"))
     (host / prerun_registry.WAITING / ".8").write_text("now\n/t\n")  # its rename never comes
     monkeypatch.setattr(prerun_registry, "DOOR_S", 0.05)
     assert [one.job_id for one in prerun_registry.close(host)] == [7]
@@ -114,8 +114,8 @@ def test_one_who_was_killed_at_the_door_is_waited_for_no_longer_than_that(
 def test_who_is_at_the_door_when_it_shuts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prerun_registry, "DOOR_S", allow(60))
     host = Path(trial(tmp_path, "a"))
-    Flights(tmp_path).claim("g", str(host))
-    prerun_registry.attach(host, prerun_registry.Guest(job_id=7, release_at="now", trial_dir="/t"))
+    PrerunRegistry(tmp_path).claim("g", str(host))
+    prerun_registry.attach(host, prerun_registry.WaitingJob(job_id=7, release_at="now", trial_dir="/t"))
     entering = (host / prerun_registry.WAITING / ".9").open("w")
     entering.write("now\n/t\n")
     entering.close()
@@ -131,9 +131,9 @@ def test_who_is_at_the_door_when_it_shuts_is_waited_for(tmp_path: Path, monkeypa
 CLAIMER = """\
 import sys
 from pathlib import Path
-from slurmwrap.store.prerun_registry import Flights
+from slurmwrap.store.prerun_registry import PrerunRegistry
 sys.stdin.readline()
-print(Flights(Path(sys.argv[1])).claim("g", sys.argv[2]))
+print(PrerunRegistry(Path(sys.argv[1])).claim("g", sys.argv[2]))
 """
 
 
@@ -157,7 +157,7 @@ def aged(path: Path, days: float) -> None:
 
 
 def test_old_trials_go_and_those_in_flight_stay(tmp_path: Path) -> None:
-    flights = Flights(tmp_path)
+    flights = PrerunRegistry(tmp_path)
     old, young, pointed, kept = (Path(trial(tmp_path, name)) for name in ("old", "young", "pointed", "kept"))
     (old / "spec.json").write_text("{}")
     flights.claim("g", str(pointed))
@@ -169,11 +169,11 @@ def test_old_trials_go_and_those_in_flight_stay(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_no_trial(tmp_path: Path) -> None:
-    flights = Flights(tmp_path / "none")
+    flights = PrerunRegistry(tmp_path / "none")
     assert (flights.trials(), flights.prune(1.0), flights.of("g")) == ((), 0, None)
 
 
 def test_a_state_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "inflight").write_text("a file")
     with pytest.raises(OSError, match="inflight"):
-        Flights(tmp_path).claim("g", trial(tmp_path, "a"))
+        PrerunRegistry(tmp_path).claim("g", trial(tmp_path, "a"))

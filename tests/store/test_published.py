@@ -12,10 +12,10 @@ import pytest
 
 from slurmwrap.errors import StoreError
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.node import NodeHealth
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import ActionRecord, AttemptRecord
+from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.protocols import Published, Publisher
 from slurmwrap.store.published import KEEP_S, FilePublisher, read_published, read_why, told
 
@@ -28,15 +28,15 @@ PUBLISHED = Published(
 ME = os.geteuid()
 
 
-def record(job_id: int, submit_time: int, uid: int = 1001) -> AttemptRecord:
+def record(job_id: int, submit_time: int, uid: int = 1001) -> JobRun:
     diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="s")
-    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=submit_time)
-    return AttemptRecord(attempt=attempt, uid=uid, name="näme\n", diagnosis=diagnosis, decision="stop")
+    attempt = RunKey(cluster="lab", job_id=job_id, submit_time=submit_time)
+    return JobRun(attempt=attempt, uid=uid, name="näme\n", diagnosis=diagnosis, decision="stop")
 
 
 ACTION = ActionRecord(
     action_id=1,
-    attempt=Attempt(cluster="lab", job_id=81, submit_time=10),
+    attempt=RunKey(cluster="lab", job_id=81, submit_time=10),
     rule="retry",
     mode="act",
     verb="requeue",
@@ -180,7 +180,7 @@ def test_a_seal_with_something_else_inside_is_passed_over(publisher: FilePublish
 
 
 def test_a_told_attempt_that_is_wrong_names_its_field() -> None:
-    with pytest.raises(ValueError, match=r"AttemptRecord\.attempt is missing"):
+    with pytest.raises(ValueError, match=r"JobRun\.attempt is missing"):
         told({"attempt": {}, "actions": []})
     with pytest.raises(ValueError, match="actions is missing"):
         told({"attempt": {}})

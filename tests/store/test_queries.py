@@ -9,10 +9,10 @@ import pytest
 from synthetic_year import fill
 
 from slurmwrap.cli.run_queries import sums_of
-from slurmwrap.model.evidence import Attempt
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.run_filter import Wanted, matches
+from slurmwrap.policy.run_filter import RunFilter, matches
 from slurmwrap.policy.run_from_slurm import submitted_id
 from slurmwrap.report.job_report.timeline import never_ran, stopped_jobs
 from slurmwrap.report.job_rows import JobRow, row_of
@@ -32,7 +32,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def real(path: Path) -> list[AttemptRecord]:
+def real(path: Path) -> list[JobRun]:
     """Every run but the pre-runs' own and those of jobs that their pre-run stopped."""
     with Database.open(path, readonly=True) as database:
         preruns, submissions, runs = database.preruns(), database.submissions(), database.attempts()
@@ -44,26 +44,26 @@ def real(path: Path) -> list[AttemptRecord]:
 
 
 CASES = {
-    "all": Wanted(),
-    "a day": Wanted(since=UNTIL - DAY),
-    "until": Wanted(since=UNTIL - 3 * DAY, until=UNTIL - DAY),
-    "failed": Wanted(failed=True),
-    "a user": Wanted(users=("user001",)),
-    "two users' failures": Wanted(users=("user001", "user002"), failed=True, since=UNTIL - 2 * DAY),
-    "a category": Wanted(categories=("cpu_oom", "gpu_oom")),
-    "a name": Wanted(names=("sweep*", "eval-bert")),
-    "an account": Wanted(accounts=("lab-vision",)),
-    "a partition": Wanted(partitions=("gpu",), since=UNTIL - DAY),
-    "a decision": Wanted(decisions=("stop",)),
-    "a state": Wanted(states=("COMPLETED", "RUNNING")),
-    "running": Wanted(states=("RUNNING",)),
-    "a node": Wanted(nodes=("gpu0001", "gpu0002", "gpu0003")),
-    "none": Wanted(users=("nobody",)),
+    "all": RunFilter(),
+    "a day": RunFilter(since=UNTIL - DAY),
+    "until": RunFilter(since=UNTIL - 3 * DAY, until=UNTIL - DAY),
+    "failed": RunFilter(failed=True),
+    "a user": RunFilter(users=("user001",)),
+    "two users' failures": RunFilter(users=("user001", "user002"), failed=True, since=UNTIL - 2 * DAY),
+    "a category": RunFilter(categories=("cpu_oom", "gpu_oom")),
+    "a name": RunFilter(names=("sweep*", "eval-bert")),
+    "an account": RunFilter(accounts=("lab-vision",)),
+    "a partition": RunFilter(partitions=("gpu",), since=UNTIL - DAY),
+    "a decision": RunFilter(decisions=("stop",)),
+    "a state": RunFilter(states=("COMPLETED", "RUNNING")),
+    "running": RunFilter(states=("RUNNING",)),
+    "a node": RunFilter(nodes=("gpu0001", "gpu0002", "gpu0003")),
+    "none": RunFilter(users=("nobody",)),
 }
 
 
 @pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
-def test_sql_and_the_predicate_agree(path: Path, real: list[AttemptRecord], wanted: Wanted) -> None:
+def test_sql_and_the_predicate_agree(path: Path, real: list[JobRun], wanted: RunFilter) -> None:
     expected = {run.attempt: run for run in real if matches(wanted, run)}
     with Database.open(path, readonly=True) as database:
         found = queries.runs(database, wanted, limit=None)
@@ -89,9 +89,9 @@ def test_the_cases_find_something_and_not_everything(path: Path) -> None:
 
 def test_the_newest_come_first_by_their_end_or_their_beginning(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
-        every = queries.runs(database, Wanted(), limit=None)
-        some = queries.runs(database, Wanted(), limit=10)
-        jobs = queries.jobs(database, Wanted(), limit=5)
+        every = queries.runs(database, RunFilter(), limit=None)
+        some = queries.runs(database, RunFilter(), limit=10)
+        jobs = queries.jobs(database, RunFilter(), limit=5)
     moments = [run.end_time or run.start_time or run.attempt.submit_time for run in every]
     assert moments == sorted(moments, reverse=True)
     assert any(run.end_time is None for run in every)
@@ -101,7 +101,7 @@ def test_the_newest_come_first_by_their_end_or_their_beginning(path: Path) -> No
 
 def test_one_job_is_found_by_its_key(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
-        run = queries.runs(database, Wanted(failed=True), limit=1)[0]
+        run = queries.runs(database, RunFilter(failed=True), limit=1)[0]
         assert run in queries.attempts_of_id(database, run.attempt.job_id)
         assert queries.attempts_of_id(database, 10**12) == ()
         assert queries.clusters(database) == (run.attempt.cluster,)
@@ -111,7 +111,7 @@ def test_one_job_is_found_by_its_key(path: Path) -> None:
 def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> None:
     """At a site they have millions of rows."""
     with Database.open(path, readonly=True) as database:
-        run = queries.runs(database, Wanted(failed=True), limit=1)[0]
+        run = queries.runs(database, RunFilter(failed=True), limit=1)[0]
         asked: list[str] = []
         connection = database.connection
         connection.set_trace_callback(asked.append)
@@ -123,8 +123,8 @@ def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> 
         database.actions(run.attempt)
         database.delays(job_id=run.attempt.job_id)
         database.resets(run.attempt.job_id)
-        queries.runs(database, Wanted(since=UNTIL - DAY), limit=10)
-        queries.jobs(database, Wanted(since=UNTIL - DAY, failed=True), limit=10)
+        queries.runs(database, RunFilter(since=UNTIL - DAY), limit=10)
+        queries.jobs(database, RunFilter(since=UNTIL - DAY, failed=True), limit=10)
         connection.set_trace_callback(None)
         plans = [row[3] for sql in asked for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
     assert len(plans) > 20
@@ -133,7 +133,7 @@ def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> 
 
 
 @pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
-def test_a_row_of_many_jobs_at_once_is_that_of_each_alone(path: Path, wanted: Wanted) -> None:
+def test_a_row_of_many_jobs_at_once_is_that_of_each_alone(path: Path, wanted: RunFilter) -> None:
     with Database.open(path, readonly=True) as database:
         keys = queries.jobs(database, wanted, limit=None)
         rows = [row_of(one.runs, one.to_do, one.submission) for one in standings(database, keys)]
@@ -155,16 +155,16 @@ def test_what_waits_is_what_has_no_run(path: Path, tmp_path: Path) -> None:
     copy.write_bytes(path.read_bytes())
     with Database.open(copy) as database:
         assert queries.waiting(database, since=0.0, until=None, users=(), limit=None) == ()
-        ended = queries.runs(database, Wanted(failed=True), limit=1)[0]
+        ended = queries.runs(database, RunFilter(failed=True), limit=1)[0]
         cluster = ended.attempt.cluster
         for job_id, user, at in ((900_001, "ada", UNTIL - 9), (900_002, "bob", UNTIL - DAY), (900_003, "ada", UNTIL)):
             database.save_submission(Submission(cluster=cluster, job_id=job_id, uid=1, user=user, at=at, name="x"))
-        running = Attempt(cluster=cluster, job_id=900_003, submit_time=int(UNTIL))
+        running = RunKey(cluster=cluster, job_id=900_003, submit_time=int(UNTIL))
         database.save_attempt(replace(ended, attempt=running, address="900003", end_time=None, state=""))
-        task = Attempt(cluster=cluster, job_id=900_010, submit_time=int(UNTIL))
+        task = RunKey(cluster=cluster, job_id=900_010, submit_time=int(UNTIL))
         database.save_submission(Submission(cluster=cluster, job_id=900_004, uid=1, user="ada", at=UNTIL - 5))
         database.save_attempt(replace(ended, attempt=task, address="900004_1"))
-        early = Attempt(cluster=cluster, job_id=900_005, submit_time=int(UNTIL))
+        early = RunKey(cluster=cluster, job_id=900_005, submit_time=int(UNTIL))
         database.save_submission(Submission(cluster=cluster, job_id=900_005, uid=1, user="ada", at=UNTIL - 4))
         database.save_attempt(replace(ended, attempt=early, address="900005", end_time=int(UNTIL - 2 * DAY)))
         elsewhere = Submission(cluster="elsewhere", job_id=ended.attempt.job_id, uid=1, user="ada", at=UNTIL - 3)

@@ -17,12 +17,12 @@ from waiting import allow, wait_until
 from slurmwrap.config import Nodes, Retention
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.retry_decision import Ruled
-from slurmwrap.model.run import AttemptRecord, QueueDelay
-from slurmwrap.model.spool_entry import SetAside
+from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.model.run import JobRun, QueueDelay
+from slurmwrap.model.spool_entry import RejectedEntry
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_score import scores
 from slurmwrap.store import retention
@@ -37,10 +37,10 @@ SECOND = Citation(source=LOG, line=9, text="Aborted", role="cascade")
 ROOT = Citation(source=LOG, line=7, text="RuntimeError: " + "x" * 300, role="root")
 
 
-def attempt(job_id: int, days_ago: float, **changes: Any) -> AttemptRecord:
+def attempt(job_id: int, days_ago: float, **changes: Any) -> JobRun:
     end = int(NOW - days_ago * DAY)
-    record = AttemptRecord(
-        attempt=Attempt(cluster="ada", job_id=job_id, submit_time=end - 900),
+    record = JobRun(
+        attempt=RunKey(cluster="ada", job_id=job_id, submit_time=end - 900),
         address=str(job_id),
         name="train",
         user="ada",
@@ -83,7 +83,7 @@ def attempt(job_id: int, days_ago: float, **changes: Any) -> AttemptRecord:
     return replace(record, **changes)
 
 
-def well(job_id: int, days_ago: float) -> AttemptRecord:
+def well(job_id: int, days_ago: float) -> JobRun:
     found = Diagnosis(category="success", domain="", decision="none", confidence=0.99, signature="slurm.completed")
     return attempt(
         job_id, days_ago, state="COMPLETED", reason="None", exit_code=0, diagnosis=found, decision="none",
@@ -217,7 +217,7 @@ def test_a_job_that_still_waits_or_runs_keeps_everything_however_old(path: Path)
         store.save_attempt(undone)
         store.save_submission(submission(81, 90))
         store.ingest(observation(81, 90))
-        action = Ruled(rule="retry", action=SlurmAction(verb=Verb.RELEASE, target="83"))
+        action = PlannedAction(rule="retry", action=SlurmAction(verb=Verb.RELEASE, target="83"))
         store.intend(undone.attempt, action, "act", NOW - 500 * DAY)
         before = (store.attempts(), store.submissions(), store.observations("ada", 81), store.actions())
     assert pruned(path).rows == {}
@@ -247,7 +247,7 @@ def test_of_a_done_retry_one_row_stays_and_a_refusal_is_never_forgotten_before_i
     with Database.open(path) as store:
         store.save_attempt(old)
         for verb, key, value in steps:
-            ruled = Ruled(rule="retry", action=SlurmAction(verb=verb, target="81", key=key, value=value))
+            ruled = PlannedAction(rule="retry", action=SlurmAction(verb=verb, target="81", key=key, value=value))
             number = store.intend(old.attempt, ruled, "act", NOW - 40 * DAY)
             store.done(number, NOW - 40 * DAY, "no" if verb is Verb.RELEASE else "")
     assert pruned(path).rows["actions (steps)"] == 2
@@ -262,9 +262,9 @@ def test_when_the_longer_period_is_over_nothing_of_the_run_is_left(path: Path) -
         store.save_submission(submission(81, 402))
         delay = QueueDelay(attempt=old.attempt, address="81", eligible_at=1.0, seen_at=NOW - 401 * DAY, over=True)
         store.save_delay(delay)
-        ruled = Ruled(rule="retry", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="81"))
+        ruled = PlannedAction(rule="retry", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="81"))
         store.done(store.intend(old.attempt, ruled, "act", NOW - 401 * DAY), NOW - 401 * DAY)
-        store.set_aside(SetAside(name="x", reason="r", uid=7), NOW - 50 * DAY)
+        store.set_aside(RejectedEntry(name="x", reason="r", uid=7), NOW - 50 * DAY)
     pruned(path)
     with Database.open(path) as store:
         left = (store.attempts(), store.submissions(), store.delays(), store.actions(), store.set_aside_counts())

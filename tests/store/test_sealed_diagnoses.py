@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.published import FilePublisher
 from slurmwrap.store.sealed_diagnoses import told_ends
@@ -30,12 +30,12 @@ def submission(job_id: int, fingerprint: str = "f1") -> Submission:
     )
 
 
-def ended(job_id: int, category: str, decision: str, *, domain: str = "U", uid: int = UID) -> AttemptRecord:
+def ended(job_id: int, category: str, decision: str, *, domain: str = "U", uid: int = UID) -> JobRun:
     diagnosis = Diagnosis(
         category=category, domain=domain, decision=decision, confidence=1, signature="s", advice=f"mend {job_id}"
     )
-    key = Attempt(cluster="lab", job_id=job_id, submit_time=job_id * 1000)
-    return AttemptRecord(attempt=key, uid=uid, state="FAILED", end_time=job_id * 1000 + 60, diagnosis=diagnosis)
+    key = RunKey(cluster="lab", job_id=job_id, submit_time=job_id * 1000)
+    return JobRun(attempt=key, uid=uid, state="FAILED", end_time=job_id * 1000 + 60, diagnosis=diagnosis)
 
 
 class Site:
@@ -63,7 +63,7 @@ class Site:
             )
             write_plain(self.state.spool, note)
 
-    def tell(self, *records: AttemptRecord) -> None:
+    def tell(self, *records: JobRun) -> None:
         for record in records:
             self.publisher.tell_owner(record, ())
 

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.placement_plan import Level, PlacementPlan
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.sbatch.request import Change
+from slurmwrap.sbatch.request import RequestChange
 from slurmwrap.store.deserialize import from_plain
 from slurmwrap.store.serialize import to_plain
 
@@ -100,7 +100,7 @@ def test_plain_form_is_readable() -> None:
 
 def test_the_projects_own_nested_records_survive() -> None:
     plan = PlacementPlan(levels=(Level(name="one switch", wait_s=300),), candidates=("n1", "n2"))
-    change = Change(option="mem", old=None, new="20G", where="added", reason="measured")
+    change = RequestChange(option="mem", old=None, new="20G", where="added", reason="measured")
     verdict = Verdict(
         outcome=Outcome.FAIL,
         layer="exit",
@@ -120,10 +120,10 @@ def test_the_projects_own_nested_records_survive() -> None:
         changes=(to_plain(change),),
     )
     diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="s")
-    attempt = AttemptRecord(attempt=Attempt(cluster="c", job_id=1, submit_time=2), nodes=("n1",), diagnosis=diagnosis)
+    attempt = JobRun(attempt=RunKey(cluster="c", job_id=1, submit_time=2), nodes=("n1",), diagnosis=diagnosis)
     assert from_plain(PrerunRecord, through_json(prerun)) == prerun
     assert from_plain(PlacementPlan, prerun.plan) == plan
-    assert from_plain(AttemptRecord, through_json(attempt)) == attempt
+    assert from_plain(JobRun, through_json(attempt)) == attempt
 
 
 def test_unknown_keys_of_a_newer_version_are_ignored() -> None:

@@ -15,7 +15,7 @@ from waiting import wait_until
 from slurmwrap.errors import StoreError
 from slurmwrap.host import munge
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.spool_entry import Collected, SetAside
+from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.store import spool_reader as spool_module
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.spool_writer import new_nonce, serialize, write_plain, write_sealed
@@ -60,7 +60,7 @@ def named(nonce: str = "a" * 32) -> str:
     return f"1700000000000000-n0-{nonce}.obs"
 
 
-def items(spool: SealedSpool | PlainSpool) -> list[Observation | SetAside]:
+def items(spool: SealedSpool | PlainSpool) -> list[Observation | RejectedEntry]:
     return [one.item for one in spool.collect()]
 
 
@@ -70,7 +70,7 @@ def test_what_root_seals_on_a_node_arrives_whole_and_is_gone_once_discarded(
     path = Path(write_sealed(directory, NODE, socket=munge_socket))
     assert path.read_bytes().startswith(b"MUNGE:")
     found = list(spool.collect())
-    assert found == [Collected(name=path.name, item=replace(NODE, uid=0))]
+    assert found == [SpoolEntry(name=path.name, item=replace(NODE, uid=0))]
     spool.discard(found)
     assert list(directory.iterdir()) == []
 
@@ -135,7 +135,7 @@ def test_a_genuine_credential_with_a_wrong_content_is_set_aside(
 ) -> None:
     (directory / named()).write_bytes(munge.encode(payload, socket=munge_socket))
     (found,) = items(spool)
-    assert isinstance(found, SetAside)
+    assert isinstance(found, RejectedEntry)
     assert found.reason.startswith(reason)
 
 
@@ -146,7 +146,7 @@ def test_a_user_cannot_speak_for_a_node(
 ) -> None:
     sealed = as_user(["munge", "--socket", munge_socket], serialize(replace(NODE, context=context)))
     as_users_file(directory, named(), sealed)
-    assert items(spool) == [SetAside(name=named(), reason=f"uid {USER} cannot speak for a node", uid=USER)]
+    assert items(spool) == [RejectedEntry(name=named(), reason=f"uid {USER} cannot speak for a node", uid=USER)]
 
 
 def test_a_node_known_by_name_is_resolved(directory: Path, munge_socket: str) -> None:
@@ -215,7 +215,7 @@ def test_whatever_is_planted_is_set_aside_once_and_stops_nothing(
     trick(directory)
     write_sealed(directory, NODE, socket=munge_socket)
     found = list(spool.collect())
-    (refused,) = [one.item for one in found if isinstance(one.item, SetAside)]
+    (refused,) = [one.item for one in found if isinstance(one.item, RejectedEntry)]
     assert refused.name == name and refused.reason.startswith(reason)
     assert [one.item for one in found if isinstance(one.item, Observation)] == [replace(NODE, uid=0)]
     spool.discard(found)
@@ -259,7 +259,7 @@ def test_a_users_file_may_not_be_as_large_as_roots(directory: Path, spool: Seale
     os.chown(whose[USER], USER, USER)
     assert {one.name: type(one.item) for one in spool.collect()} == {
         whose[0].name: Observation,
-        whose[USER].name: SetAside,
+        whose[USER].name: RejectedEntry,
     }
 
 
@@ -307,7 +307,7 @@ def test_a_plain_observation_arrives_from_a_private_directory(tmp_path: Path) ->
     assert (path.stat().st_mode & 0o777, directory.stat().st_mode & 0o777) == (0o600, 0o700)
     spool = PlainSpool(directory)
     found = list(spool.collect())
-    assert found == [Collected(name=path.name, item=NODE), Collected(name=later.name, item=SUBMIT)]
+    assert found == [SpoolEntry(name=path.name, item=NODE), SpoolEntry(name=later.name, item=SUBMIT)]
     spool.discard(found)
     assert items(spool) == []
 
@@ -341,7 +341,7 @@ def test_half_a_record_of_the_controllers_hook_waits_and_is_then_set_aside(tmp_p
     assert items(PlainSpool(tmp_path)) == []
     os.utime(path, (1, 1))
     assert items(PlainSpool(tmp_path)) == [
-        SetAside(name="41-x.env", reason="the record is not whole", uid=os.geteuid())
+        RejectedEntry(name="41-x.env", reason="the record is not whole", uid=os.geteuid())
     ]
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from slurmwrap.errors import StoreError
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.past_failure import PastFailure
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.store.database import Database
@@ -46,7 +46,7 @@ def submission(job_id: int, at: float, **changes: object) -> Submission:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def ended(job_id: int, end: int, category: str, decision: str) -> AttemptRecord:
+def ended(job_id: int, end: int, category: str, decision: str) -> JobRun:
     diagnosis = Diagnosis(
         category=category,
         domain="U",
@@ -56,8 +56,8 @@ def ended(job_id: int, end: int, category: str, decision: str) -> AttemptRecord:
         advice=f"mend {job_id}",
         evidence=EVIDENCE,
     )
-    attempt = Attempt(cluster="lab", job_id=job_id, submit_time=end - 10)
-    return AttemptRecord(attempt=attempt, end_time=end, diagnosis=diagnosis)
+    attempt = RunKey(cluster="lab", job_id=job_id, submit_time=end - 10)
+    return JobRun(attempt=attempt, end_time=end, diagnosis=diagnosis)
 
 
 @pytest.fixture
@@ -224,9 +224,7 @@ COMPLETED = ended(7, 500, "success", "none")
         (ended(7, 200, "success", "none"), None),  # its pre-run failed since
     ],
 )
-def test_a_completed_run_of_the_very_same_counts_as_passed(
-    state: UserState, run: AttemptRecord, known: float | None
-) -> None:
+def test_a_completed_run_of_the_very_same_counts_as_passed(state: UserState, run: JobRun, known: float | None) -> None:
     with Database.open(state.database) as database:
         database.save_submission(submission(7, 190.0 if run.end_time == 200 else 490.0))
         database.save_attempt(run)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.model.evidence import Attempt, Diagnosis
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.run import JobRun
 from slurmwrap.store.why_file import BesideOutput
 
 DIAGNOSIS = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="gpu.oom_torch")
 BESIDE = BesideOutput(lambda record, actions: f"job {record.address} with {len(actions)} actions \udcff\n")
 
 
-def record(std_out: str, diagnosis: Diagnosis = DIAGNOSIS) -> AttemptRecord:
-    attempt = Attempt(cluster="lab", job_id=81, submit_time=1)
-    return AttemptRecord(attempt=attempt, address="81", std_out=std_out, diagnosis=diagnosis)
+def record(std_out: str, diagnosis: Diagnosis = DIAGNOSIS) -> JobRun:
+    attempt = RunKey(cluster="lab", job_id=81, submit_time=1)
+    return JobRun(attempt=attempt, address="81", std_out=std_out, diagnosis=diagnosis)
 
 
 def test_a_failure_is_told_beside_the_output_and_a_success_takes_it_away(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Shell(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CompletionPlace:
     """Where a user's own completions lie, which file serves which command, and what else he has to do."""
 
     directory: Path
@@ -100,13 +100,13 @@ def _fish(text: str) -> str:
 # --- putting it in place ----------------------------------------------------------------------------------------------
 
 
-def place_of(shell: Shell, environ: Mapping[str, str]) -> Place:
+def place_of(shell: Shell, environ: Mapping[str, str]) -> CompletionPlace:
     """Where that shell looks for what a user adds himself."""
     home = Path(environ.get("HOME") or Path.home())
     data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     if shell is Shell.BASH:
-        return Place(
+        return CompletionPlace(
             directory=data / "bash-completion/completions",
             names={"gsub": "gsub", "slurmwrap": "slurmwrap", "sbatch": "sbatch"},
             then="New shells have it where the package bash-completion is; elsewhere add to ~/.bashrc:\n"
@@ -114,21 +114,21 @@ def place_of(shell: Shell, environ: Mapping[str, str]) -> Place:
         )
     if shell is Shell.ZSH:
         directory = data / "zsh/site-functions"
-        return Place(
+        return CompletionPlace(
             directory=directory,
             names={"gsub": "_gsub"},
             then="If it is not there yet, add to ~/.zshrc before the line with compinit:\n"
             f"  fpath=({shlex.quote(str(directory))} $fpath)\n"
             "and start a new shell (after an update of this file: rm -f ~/.zcompdump).",
         )
-    return Place(
+    return CompletionPlace(
         directory=config / "fish/completions",
         names={"gsub": "gsub.fish", "slurmwrap": "slurmwrap.fish", "sbatch": "sbatch.fish"},
         then="New shells have it.",
     )
 
 
-def put(place: Place, text: str, *, sbatch: bool = False) -> list[Path]:
+def put(place: CompletionPlace, text: str, *, sbatch: bool = False) -> list[Path]:
     """Writes the files. SlurmwrapError, and nothing is written, where one is there that somebody else wrote."""
     paths = [place.directory / name for command, name in place.names.items() if sbatch or command != "sbatch"]
     for path in paths:

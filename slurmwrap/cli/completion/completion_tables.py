@@ -9,10 +9,10 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurmwrap.cli.completion.option_menus import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS, Word
+from slurmwrap.cli.completion.option_menus import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS, MenuWord
 from slurmwrap.diagnosis.taxonomy import DECISIONS, FAILURES
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.sbatch.options import BASE, OWN, SBATCH, Argument, Option, OwnOption, Release
+from slurmwrap.sbatch.options import BASE, OWN, SBATCH, Argument, GsubOption, Release, SbatchOption
 
 NEVER = 9999  # later than any release
 
@@ -64,7 +64,7 @@ def gsub_offers() -> tuple[Offer, ...]:
     return (*own, *(_offer(option, SBATCH_WORDS[option.name]) for option in SBATCH))
 
 
-def _offer(option: Option, word: Word) -> Offer:
+def _offer(option: SbatchOption, word: MenuWord) -> Offer:
     return Offer(
         long=f"--{option.name}",
         short=f"-{option.short}" if option.short else "",
@@ -77,7 +77,7 @@ def _offer(option: Option, word: Word) -> Offer:
     )
 
 
-def _own_offer(option: OwnOption, word: Word) -> Offer:
+def _own_offer(option: GsubOption, word: MenuWord) -> Offer:
     values = _values(word.values, option.choices)
     return Offer(long=f"--{option.name}", argument=option.argument, about=word.about, values=values)
 

@@ -21,7 +21,7 @@ from slurmwrap.fast_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class MenuWord:
     """An option as a menu shows it."""
 
     about: str
@@ -29,8 +29,8 @@ class Word:
     choices: tuple[str, ...] = ()
 
 
-def _(about: str, values: str = "", choices: str = "") -> Word:
-    return Word(about, values, tuple(choices.split()))
+def _(about: str, values: str = "", choices: str = "") -> MenuWord:
+    return MenuWord(about, values, tuple(choices.split()))
 
 
 _WHEN = "now+ now today tomorrow midnight noon teatime"
@@ -41,7 +41,7 @@ _MAIL = (
 )
 _GOVERNORS = "low medium high highm1 conservative ondemand performance powersave schedutil userspace"
 
-SBATCH_WORDS: dict[str, Word] = {
+SBATCH_WORDS: dict[str, MenuWord] = {
     "account": _("charge this account", "account"),
     "acctg-freq": _("how often usage is sampled", "choice", "task= energy= network= filesystem="),
     "array": _("a job array: 0-15, 1,3,5, 0-99%4"),
@@ -169,7 +169,7 @@ SBATCH_WORDS: dict[str, Word] = {
     "wrap": _("a command in place of a script"),
 }
 
-OWN_WORDS: dict[str, Word] = {
+OWN_WORDS: dict[str, MenuWord] = {
     "prerun": _("what the pre-run does", "choice"),  # its choices stand in the option table
     "prerun-gpus": _("GPUs of the pre-run"),
     "prerun-steps": _("training steps that the pre-run must reach"),

@@ -17,7 +17,7 @@ import typer
 from slurmwrap.cli import terminal
 from slurmwrap.cli.record_access import place_of
 from slurmwrap.config import Config, Retention, load
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import StoreError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report import text_format
@@ -77,7 +77,7 @@ def backup(
     if keep and not dated:
         raise UsageError("--keep needs a folder that is there", hint=f"mkdir -m 700 {target}")
     into = wanted / f"{source.stem}-{datetime.now():%Y%m%d-%H%M%S}.db" if dated else wanted
-    voice = Voice.of_terminal("slurmwrap")
+    voice = Console.of_terminal("slurmwrap")
     size = db_maintenance.backup(source, into, force=force, tell=_progress(voice))
     typer.echo(f"{into}: {_bytes(size)}, checked")
     for gone in db_maintenance.rotate(wanted, source.stem, keep) if keep else ():
@@ -172,7 +172,7 @@ def serve(
     """
     from slurmwrap.cli.db.db_serve import run
 
-    run(_place(file)[0], host, port, Voice.of_terminal("slurmwrap"))
+    run(_place(file)[0], host, port, Console.of_terminal("slurmwrap"))
 
 
 def _place(file: str, config: Config | None = None) -> tuple[Path, bool]:
@@ -204,7 +204,7 @@ def _days(text: str, option: str) -> int:
     return int(found[1]) * _UNITS[found[2] or "d"]
 
 
-def _progress(voice: Voice) -> Callable[[float], None]:
+def _progress(voice: Console) -> Callable[[float], None]:
     """A line that is rewritten in place; nothing where stderr is no terminal."""
     if not voice.tty:
         return lambda share: None

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.resources import shipped
 from slurmwrap.store.database import Database
@@ -27,7 +27,7 @@ _SETTINGS = {
 }
 
 
-def run(database: Path, host: str, port: int, voice: Voice) -> None:
+def run(database: Path, host: str, port: int, voice: Console) -> None:
     """Replaces this process by Datasette; returns only by an error. StoreError where there is no database to show."""
     if importlib.util.find_spec("datasette") is None:
         raise SlurmwrapError(

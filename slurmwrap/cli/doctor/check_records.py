@@ -12,7 +12,7 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.node import Node, Snapshot
-from slurmwrap.slurm.adapter import Choice, choose
+from slurmwrap.slurm.adapter import AdapterChoice, choose
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm.compatibility import commands_release
 from slurmwrap.store.user_state_files import DATABASE
@@ -25,7 +25,7 @@ DEADLINE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CheckResult:
     """`hint`: the way to mend it, or what works without it; "" where there is nothing to do."""
 
     name: str
@@ -37,18 +37,18 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class CheckSpec:
     """One check. `about`: what it looks at; `mend`: how it is mended. Both are docs/doctor.md and --explain."""
 
     name: str
     section: str  # YOU | SITE
-    see: Callable[[Ground], Check]
+    see: Callable[[CheckContext], CheckResult]
     about: str
     mend: str
     deadline_s: float = DEADLINE_S
 
 
-def worst(checks: Iterable[Check]) -> str:
+def worst(checks: Iterable[CheckResult]) -> str:
     """OK, UNKNOWN, WARN or FAIL; what was skipped does not count."""
     return max((check.state for check in checks if check.state != SKIP), key=_RANK.index, default=OK)
 
@@ -62,7 +62,7 @@ def folded(rows: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class CheckContext:
     """What is looked at. Slurm is asked once, however many checks want to know."""
 
     config: Config
@@ -105,7 +105,7 @@ class Ground:
         return commands_release(self.environ)
 
     @cached_property
-    def choice(self) -> Choice:
+    def choice(self) -> AdapterChoice:
         """The adapter that the reconciler would use here."""
         return choose(self.config.slurm.adapter, self.commands, self.environ, timeout_s=self.config.slurm_timeout_s)
 

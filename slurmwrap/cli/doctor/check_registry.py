@@ -14,14 +14,14 @@ from slurmwrap.cli.doctor import (
     slurm_conf_checks,
     user_checks,
 )
-from slurmwrap.cli.doctor.check_records import SITE, YOU, Look
+from slurmwrap.cli.doctor.check_records import SITE, YOU, CheckSpec
 from slurmwrap.install.systemd_units import ENABLED
 
 _WHOLE_FILE_S = 120.0  # a year of a large site is 2 GB to read
 
 
-def _look(name: str, section: str, see: object, about: str, mend: str, deadline_s: float = 10.0) -> Look:
-    return Look(
+def _look(name: str, section: str, see: object, about: str, mend: str, deadline_s: float = 10.0) -> CheckSpec:
+    return CheckSpec(
         name=name,
         section=section,
         see=see,  # type: ignore[arg-type]
@@ -31,7 +31,7 @@ def _look(name: str, section: str, see: object, about: str, mend: str, deadline_
     )
 
 
-LOOKS: tuple[Look, ...] = (
+LOOKS: tuple[CheckSpec, ...] = (
     _look(
         "configuration", YOU, user_checks.configuration,
         """The site's and the user's file: whether others may write them, variables that set nothing, and values that

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, Check, Ground
+from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
 from slurmwrap.errors import StoreError
 from slurmwrap.store.connection import connect_readonly, explained, version_of
 from slurmwrap.store.migrations import VERSION
@@ -24,24 +24,24 @@ _RESTORE = "Restore a backup, or move the file away and a new one is begun: mv {
 NOBODY = "only root and SlurmUser can look: sudo slurmwrap doctor"
 
 
-def own(ground: Ground) -> Check:
+def own(ground: CheckContext) -> CheckResult:
     """The database that this user's commands read."""
     path = ground.own_database
     if not path.exists():
-        return Check(name="database", state=OK, text=f"{path}: begins with the first reconcile")
+        return CheckResult(name="database", state=OK, text=f"{path}: begins with the first reconcile")
     return _looked_into("database", path)
 
 
-def site(ground: Ground) -> Check:
+def site(ground: CheckContext) -> CheckResult:
     """The site's."""
     path = ground.site_database
     if path is None:
-        return Check(name="site database", state=SKIP, text="site.state_dir is not configured")
+        return CheckResult(name="site database", state=SKIP, text="site.state_dir is not configured")
     if not os.access(path.parent, os.R_OK | os.X_OK):
-        return Check(name="site database", state=SKIP, text=out_of_sight(path.parent))
+        return CheckResult(name="site database", state=SKIP, text=out_of_sight(path.parent))
     if not path.exists():
         hint = "It begins with the reconciler's first pass: `slurmwrap reconcile --once` as SlurmUser."
-        return Check(name="site database", state=WARN, text=f"{path}: there is none", hint=hint)
+        return CheckResult(name="site database", state=WARN, text=f"{path}: there is none", hint=hint)
     return _looked_into("site database", path, ground.config.retention.keep_d, ground.now)
 
 
@@ -56,23 +56,23 @@ def out_of_sight(path: Path) -> str:
     return NOBODY
 
 
-def _looked_into(name: str, path: Path, keep_d: float = 0.0, now: float = 0.0) -> Check:
+def _looked_into(name: str, path: Path, keep_d: float = 0.0, now: float = 0.0) -> CheckResult:
     try:
         with explained(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
             version = version_of(connection, path)
             faults = _faults(connection)
             oldest = _oldest(connection) if version else None
     except StoreError as error:
-        return Check(name=name, state=FAIL, text=str(error), hint=error.hint)
+        return CheckResult(name=name, state=FAIL, text=str(error), hint=error.hint)
     if faults not in (["ok"], []):
         text = f"database {path} is damaged"
-        return Check(name=name, state=FAIL, text=text, hint=_RESTORE.format(path=path), details=tuple(faults))
+        return CheckResult(name=name, state=FAIL, text=text, hint=_RESTORE.format(path=path), details=tuple(faults))
     odd = tuple(_odd(path, version, oldest, keep_d, now))
     size, wal = _size(path), _size(path.with_name(f"{path.name}-wal"))
     figures = {"db_mib": _mib(size), "wal_mib": _mib(wal), "disk_free_mib": _mib(shutil.disk_usage(path.parent).free)}
     checked = "whole" if faults else f"not checked to the end in {CHECK_S:g} s: `slurmwrap db check` does"
     text = f"{path}: {checked}, {_mib(size):.1f} MiB, schema {version}"
-    return Check(name=name, state=WARN if odd else OK, text=text, details=odd, figures=figures)
+    return CheckResult(name=name, state=WARN if odd else OK, text=text, details=odd, figures=figures)
 
 
 def _faults(connection: sqlite3.Connection) -> list[str]:

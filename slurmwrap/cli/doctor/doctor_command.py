@@ -13,11 +13,22 @@ import typer
 
 from slurmwrap.cli import terminal
 from slurmwrap.cli.doctor import doctor_output
-from slurmwrap.cli.doctor.check_records import DEADLINE_S, FAIL, OK, SKIP, UNKNOWN, WARN, Check, Ground, Look, worst
+from slurmwrap.cli.doctor.check_records import (
+    DEADLINE_S,
+    FAIL,
+    OK,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckContext,
+    CheckResult,
+    CheckSpec,
+    worst,
+)
 from slurmwrap.cli.doctor.check_registry import LOOKS
 from slurmwrap.cli.doctor.run_checks import Progress, examine, hangs
 from slurmwrap.config import load
-from slurmwrap.console import Voice, columns
+from slurmwrap.console import Console, columns
 from slurmwrap.errors import ConfigError, UsageError
 from slurmwrap.report.text_format import fit
 from slurmwrap.slurm.commands import SlurmCommands
@@ -68,28 +79,28 @@ def _wide() -> int:
     return min(120, shutil.get_terminal_size((80, 24)).columns)
 
 
-def code_of(checks: Sequence[Check]) -> int:
+def code_of(checks: Sequence[CheckResult]) -> int:
     """For monitors. Where nothing could be looked at nobody knows."""
     looked_at = [check for check in checks if check.state != SKIP]
     return EXIT[worst(checks)] if looked_at else EXIT[UNKNOWN]
 
 
-def ground() -> Ground:
+def ground() -> CheckContext:
     """This process's own. ConfigError where the configuration cannot be read: then nothing else can be trusted."""
     config, environ = load(os.environ), dict(os.environ)
     racks = SiteRacks(config.placement.topology_file, config.placement.topology_features)
     commands = SlurmCommands(environ, timeout_s=config.slurm_timeout_s, network=racks)
-    return Ground(config=config, environ=environ, uid=os.geteuid(), commands=commands)
+    return CheckContext(config=config, environ=environ, uid=os.geteuid(), commands=commands)
 
 
-def _examined(looks: Sequence[Look], silent: bool) -> tuple[Check, ...]:
+def _examined(looks: Sequence[CheckSpec], silent: bool) -> tuple[CheckResult, ...]:
     if hung := hangs("configuration", lambda: load(os.environ), DEADLINE_S):
         return (hung,)
     try:
         where = ground()
     except ConfigError as error:
-        return (Check(name="configuration", state=FAIL, text=str(error), hint=error.hint or _CONFIG),)
-    voice = Voice.of_terminal("slurmwrap")
+        return (CheckResult(name="configuration", state=FAIL, text=str(error), hint=error.hint or _CONFIG),)
+    voice = Console.of_terminal("slurmwrap")
     if not silent:
         voice.redraw("asking slurmctld")
     found = examine(where, looks, (lambda names: None) if silent else _progress(voice))
@@ -100,7 +111,7 @@ def _examined(looks: Sequence[Look], silent: bool) -> tuple[Check, ...]:
 _CONFIG = "`slurmwrap config check FILE` tells everything that is wrong with a file. Nothing else was looked at."
 
 
-def _progress(voice: Voice) -> Progress:
+def _progress(voice: Console) -> Progress:
     begun = time.monotonic()
 
     def show(names: Sequence[str]) -> None:
@@ -111,7 +122,7 @@ def _progress(voice: Voice) -> Progress:
     return show
 
 
-def _named(names: Sequence[str]) -> tuple[Look, ...]:
+def _named(names: Sequence[str]) -> tuple[CheckSpec, ...]:
     """All without a name. UsageError for one that no check has."""
     plain = {_plain(look.name): look for look in LOOKS}
     for name in names:

@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from slurmwrap.cli.doctor.check_records import FAIL, OK, SITE, SKIP, UNKNOWN, WARN, YOU, Check, Look, worst
+from slurmwrap.cli.doctor.check_records import FAIL, OK, SITE, SKIP, UNKNOWN, WARN, YOU, CheckResult, CheckSpec, worst
 from slurmwrap.escape import harmless
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report.job_report.job_report_text import Paint
@@ -22,7 +22,7 @@ _WIDE = 80
 _LEAST = 30
 
 
-def listed(checks: Sequence[Check], looks: Sequence[Look], paint: Paint, columns: int = _WIDE) -> str:
+def listed(checks: Sequence[CheckResult], looks: Sequence[CheckSpec], paint: Paint, columns: int = _WIDE) -> str:
     """Two sections of one line per check, and what to do below it; a sum at the end."""
     section_of = {look.name: look.section for look in looks}
     parts = {
@@ -39,7 +39,7 @@ def listed(checks: Sequence[Check], looks: Sequence[Look], paint: Paint, columns
     return "\n\n".join((*blocks, _sum(checks)))
 
 
-def _skips_folded(checks: Sequence[Check]) -> Iterator[Check]:
+def _skips_folded(checks: Sequence[CheckResult]) -> Iterator[CheckResult]:
     """What was skipped for one and the same reason is one row, where the first of them stands."""
     why = {check.text: [one.name for one in checks if (one.state, one.text) == (SKIP, check.text)] for check in checks}
     for check in checks:
@@ -50,7 +50,7 @@ def _skips_folded(checks: Sequence[Check]) -> Iterator[Check]:
             yield replace(check, name=f"{len(names)} checks", details=(", ".join(names),))
 
 
-def _lines(check: Check, indent: int, columns: int, paint: Paint) -> Iterator[str]:
+def _lines(check: CheckResult, indent: int, columns: int, paint: Paint) -> Iterator[str]:
     first, *rest = _wrapped(check.text, columns - indent)
     yield f"{paint(f'{check.state:7}', _STYLE[check.state])} {check.name:{indent - 8}}{first}"
     shown = check.details[:_DETAILS]
@@ -69,13 +69,13 @@ def _wrapped(text: str, columns: int, after: str = "") -> list[str]:
     return lines or [""]
 
 
-def _sum(checks: Sequence[Check]) -> str:
+def _sum(checks: Sequence[CheckResult]) -> str:
     counts = Counter(check.state for check in checks)
     told = [f"{counts[state]} {state}" for state in (OK, WARN, FAIL, UNKNOWN, SKIP) if counts[state]]
     return f"{', '.join(told)}."
 
 
-def one_line(checks: Sequence[Check]) -> str:
+def one_line(checks: Sequence[CheckResult]) -> str:
     """`slurmwrap CRITICAL: spool: ... | ok=27 fail=1 ...`: the first line of a Nagios plugin, with its figures."""
     state = _state(checks)
     bad = sorted((check for check in checks if check.state not in (OK, SKIP)), key=lambda c: -_RANK.index(c.state))
@@ -90,12 +90,12 @@ def one_line(checks: Sequence[Check]) -> str:
 _RANK = (UNKNOWN, WARN, FAIL)
 
 
-def _state(checks: Sequence[Check]) -> str:
+def _state(checks: Sequence[CheckResult]) -> str:
     """Where nothing could be looked at nobody knows."""
     return worst(checks) if any(check.state != SKIP for check in checks) else UNKNOWN
 
 
-def _with_first(check: Check) -> str:
+def _with_first(check: CheckResult) -> str:
     more = f" and {len(check.details) - 1} more" if len(check.details) > 1 else ""
     return f"{check.text} ({check.details[0]}{more})" if check.details else check.text
 
@@ -105,7 +105,7 @@ def _plain(text: str) -> str:
     return harmless(text).replace("\n", " ").replace("|", "/")
 
 
-def as_json(checks: Sequence[Check], looks: Sequence[Look]) -> str:
+def as_json(checks: Sequence[CheckResult], looks: Sequence[CheckSpec]) -> str:
     """The state of all, and every check with its section."""
     section_of = {look.name: look.section for look in looks}
     rows = [_row(check, section_of.get(check.name, YOU)) for check in checks]
@@ -114,12 +114,12 @@ def as_json(checks: Sequence[Check], looks: Sequence[Look]) -> str:
     )
 
 
-def _row(check: Check, section: str) -> dict[str, object]:
+def _row(check: CheckResult, section: str) -> dict[str, object]:
     told = {"name": check.name, "section": section, "state": check.state, "text": check.text, "hint": check.hint}
     return {**told, "details": list(check.details), "figures": dict(check.figures)}
 
 
-def explained(look: Look) -> str:
+def explained(look: CheckSpec) -> str:
     """What a check looks at and how it is mended."""
     lines = [f"{look.name} ({'the site' if look.section == SITE else 'for you'}; within {look.deadline_s:g} s)"]
     for word, text in (("looks at", look.about), ("to fix", look.mend)):
@@ -128,7 +128,7 @@ def explained(look: Look) -> str:
     return "\n".join(lines)
 
 
-def page(looks: Sequence[Look]) -> str:
+def page(looks: Sequence[CheckSpec]) -> str:
     """docs/doctor.md's list."""
     return "\n\n".join(
         f"### {_TITLE[section]}\n\n" + "\n".join(_page_row(look) for look in looks if look.section == section)
@@ -136,5 +136,5 @@ def page(looks: Sequence[Look]) -> str:
     )
 
 
-def _page_row(look: Look) -> str:
+def _page_row(look: CheckSpec) -> str:
     return f"- **{look.name}** ({look.deadline_s:g} s). {look.about} *To fix:* {look.mend}"

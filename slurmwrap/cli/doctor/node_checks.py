@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, Check, Ground, folded
+from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult, folded
 from slurmwrap.cli.doctor.database_checks import out_of_sight
 from slurmwrap.cli.doctor.slurm_conf_checks import hooks_directory
 from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, checksum_of, hooks_of
@@ -27,13 +27,13 @@ _LEAST_RUNS = 3
 _NEARLY_S = 600.0  # MUNGE refuses credentials of clocks that are further apart, and the node is down by that
 
 
-def hooks(ground: Ground) -> Check:
+def hooks(ground: CheckContext) -> CheckResult:
     """Nodes that ran jobs, and whose Epilog was not heard."""
     path = _database(ground)
     if isinstance(path, _Skipped):
         return path.named("hooks on nodes")
     if not ground.nodes:
-        return Check(name="hooks on nodes", state=SKIP, text="Slurm does not answer")
+        return CheckResult(name="hooks on nodes", state=SKIP, text="Slurm does not answer")
     since = ground.now - WINDOW_D * 86400
     names = [node.name for node in ground.nodes if node.state != "DOWN" and "NOT_RESPONDING" not in node.flags]
     with Database.open(path, readonly=True) as store:
@@ -46,10 +46,12 @@ def hooks(ground: Ground) -> Check:
     worked = len(ran.intersection(names))
     text = f"heard of {heard} of the {len(names)} nodes that are up in {WINDOW_D} days; {worked} ran jobs"
     if not rows:
-        return Check(name="hooks on nodes", state=OK, text=text)
+        return CheckResult(name="hooks on nodes", state=OK, text=text)
     hint = "`slurmwrap hooks check` compares a node's files; `failed` in its /run/slurmwrap holds the last failure."
     silent = any(said == _SAID[SILENT] for _, said in rows)
-    return Check(name="hooks on nodes", state=FAIL if silent else WARN, text=text, hint=hint, details=folded(rows))
+    return CheckResult(
+        name="hooks on nodes", state=FAIL if silent else WARN, text=text, hint=hint, details=folded(rows)
+    )
 
 
 _SAID = {
@@ -64,7 +66,7 @@ def _matters(one: NodeHooks, ran: set[str], expected: str) -> bool:
     return one.node in ran if one.state == SILENT else bool(expected) and one.state in (OTHER, UNSAID)
 
 
-def clocks(ground: Ground) -> Check:
+def clocks(ground: CheckContext) -> CheckResult:
     """A node's clock beside the controller's: a Prolog ends after its job began, and soon."""
     path = _database(ground)
     if isinstance(path, _Skipped):
@@ -74,8 +76,12 @@ def clocks(ground: Ground) -> Check:
     if odd:
         hint = "`chronyc tracking` on these nodes: MUNGE refuses credentials of clocks that are 5 minutes apart."
         text = f"{len(odd)} of {len(rows)} nodes are out of step with slurmctld"
-        return Check(name="clocks of nodes", state=WARN, text=text, hint=hint, details=folded(_in_order(odd, ground)))
-    return Check(name="clocks of nodes", state=OK, text=f"{len(rows)} nodes heard, none out of step with slurmctld")
+        return CheckResult(
+            name="clocks of nodes", state=WARN, text=text, hint=hint, details=folded(_in_order(odd, ground))
+        )
+    return CheckResult(
+        name="clocks of nodes", state=OK, text=f"{len(rows)} nodes heard, none out of step with slurmctld"
+    )
 
 
 def _skewed(least: float, runs: int) -> str:
@@ -85,7 +91,7 @@ def _skewed(least: float, runs: int) -> str:
     return f"up to {least:.0f} s ahead" if least > _AHEAD_S and runs >= _LEAST_RUNS else ""
 
 
-def drivers(ground: Ground) -> Check:
+def drivers(ground: CheckContext) -> CheckResult:
     """What the newest Epilog with GPUs said of NVML on each node."""
     path = _database(ground)
     if isinstance(path, _Skipped):
@@ -95,11 +101,13 @@ def drivers(ground: Ground) -> Check:
     if odd:
         hint = "`nvidia-smi` on the node, and `driver.stuck` in its /run/slurmwrap; `slurmwrap nodes` has its history."
         text = f"NVML could not tell the state of GPUs on {len(odd)} of {len(rows)} nodes"
-        return Check(name="GPUs of nodes", state=WARN, text=text, hint=hint, details=folded(_in_order(odd, ground)))
-    return Check(name="GPUs of nodes", state=OK, text=f"{len(rows)} nodes told the state of their GPUs")
+        return CheckResult(
+            name="GPUs of nodes", state=WARN, text=text, hint=hint, details=folded(_in_order(odd, ground))
+        )
+    return CheckResult(name="GPUs of nodes", state=OK, text=f"{len(rows)} nodes told the state of their GPUs")
 
 
-def set_aside(ground: Ground) -> Check:
+def set_aside(ground: CheckContext) -> CheckResult:
     """Records that were not believed, with the reasons."""
     path = _database(ground)
     if isinstance(path, _Skipped):
@@ -108,11 +116,11 @@ def set_aside(ground: Ground) -> Check:
     with Database.open(path, readonly=True) as store:
         rows = [row for row in store.set_aside_counts() if row["last_at"] >= since]
     if not rows:
-        return Check(name="set aside", state=OK, text=f"no record was refused in {WINDOW_D} days")
+        return CheckResult(name="set aside", state=OK, text=f"no record was refused in {WINDOW_D} days")
     told = tuple(f"{row['count']} of uid {row['uid']}: {row['reason']}" for row in rows[:10])
     hint = "They are in `rejected` of the spool. A wrong address: munged's --origin must be the node's (docs/hooks.md)."
     text = f"{sum(row['count'] for row in rows)} records were not believed"
-    return Check(name="set aside", state=WARN, text=text, hint=hint, details=told)
+    return CheckResult(name="set aside", state=WARN, text=text, hint=hint, details=told)
 
 
 class _Skipped(str):
@@ -120,11 +128,11 @@ class _Skipped(str):
 
     __slots__ = ()
 
-    def named(self, name: str) -> Check:
-        return Check(name=name, state=SKIP, text=str(self))
+    def named(self, name: str) -> CheckResult:
+        return CheckResult(name=name, state=SKIP, text=str(self))
 
 
-def _database(ground: Ground) -> Path | _Skipped:
+def _database(ground: CheckContext) -> Path | _Skipped:
     path = ground.site_database
     if path is None:
         return _Skipped("site.state_dir is not configured")
@@ -142,7 +150,7 @@ def _column(path: Path, sql: str, values: dict[str, Any]) -> list[str]:
     return [row[0] for row in _rows(path, sql, values)]
 
 
-def _in_order(rows: Iterable[tuple[str, str]], ground: Ground) -> list[tuple[str, str]]:
+def _in_order(rows: Iterable[tuple[str, str]], ground: CheckContext) -> list[tuple[str, str]]:
     place = {node.name: at for at, node in enumerate(ground.nodes)}
     return sorted(rows, key=lambda row: place.get(row[0], len(place)))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from slurmwrap.cli.doctor.check_records import FAIL, OK, UNKNOWN, YOU, Check, Ground, Look
+from slurmwrap.cli.doctor.check_records import FAIL, OK, UNKNOWN, YOU, CheckContext, CheckResult, CheckSpec
 from slurmwrap.fast_dataclasses import asdict, dataclass, field
 
 _SIDE_BY_SIDE = 6
@@ -24,19 +24,21 @@ Progress = Callable[[Sequence[str]], None]  # the names of the checks that are a
 
 @dataclass(slots=True)
 class _Child:
-    look: Look
+    look: CheckSpec
     pid: int
     reader: int
     until: float
     said: bytearray = field(default_factory=bytearray)
 
 
-def examine(where: Ground, looks: Sequence[Look], progress: Progress = lambda names: None) -> tuple[Check, ...]:
+def examine(
+    where: CheckContext, looks: Sequence[CheckSpec], progress: Progress = lambda names: None
+) -> tuple[CheckResult, ...]:
     """All checks, in the order of `looks`. One that goes wrong or hangs is told as such, and the others go on."""
     with suppress(Exception):  # an answer of Slurm's that nobody can read: each check that asks for it will say so
         where.prime()
     waiting, running = list(looks), list[_Child]()
-    found: dict[str, Check] = {}
+    found: dict[str, CheckResult] = {}
     while waiting or running:
         while waiting and len(running) < _SIDE_BY_SIDE:
             running.append(_begun(waiting.pop(0), where))
@@ -48,24 +50,26 @@ def examine(where: Ground, looks: Sequence[Look], progress: Progress = lambda na
     return tuple(found[look.name] for look in looks)
 
 
-def looked(look: Look, where: Any) -> Check:
+def looked(look: CheckSpec, where: Any) -> CheckResult:
     """One check in this process; what goes wrong in it is its result."""
     try:
         return look.see(where)
     except Exception as error:
         text = f"the check itself failed: {type(error).__name__}: {error}"
-        return Check(name=look.name, state=UNKNOWN, text=text)
+        return CheckResult(name=look.name, state=UNKNOWN, text=text)
 
 
-def hangs(name: str, work: Callable[[], object], deadline_s: float) -> Check | None:
+def hangs(name: str, work: Callable[[], object], deadline_s: float) -> CheckResult | None:
     """Whether something that must be done in this process would hang it: a child does it first. None: it ends."""
 
-    def see(_: Ground) -> Check:
+    def see(_: CheckContext) -> CheckResult:
         with suppress(Exception):  # what is wrong with it is told when it is done here
             work()
-        return Check(name=name, state=OK, text="")
+        return CheckResult(name=name, state=OK, text="")
 
-    look = Look(name=name, section=YOU, see=see, about="A file server does not answer.", mend="", deadline_s=deadline_s)
+    look = CheckSpec(
+        name=name, section=YOU, see=see, about="A file server does not answer.", mend="", deadline_s=deadline_s
+    )
     child = _begun(look, None)
     while not _over(child):
         _listen([child])
@@ -73,7 +77,7 @@ def hangs(name: str, work: Callable[[], object], deadline_s: float) -> Check | N
     return found if found.state == FAIL else None
 
 
-def _begun(look: Look, where: Ground | None) -> _Child:
+def _begun(look: CheckSpec, where: CheckContext | None) -> _Child:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -104,19 +108,19 @@ def _over(child: _Child) -> bool:
     return child.reader < 0 or time.monotonic() >= child.until
 
 
-def _ended(child: _Child) -> Check:
+def _ended(child: _Child) -> CheckResult:
     if child.reader >= 0:
         os.close(child.reader)
         _kill(child.pid)
         text = f"no answer within {child.look.deadline_s:g} s"
-        return Check(
+        return CheckResult(
             name=child.look.name, state=FAIL, text=text, hint=f"Something it waits for hangs. {child.look.about}"
         )
     os.waitpid(child.pid, 0)
     try:
         return _from_plain(json.loads(bytes(child.said)))
     except ValueError:
-        return Check(name=child.look.name, state=UNKNOWN, text="the check ended without a word")
+        return CheckResult(name=child.look.name, state=UNKNOWN, text="the check ended without a word")
 
 
 def _kill(pid: int) -> None:
@@ -125,5 +129,5 @@ def _kill(pid: int) -> None:
     os.waitpid(pid, os.WNOHANG)
 
 
-def _from_plain(plain: dict[str, Any]) -> Check:
-    return Check(**{**plain, "details": tuple(plain["details"])})
+def _from_plain(plain: dict[str, Any]) -> CheckResult:
+    return CheckResult(**{**plain, "details": tuple(plain["details"])})

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, Check, Ground
+from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
 from slurmwrap.cli.doctor.database_checks import out_of_sight
 from slurmwrap.cli.doctor.slurm_conf_checks import hooks_directory
 from slurmwrap.config import RULES
@@ -32,18 +32,18 @@ _MAIL_S = 5.0
 _PLAN = "`slurmwrap hooks plan` says which directories there must be, whose and with which modes."
 
 
-def spool(ground: Ground) -> Check:
+def spool(ground: CheckContext) -> CheckResult:
     """Directory, owner, mode, and whether what is sealed and written there comes back whole."""
     name = ground.config.site.spool
     if not name:
-        return Check(name="spool", state=SKIP, text="site.spool is not configured: nothing arrives from nodes")
+        return CheckResult(name="spool", state=SKIP, text="site.spool is not configured: nothing arrives from nodes")
     try:
         found = Path(name).stat()
     except OSError as error:
-        return Check(name="spool", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
+        return CheckResult(name="spool", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
     if wrong := _wrong_spool(found, ground):
         owner = ground.slurm_user or "SlurmUser"
-        return Check(
+        return CheckResult(
             name="spool",
             state=FAIL,
             text=f"{name}: {wrong}",
@@ -53,11 +53,11 @@ def spool(ground: Ground) -> Check:
         _probe(Path(name), ground.config.site.munge_socket)
     except (OSError, StoreError, BadCredential) as error:
         hint = getattr(error, "hint", "Is its file system full or mounted read-only? `df` and `mount` tell.")
-        return Check(name="spool", state=FAIL, text=f"{name}: {error}", hint=hint)
-    return Check(name="spool", state=OK, text=f"{name}: a sealed record was written, read and removed")
+        return CheckResult(name="spool", state=FAIL, text=f"{name}: {error}", hint=hint)
+    return CheckResult(name="spool", state=OK, text=f"{name}: a sealed record was written, read and removed")
 
 
-def _wrong_spool(found: os.stat_result, ground: Ground) -> str:
+def _wrong_spool(found: os.stat_result, ground: CheckContext) -> str:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
         return "it is no directory"
@@ -74,7 +74,7 @@ def _missing(mode: int) -> str:
     return "without the sticky bit everybody could remove what others sent"
 
 
-def _believed(ground: Ground) -> set[int]:
+def _believed(ground: CheckContext) -> set[int]:
     try:
         return {0, pwd.getpwnam(ground.slurm_user).pw_uid}
     except KeyError:
@@ -105,20 +105,20 @@ def _probe(spool: Path, socket: str) -> None:
         aside.unlink()
 
 
-def waiting(ground: Ground) -> Check:
+def waiting(ground: CheckContext) -> CheckResult:
     """Whether the reconciler takes what arrives."""
     name = ground.config.site.spool
     if not name or not os.access(name, os.R_OK):
         why = "only its owner can list it" if name else "site.spool is not configured"
-        return Check(name="spool queue", state=SKIP, text=why)
+        return CheckResult(name="spool queue", state=SKIP, text=why)
     ages = list(_ages(name, ground.now))
     old = [age for age in ages if age > _WAITING_S]
     figures = {"spool_waiting": len(ages), "spool_oldest_s": round(max(ages, default=0.0))}
     if old:
         text = f"{len(old)} records wait for more than {_WAITING_S / 60:g} minutes, the oldest for {_age(max(old))}"
         hint = "Does the reconciler run? `systemctl status slurmwrap-reconcile`, and its log says what it cannot do."
-        return Check(name="spool queue", state=WARN, text=text, hint=hint, figures=figures)
-    return Check(name="spool queue", state=OK, text=f"{len(ages)} records wait", figures=figures)
+        return CheckResult(name="spool queue", state=WARN, text=text, hint=hint, figures=figures)
+    return CheckResult(name="spool queue", state=OK, text=f"{len(ages)} records wait", figures=figures)
 
 
 def _ages(name: str, now: float) -> Iterator[float]:
@@ -130,28 +130,30 @@ def _ages(name: str, now: float) -> Iterator[float]:
                     yield now - one.stat(follow_symlinks=False).st_mtime
 
 
-def published(ground: Ground) -> Check:
+def published(ground: CheckContext) -> CheckResult:
     """The directory that gsub and `why` read: everybody must be able to, and only SlurmUser to write."""
     name = ground.config.site.published
     if not name:
-        return Check(
+        return CheckResult(
             name="published", state=SKIP, text="site.published is not configured: users see their own runs only"
         )
     try:
         found = Path(name).stat()
     except OSError as error:
-        return Check(name="published", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
+        return CheckResult(name="published", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
     mode, owner = stat.S_IMODE(found.st_mode), ground.slurm_user or "SlurmUser"
     mend = f"Run: chown {owner} {name}; chmod 0755 {name}"
     if found.st_uid not in _believed(ground) or mode & 0o022:
         text = f"{name} can be written by others ({_name_of(found.st_uid)}, mode {mode:04o}): gsub believes none of it"
-        return Check(name="published", state=FAIL, text=text, hint=mend)
+        return CheckResult(name="published", state=FAIL, text=text, hint=mend)
     if mode & 0o055 != 0o055:
-        return Check(name="published", state=FAIL, text=f"{name}: mode {mode:04o}, users cannot read it", hint=mend)
-    return Check(name="published", state=OK, text=name)
+        return CheckResult(
+            name="published", state=FAIL, text=f"{name}: mode {mode:04o}, users cannot read it", hint=mend
+        )
+    return CheckResult(name="published", state=OK, text=name)
 
 
-def reconciler(ground: Ground) -> Check:
+def reconciler(ground: CheckContext) -> CheckResult:
     """When it last passed, by its heartbeat; where that cannot be read, when it published."""
     config = ground.config.site
     if config.state_dir and (beat := last_beat(Path(config.state_dir))):
@@ -163,27 +165,27 @@ def reconciler(ground: Ground) -> Check:
         return _alive(ground.now - path.stat().st_mtime, "published")
     except OSError as error:
         hint = "It publishes in its first pass: `systemctl start slurmwrap-reconcile`."
-        return Check(name="reconciler", state=FAIL, text=f"{path}: {error.strerror}", hint=hint)
+        return CheckResult(name="reconciler", state=FAIL, text=f"{path}: {error.strerror}", hint=hint)
 
 
-def _alive(age: float, did: str) -> Check:
+def _alive(age: float, did: str) -> CheckResult:
     figures = {"reconciler_age_s": round(age)}
     if age < LATE_S:
-        return Check(name="reconciler", state=OK, text=f"it {did} {_age(age)} ago", figures=figures)
+        return CheckResult(name="reconciler", state=OK, text=f"it {did} {_age(age)} ago", figures=figures)
     hint = "`systemctl status slurmwrap-reconcile` on the controller; `slurmwrap reconcile --once` says what is wrong."
-    return Check(name="reconciler", state=FAIL, text=f"it last {did} {_age(age)} ago", hint=hint, figures=figures)
+    return CheckResult(name="reconciler", state=FAIL, text=f"it last {did} {_age(age)} ago", hint=hint, figures=figures)
 
 
-def _by_its_lock(ground: Ground) -> Check:
+def _by_its_lock(ground: CheckContext) -> CheckResult:
     database = ground.site_database
     if database is None or not database.parent.is_dir():
-        return Check(name="reconciler", state=SKIP, text="no site is configured on this host")
+        return CheckResult(name="reconciler", state=SKIP, text="no site is configured on this host")
     lock = database.with_suffix(".lock")
     inode = lock.stat().st_ino if lock.exists() else -1
     if any(line.split()[1:2] == ["FLOCK"] and f":{inode} " in line for line in _locks()):
-        return Check(name="reconciler", state=OK, text=f"it holds {lock}")
+        return CheckResult(name="reconciler", state=OK, text=f"it holds {lock}")
     hint = "`systemctl start slurmwrap-reconcile` on the controller."
-    return Check(
+    return CheckResult(
         name="reconciler", state=WARN, text="no reconciler runs now: no process holds the database's lock", hint=hint
     )
 
@@ -195,26 +197,26 @@ def _locks() -> list[str]:
         return []
 
 
-def night_report(ground: Ground) -> Check:
+def night_report(ground: CheckContext) -> CheckResult:
     """When the last one was made whole."""
     config = ground.config
     place = config.report.directory or (config.site.state_dir and f"{config.site.state_dir}/reports")
     if not place:
-        return Check(name="night report", state=SKIP, text="no site is configured")
+        return CheckResult(name="night report", state=SKIP, text="no site is configured")
     if not os.access(Path(place).parent, os.R_OK | os.X_OK):
-        return Check(name="night report", state=SKIP, text=out_of_sight(Path(place).parent))
+        return CheckResult(name="night report", state=SKIP, text=out_of_sight(Path(place).parent))
     age = ground.now - last_report(Path(place))
     if age < REPORT_S:
-        return Check(name="night report", state=OK, text=f"the last one was made {_age(age)} ago, in {place}")
+        return CheckResult(name="night report", state=OK, text=f"the last one was made {_age(age)} ago, in {place}")
     begun = _begun(ground)
     if begun and ground.now - begun < REPORT_S:
-        return Check(name="night report", state=OK, text="none yet: the site's records began today")
+        return CheckResult(name="night report", state=OK, text="none yet: the site's records began today")
     hint = "`systemctl list-timers slurmwrap-report.timer`, then `journalctl -u slurmwrap-report`."
     text = f"none was ever made in {place}" if age >= ground.now else f"the last one was made {_age(age)} ago"
-    return Check(name="night report", state=WARN, text=text, hint=hint)
+    return CheckResult(name="night report", state=WARN, text=text, hint=hint)
 
 
-def _begun(ground: Ground) -> float:
+def _begun(ground: CheckContext) -> float:
     """When the site's database was made; 0.0 where that cannot be read."""
     try:
         with explained(path := ground.site_database or Path()), closing(connect_readonly(path, busy_s=2.0)) as database:
@@ -223,21 +225,21 @@ def _begun(ground: Ground) -> float:
         return 0.0
 
 
-def units(ground: Ground) -> Check:
+def units(ground: CheckContext) -> CheckResult:
     """systemd's word on the reconciler and the report's timer, on the host that has the site's state."""
     state = ground.config.site.state_dir
     if not state or not Path(state).is_dir():
-        return Check(name="units", state=SKIP, text="they belong on the controller")
+        return CheckResult(name="units", state=SKIP, text="they belong on the controller")
     if not shutil.which("systemctl") or not Path("/run/systemd/system").is_dir():
-        return Check(name="units", state=SKIP, text="this host does not run systemd")
+        return CheckResult(name="units", state=SKIP, text="this host does not run systemd")
     told = {unit: _systemd(unit) for unit in ENABLED}
     wrong = [f"{unit}: {word}" for unit, word in told.items() if word != "active"]
     if wrong:
         hint = (
             "`systemctl enable --now slurmwrap-reconcile.service slurmwrap-report.timer`; `hooks install` writes them."
         )
-        return Check(name="units", state=FAIL, text=", ".join(wrong), hint=hint)
-    return Check(name="units", state=OK, text=", ".join(ENABLED))
+        return CheckResult(name="units", state=FAIL, text=", ".join(wrong), hint=hint)
+    return CheckResult(name="units", state=OK, text=", ".join(ENABLED))
 
 
 def _systemd(unit: str) -> str:
@@ -245,17 +247,17 @@ def _systemd(unit: str) -> str:
     return done.stdout.decode("utf-8", "replace").strip() or "systemd does not answer"
 
 
-def rules(ground: Ground) -> Check:
+def rules(ground: CheckContext) -> CheckResult:
     """Whether each rule that may act can act."""
     acting = [rule for rule in RULES if ground.config.mode_of(rule) == "act"]
     wrong = tuple(_helpless(ground, acting))
     if wrong:
-        return Check(name="rules", state=WARN, text=f"{len(wrong)} things are in their way", details=wrong)
+        return CheckResult(name="rules", state=WARN, text=f"{len(wrong)} things are in their way", details=wrong)
     text = f"act: {', '.join(acting)}" if acting else "none acts; all record and advise"
-    return Check(name="rules", state=OK, text=text, details=_unasked(ground, acting))
+    return CheckResult(name="rules", state=OK, text=text, details=_unasked(ground, acting))
 
 
-def _unasked(ground: Ground, acting: list[str]) -> tuple[str, ...]:
+def _unasked(ground: CheckContext, acting: list[str]) -> tuple[str, ...]:
     """The gate has two switches: the rule permits, the hooks' own decides whether a Prolog asks at all."""
     settings = (hooks_directory(ground) or Path("/nonexistent")) / "hooks.json"
     try:
@@ -269,7 +271,7 @@ def _unasked(ground: Ground, acting: list[str]) -> tuple[str, ...]:
     )
 
 
-def _helpless(ground: Ground, acting: list[str]) -> Iterator[str]:
+def _helpless(ground: CheckContext, acting: list[str]) -> Iterator[str]:
     config, theirs = ground.config, ground.setting("SlurmUser").partition("(")[0]
     ours = config.site.slurm_user
     if ours and theirs and ours not in (theirs, "root"):
@@ -284,24 +286,26 @@ def _helpless(ground: Ground, acting: list[str]) -> Iterator[str]:
         yield "gate: site.published is empty, so no node can read its permit"
 
 
-def log(ground: Ground) -> Check:
+def log(ground: CheckContext) -> CheckResult:
     """Whether a journald listens where the log is to go to it."""
     wanted = ground.config.log.to
     if wanted == "stderr":
-        return Check(name="log", state=OK, text="to stderr")
+        return CheckResult(name="log", state=OK, text="to stderr")
     there = Journal().is_there()
     if wanted == "journal" and not there:
         hint = 'log.to = "stderr", or start systemd-journald: until then it goes to stderr as text.'
-        return Check(name="log", state=WARN, text="log.to is journal, and no journald listens on this host", hint=hint)
+        return CheckResult(
+            name="log", state=WARN, text="log.to is journal, and no journald listens on this host", hint=hint
+        )
     text = "to journald with fields" if there else "no journald on this host: to stderr"
-    return Check(name="log", state=OK, text=text if wanted == "journal" or not there else f"{text}, as a service")
+    return CheckResult(name="log", state=OK, text=text if wanted == "journal" or not there else f"{text}, as a service")
 
 
-def mail(ground: Ground) -> Check:
+def mail(ground: CheckContext) -> CheckResult:
     """Whether the server greets us. No mail is sent."""
     server = ground.config.mail.server
     if not server:
-        return Check(name="mail", state=SKIP, text="mail.server is not configured: none is sent")
+        return CheckResult(name="mail", state=SKIP, text="mail.server is not configured: none is sent")
     host, _, port = server.rpartition(":") if ":" in server else (server, "", "25")
     try:
         with smtplib.SMTP(host, int(port), timeout=_MAIL_S) as connection:
@@ -309,9 +313,9 @@ def mail(ground: Ground) -> Check:
             code, said = connection.noop()
     except (OSError, ValueError, smtplib.SMTPException) as error:
         hint = "See mail.server; `slurmwrap config show mail.server` says who set it."
-        return Check(name="mail", state=FAIL, text=f"{server}: {error}", hint=hint)
+        return CheckResult(name="mail", state=FAIL, text=f"{server}: {error}", hint=hint)
     state = OK if code == 250 else WARN
-    return Check(name="mail", state=state, text=f"{server} answers: {code} {said.decode('utf-8', 'replace')}")
+    return CheckResult(name="mail", state=state, text=f"{server} answers: {code} {said.decode('utf-8', 'replace')}")
 
 
 def _age(seconds: float) -> str:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from slurmwrap.cli.completion.completion_command import MARK, Shell, place_of
-from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, Check, Ground
+from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
 from slurmwrap.config import site_file, user_file, user_state_dir
 from slurmwrap.config.config_check import remarks
 from slurmwrap.config.key_origins import unknown_variables
@@ -23,7 +23,7 @@ _FOR_ALL = {  # where administrators put it
 }
 
 
-def configuration(ground: Ground) -> Check:
+def configuration(ground: CheckContext) -> CheckResult:
     """Which files were read, who could have written them, and variables that set nothing."""
     read = [path for path in (site_file(ground.environ), user_file(ground.environ)) if path.exists()]
     loose = [f"{path}: {why}" for path in read if (why := written_by_others(path.stat()))]
@@ -31,66 +31,66 @@ def configuration(ground: Ground) -> Check:
     text = ", ".join(map(str, read)) or "defaults: there is no file"
     if loose:
         hint = "Check who changed it, then: chown root: FILE; chmod 644 FILE. Root and SlurmUser refuse it as it is."
-        return Check(name="configuration", state=WARN, text=text, hint=hint, details=odd)
+        return CheckResult(name="configuration", state=WARN, text=text, hint=hint, details=odd)
     hint = "`slurmwrap config show` tells who set what." if odd else ""
-    return Check(name="configuration", state=WARN if odd else OK, text=text, hint=hint, details=odd)
+    return CheckResult(name="configuration", state=WARN if odd else OK, text=text, hint=hint, details=odd)
 
 
-def nvml(ground: Ground) -> Check:
+def nvml(ground: CheckContext) -> CheckResult:
     """NVIDIA's library on this host; nodes are looked at by what their Epilogs say."""
     if not Path(CONTROL).exists():
-        return Check(name="NVML", state=SKIP, text="no NVIDIA driver on this host")
+        return CheckResult(name="NVML", state=SKIP, text="no NVIDIA driver on this host")
     try:
         import pynvml
     except ImportError:
         hint = "pip install nvidia-ml-py: the hooks' zipapp takes it along from here."
-        return Check(name="NVML", state=WARN, text="nvidia-ml-py is not installed", hint=hint)
+        return CheckResult(name="NVML", state=WARN, text="nvidia-ml-py is not installed", hint=hint)
     try:
         pynvml.nvmlInit()
         release, count = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
         hint = "Does `nvidia-smi` work? After an update of the driver the old module stays until a reboot."
-        return Check(name="NVML", state=FAIL, text=str(error), hint=hint)
-    return Check(name="NVML", state=OK, text=f"driver {release}, {count} GPUs")
+        return CheckResult(name="NVML", state=FAIL, text=str(error), hint=hint)
+    return CheckResult(name="NVML", state=OK, text=f"driver {release}, {count} GPUs")
 
 
-def state_dir(ground: Ground) -> Check:
+def state_dir(ground: CheckContext) -> CheckResult:
     """Where this user's own records go: on a network file system SQLite's locks may not hold."""
     path = user_state_dir(ground.environ)
     there = next(one for one in (path, *path.parents) if one.exists())
     if not os.access(there, os.W_OK) and speaks_for_site(ground.config):
-        return Check(name="state", state=SKIP, text="SlurmUser has the site's, and submits no jobs of his own")
+        return CheckResult(name="state", state=SKIP, text="SlurmUser has the site's, and submits no jobs of his own")
     if not os.access(there, os.W_OK):
         hint = "Set XDG_STATE_HOME to a directory that you may write to. gsub submits all the same."
-        return Check(name="state", state=WARN, text=f"{there} cannot be written to", hint=hint)
-    return Check(name="state", state=OK, text=str(path))
+        return CheckResult(name="state", state=WARN, text=f"{there} cannot be written to", hint=hint)
+    return CheckResult(name="state", state=OK, text=str(path))
 
 
-def answers(ground: Ground) -> Check:
+def answers(ground: CheckContext) -> CheckResult:
     """Where gsub keeps Slurm's answers for some seconds: only a directory that is this user's alone is believed."""
     try:
         folder = folder_of(ground.environ, ground.uid)
         found = os.lstat(folder)  # a link is none
     except FileNotFoundError:
-        return Check(name="kept answers", state=OK, text="none yet: the first gsub makes a private directory")
+        return CheckResult(name="kept answers", state=OK, text="none yet: the first gsub makes a private directory")
     except OSError as error:
-        return Check(name="kept answers", state=WARN, text=str(error), hint=_ASKED)
+        return CheckResult(name="kept answers", state=WARN, text=str(error), hint=_ASKED)
     if not stat.S_ISDIR(found.st_mode) or not is_ours_alone(found, ground.uid):
         hint = f"Remove it, or ask uid {found.st_uid} about it. {_ASKED}"
-        return Check(name="kept answers", state=WARN, text=f"{folder} is not this user's alone", hint=hint)
-    return Check(name="kept answers", state=OK, text=folder)
+        return CheckResult(name="kept answers", state=WARN, text=f"{folder} is not this user's alone", hint=hint)
+    return CheckResult(name="kept answers", state=OK, text=folder)
 
 
-def completion(ground: Ground) -> Check:
+def completion(ground: CheckContext) -> CheckResult:
     """Whether this user's shell completes gsub by our file."""
     name = Path(ground.environ.get("SHELL", "")).name
     if name not in {shell.value for shell in Shell}:
-        return Check(name="completion", state=SKIP, text=f"the shell is {name or 'not known'}")
+        return CheckResult(name="completion", state=SKIP, text=f"the shell is {name or 'not known'}")
     place = place_of(Shell(name), ground.environ)
     own = place.directory / place.names["gsub"]
     files = (own, *(Path(one) for one in _FOR_ALL.get(name, ())))
     ours = [path for path in files if path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")]
     if not ours:
         hint = f"`slurmwrap completion {name} --install` completes gsub's options, partitions, nodes on TAB."
-        return Check(name="completion", state=OK, text=f"{name}: not installed", hint=hint)
-    return Check(name="completion", state=OK, text=f"{name}: {ours[0]}")
+        return CheckResult(name="completion", state=OK, text=f"{name}: not installed", hint=hint)
+    return CheckResult(name="completion", state=OK, text=f"{name}: {ours[0]}")

@@ -13,7 +13,7 @@ import typer
 
 from slurmwrap.cli import terminal
 from slurmwrap.cli.hooks import hooks_options as opt
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.install.install_output import harmless_lines, tell_tried
 from slurmwrap.install.manifest import FILE
@@ -284,7 +284,7 @@ def watchdog(as_json: opt.Json = False) -> None:
     """
     from slurmwrap.cli.hooks.hooks_watchdog import watch_over
 
-    late, text = watch_over(time.time(), Voice.of_terminal("slurmwrap"))
+    late, text = watch_over(time.time(), Console.of_terminal("slurmwrap"))
     typer.echo(json.dumps({"late": late}, indent=2) if as_json else text)
     sys.exit(2 if late else 0)
 
@@ -307,11 +307,11 @@ def _installed(root: Path, manifest: Path, *, systemd: bool, reconfigure: bool =
     from slurmwrap.fast_dataclasses import replace
     from slurmwrap.install import workflow
     from slurmwrap.install.install_target import account
-    from slurmwrap.install.safe_files import Tree
+    from slurmwrap.install.safe_files import FileTree
 
     where = workflow.ground(root, manifest, reconfigure=reconfigure, systemd=systemd)
     if where.manifest is None:
         raise SlurmwrapError(f"nothing is installed: there is no {manifest}", hint="`slurmwrap hooks install` does.")
     tree = where.system.tree
     trusted = tree.trusted | {account(tree, str(where.manifest.settings["slurm_user"])).uid}
-    return replace(where, system=replace(where.system, tree=Tree(root=root, trusted=trusted)))
+    return replace(where, system=replace(where.system, tree=FileTree(root=root, trusted=trusted)))

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.config import Config, load
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import asdict
 from slurmwrap.host.journal import is_our_stderr
 from slurmwrap.host.mail import Mailer
-from slurmwrap.install.service_watchdog import Late, look, news, since
+from slurmwrap.install.service_watchdog import OverdueState, look, news, since
 from slurmwrap.reconcile import event_log
 
 
-def watch_over(now: float, voice: Voice) -> tuple[list[dict[str, Any]], str]:
+def watch_over(now: float, voice: Console) -> tuple[list[dict[str, Any]], str]:
     """(what is late, the text for people). UsageError where no site is configured."""
     config = load(os.environ)
     if not config.site.state_dir:
@@ -27,19 +27,19 @@ def watch_over(now: float, voice: Voice) -> tuple[list[dict[str, Any]], str]:
     text = "\n".join(f"{one.text}\n  {one.hint}" for one in late) or "the reconciler and the night report are on time"
     word = news(state_dir, late, now)
     if is_our_stderr(os.environ):  # as a service: who filters the journal by priority must not miss it
-        event_log.Log.of(config, voice, os.environ).tell_all([event_log.late(one.what, one.text) for one in late])
+        event_log.EventLog.of(config, voice, os.environ).tell_all([event_log.late(one.what, one.text) for one in late])
     if word:
         _mail(config, "late" if word == "late" else "well again", _about(late, text), voice)
     return [asdict(one) for one in late], text
 
 
-def _about(late: tuple[Late, ...], text: str) -> str:
+def _about(late: tuple[OverdueState, ...], text: str) -> str:
     host = os.uname().nodename
     end = "Jobs run as ever; they are not diagnosed, retried or reported until this is mended." if late else ""
     return f"slurmwrap's watchdog on {host}:\n\n{text}\n\n{end}".rstrip() + "\n"
 
 
-def _mail(config: Config, subject: str, text: str, voice: Voice) -> None:
+def _mail(config: Config, subject: str, text: str, voice: Console) -> None:
     addresses = tuple(address.strip() for address in config.report.to.split(",") if address.strip())
     if not config.mail.server or not addresses:
         return

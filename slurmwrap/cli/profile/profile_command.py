@@ -13,8 +13,8 @@ import typer
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.profile import profile_output as profile_page
 from slurmwrap.cli.profile.profile_files import exported, read_profiles
-from slurmwrap.cli.profile.profile_store import Shelf, catch_up, key_of_script, open_shelf
-from slurmwrap.console import Voice
+from slurmwrap.cli.profile.profile_store import ProfileStore, catch_up, key_of_script, open_shelf
+from slurmwrap.console import Console
 from slurmwrap.errors import UsageError
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.profiling.merge_profiles import as_of
@@ -115,7 +115,7 @@ def measure(
     """
     from slurmwrap.cli.profile.profile_measure import measured
 
-    voice = Voice.of_terminal("slurmwrap")
+    voice = Console.of_terminal("slurmwrap")
     profile, code = measured(words, minutes * 60, voice)
     if profile is None:
         voice.say("nothing was learnt of its needs")
@@ -195,14 +195,14 @@ def _page(profile: ResourceProfile, now: float, storage: float | None = None, us
     )
 
 
-def _shelf(site: bool) -> Shelf:
+def _shelf(site: bool) -> ProfileStore:
     shelf = open_shelf(site, os.environ)
     if not site:
-        catch_up(os.environ, Voice.of_terminal("slurmwrap"))
+        catch_up(os.environ, Console.of_terminal("slurmwrap"))
     return shelf
 
 
-def _is_script(name: str, shelf: Shelf) -> bool:
+def _is_script(name: str, shelf: ProfileStore) -> bool:
     return name not in {one.key for one in shelf.profiles()} and Path(name).is_file()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurmwrap import config as configuration
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import process_env, submit
@@ -22,7 +22,7 @@ from slurmwrap.sbatch.passthrough import inside_prerun, passthrough_reason
 _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
 
 
-def measured(words: Sequence[str], seconds: float, voice: Voice) -> tuple[ResourceProfile | None, int]:
+def measured(words: Sequence[str], seconds: float, voice: Console) -> tuple[ResourceProfile | None, int]:
     """(what is now known of the job, exit code as of gsub --prerun=only). `seconds` are for the curve."""
     environ = dict(os.environ)
     request = parse_request(

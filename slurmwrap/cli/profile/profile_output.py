@@ -12,7 +12,7 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.profiling import profile_bars
 from slurmwrap.profiling.memory_model import MemoryModel, needed_mib, speed_at, storage_needed
 from slurmwrap.profiling.merge_profiles import as_of
-from slurmwrap.profiling.profile_bars import Point
+from slurmwrap.profiling.profile_bars import ProfileBar
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.store.user_report_tables import ProfileUse
@@ -215,7 +215,7 @@ def _memory(one: ResourceProfile, storage: float | None, columns: int, unicode: 
     least = needed_mib(model)
     sizes = [round(model.floor_mib + share * one.dataset_mib) for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
     sizes = sorted({*sizes, *([least] if least is not None else [])})
-    points = [Point(label=f"{size:,}", value=_over(model, size), chosen=size == least) for size in sizes]
+    points = [ProfileBar(label=f"{size:,}", value=_over(model, size), chosen=size == least) for size in sizes]
     unit = "needs of storage, MiB/s" if storage is None else f"speed at {storage:,.0f} MiB/s of storage"
     return [*lines, *profile_bars.bars(points, head=("MiB", unit), columns=columns, unicode=unicode, style=paint)]
 

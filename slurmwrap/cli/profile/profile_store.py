@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurmwrap.cli.record_access import place_of
 from slurmwrap.config import Config, load, user_state_dir
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import RefusedError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.gsub.remember import choose_profile
@@ -26,7 +26,7 @@ LAST = "last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class ProfileStore:
     """The profiles of one database; it need not exist yet. `published`: the site's, of which a user's own count."""
 
     database: Path
@@ -125,7 +125,7 @@ class Shelf:
         return UsageError(f"there is no profile '{name}'", hint=hint, exit_code=1)
 
 
-def open_shelf(site: bool, environ: Mapping[str, str]) -> Shelf:
+def open_shelf(site: bool, environ: Mapping[str, str]) -> ProfileStore:
     """The user's own, or with `site` the site's; RefusedError for those who may not."""
     if not site:
         return _own_shelf(load(environ), environ)
@@ -134,19 +134,19 @@ def open_shelf(site: bool, environ: Mapping[str, str]) -> Shelf:
         raise RefusedError(
             "--site is for root and SlurmUser where site.state_dir is configured", hint="without it you see your own"
         )
-    return Shelf(database=place.database, site=True)
+    return ProfileStore(database=place.database, site=True)
 
 
-def _own_shelf(config: Config, environ: Mapping[str, str]) -> Shelf:
+def _own_shelf(config: Config, environ: Mapping[str, str]) -> ProfileStore:
     published: tuple[ResourceProfile, ...] = ()
     if config.site.published:
         found = read_published(config.site.published, trusted_uids(config))
         published = found.profiles if found is not None else ()
     database = UserState(user_state_dir(environ)).database
-    return Shelf(database=database, site=False, uid=os.geteuid(), published=published)
+    return ProfileStore(database=database, site=False, uid=os.geteuid(), published=published)
 
 
-def catch_up(environ: Mapping[str, str], voice: Voice) -> None:
+def catch_up(environ: Mapping[str, str], voice: Console) -> None:
     """Takes in what the last calls and pre-runs left; a cluster that does not answer costs only the newest."""
     state = UserState(user_state_dir(environ))
     mark = state.directory / "unread"
@@ -177,6 +177,6 @@ def key_of_script(path: Path) -> str:
         read_script=lambda name: Path(name).read_bytes(),
         read_stdin=lambda: b"",
     )
-    desk = submit.open_desk(load(environ), environ, Voice.of_terminal("slurmwrap"))
+    desk = submit.open_desk(load(environ), environ, Console.of_terminal("slurmwrap"))
     program = next(iter(desk.trials.entry_files(request)), request.script.name)
     return request.own.resource_profile or derive_key(request, program, request.shape.gpu_type or "")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from slurmwrap.cli.list_options import nothing_is_garbage
-from slurmwrap.cli.record_access import Known, Place, of_period
+from slurmwrap.cli.record_access import JobRecords, RecordSource, of_period
 from slurmwrap.config import Config
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.report.build_report import build
@@ -23,11 +23,11 @@ from slurmwrap.store import schema
 from slurmwrap.store.database import Database
 from slurmwrap.store.in_memory import in_memory
 from slurmwrap.store.report_figures import DETAIL_S, read
-from slurmwrap.store.report_reader import Period, Reader
+from slurmwrap.store.report_reader import Period, ReportReader
 
 
 def night(
-    place: Place, config: Config, since: float, until: float, *, user: str = "", account: str = ""
+    place: RecordSource, config: Config, since: float, until: float, *, user: str = "", account: str = ""
 ) -> NightReport:
     """The report of what ended within [since, until), Unix seconds; of `user` or `account` alone where one is named.
 
@@ -43,7 +43,7 @@ def night(
     return own_report(report, known.attempts, known.submissions, known.preruns)
 
 
-def asked(place: Place, user: str) -> str:
+def asked(place: RecordSource, user: str) -> str:
     """The user whose report is meant: "me" is who asks. RefusedError where somebody asks for another one's."""
     try:
         own = pwd.getpwuid(place.uid).pw_name
@@ -57,19 +57,19 @@ def asked(place: Place, user: str) -> str:
 
 
 @contextmanager
-def _opened(place: Place, period: Period) -> Iterator[tuple[Database, Reader, Known | None]]:
+def _opened(place: RecordSource, period: Period) -> Iterator[tuple[Database, ReportReader, JobRecords | None]]:
     """`Known`: what a user may know; None of the site's database."""
     if place.site:
-        with Database.open(place.database, readonly=True) as database, Reader(place.database, period) as reader:
+        with Database.open(place.database, readonly=True) as database, ReportReader(place.database, period) as reader:
             yield database, reader, None
         return
     length = max(2 * (period.until - period.since), DETAIL_S)
     known = of_period(place, period.until - length)
-    with of_records(known) as database, Reader(database.path, period, database.connection) as reader:
+    with of_records(known) as database, ReportReader(database.path, period, database.connection) as reader:
         yield database, reader, known
 
 
-def of_records(known: Known) -> Database:
+def of_records(known: JobRecords) -> Database:
     """A database in memory of what somebody may know."""
     return in_memory(
         (schema.ATTEMPTS, known.attempts),

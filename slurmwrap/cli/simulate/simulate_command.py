@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slurmwrap.console import Voice, columns
+from slurmwrap.console import Console, columns
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import replace
 
 if TYPE_CHECKING:
-    from slurmwrap.cli.simulate.simulate_options import Asked, Planned
+    from slurmwrap.cli.simulate.simulate_options import Planned, SimulateOptions
     from slurmwrap.cli.simulate.simulate_output import Ran
 
 _PROGRAM = "slurmwrap simulate"
@@ -149,10 +149,10 @@ def simulate(
           --plot month.svg
     """
     _need_extra()
-    from slurmwrap.cli.simulate.simulate_options import Asked
+    from slurmwrap.cli.simulate.simulate_options import SimulateOptions
 
     words = {"policy": policy or ["fifo"], "mechanism": mechanism or ["proportional"], "mode": mode or ["rounds"]}
-    asked = Asked(
+    asked = SimulateOptions(
         trace=trace, servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb, **words, placement=placement or ["any"],
         profiles=profiles, round_s=round_s, las_thresholds=las_thresholds, promote=promote, measure=measure, seed=seed,
         jobs=jobs, jobs_per_hour=jobs_per_hour, split=split, gpu_demand=gpu_demand, run_times=run_times,
@@ -165,12 +165,12 @@ def simulate(
         _fail(asked, failures, as_json)
 
 
-def _go(asked: Asked, plot: Path | None, as_json: bool) -> None:
+def _go(asked: SimulateOptions, plot: Path | None, as_json: bool) -> None:
     from slurmwrap.cli.simulate import simulate_output as simulate_page
     from slurmwrap.cli.simulate import simulate_plot
     from slurmwrap.cli.simulate.simulate_options import planned
 
-    voice = Voice.of_terminal(_PROGRAM)
+    voice = Console.of_terminal(_PROGRAM)
     if plot is not None:
         simulate_plot.check(plot)
     plan = planned(asked)
@@ -189,17 +189,17 @@ def _go(asked: Asked, plot: Path | None, as_json: bool) -> None:
         typer.echo(simulate_page.page(runs, _width()))
 
 
-def _fail(asked: Asked, kind: str, as_json: bool) -> None:
+def _fail(asked: SimulateOptions, kind: str, as_json: bool) -> None:
     from slurmwrap.cli.simulate import simulate_failures
     from slurmwrap.cli.simulate.simulate_options import planned, seeds_of
 
-    voice = Voice.of_terminal(_PROGRAM)
+    voice = Console.of_terminal(_PROGRAM)
     simulate_failures.check(kind)
     seeds = seeds_of(asked.seed or "1-10")
     plan = planned(replace(asked, seed="1"))
     for remark in plan.remarks:
         voice.say(remark, "yellow")
-    watch = Watch(voice, "worlds have been played")
+    watch = ProgressLine(voice, "worlds have been played")
     watch.label = f"failures, {kind}"
     load = plan.runs[0].simulation
     with _cleared(voice):
@@ -210,12 +210,12 @@ def _fail(asked: Asked, kind: str, as_json: bool) -> None:
         typer.echo(simulate_failures.page(asked.trace, found, _width()))
 
 
-def _played(trace: str, plan: tuple[Planned, ...], voice: Voice) -> list[Ran]:
+def _played(trace: str, plan: tuple[Planned, ...], voice: Console) -> list[Ran]:
     from slurmwrap.cli.simulate.simulate_output import Ran
     from slurmwrap.sim.run_simulation import simulate as play
 
     runs = []
-    watch = Watch(voice, "jobs have ended")
+    watch = ProgressLine(voice, "jobs have ended")
     with _cleared(voice):
         for number, one in enumerate(plan, start=1):
             asked = one.simulation
@@ -227,7 +227,7 @@ def _played(trace: str, plan: tuple[Planned, ...], voice: Voice) -> list[Ran]:
 
 
 @contextmanager
-def _cleared(voice: Voice) -> Iterator[None]:
+def _cleared(voice: Console) -> Iterator[None]:
     """No line of progress is left, also after an error or Ctrl-C."""
     try:
         yield
@@ -235,10 +235,10 @@ def _cleared(voice: Voice) -> Iterator[None]:
         voice.progress_done()
 
 
-class Watch:
+class ProgressLine:
     """Redraws one line on a terminal, once the call has taken a second. The line begins with `label`."""
 
-    def __init__(self, voice: Voice, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, voice: Console, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.label = ""
         self._voice, self._what, self._clock = voice, what, clock
         self._next = clock() + _QUIET_S

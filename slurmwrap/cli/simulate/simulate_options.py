@@ -30,7 +30,7 @@ _MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SimulateOptions:
     """The options as they were typed."""
 
     trace: str
@@ -64,14 +64,14 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SimulationPlan:
     """All runs of one call, in the order asked, and what must be known of them."""
 
     runs: tuple[Planned, ...]
     remarks: tuple[str, ...]
 
 
-def planned(asked: Asked) -> Plan:
+def planned(asked: SimulateOptions) -> SimulationPlan:
     """UsageError for an option that cannot be taken, TraceError for a file that cannot be read."""
     kinds = list(
         product(
@@ -105,11 +105,11 @@ def planned(asked: Asked) -> Plan:
         *_ahead(kinds),
         *(_seated(kinds) if any(job.model in profiles for job in first.jobs) else ()),
     )
-    return Plan(runs=tuple(runs), remarks=remarks)
+    return SimulationPlan(runs=tuple(runs), remarks=remarks)
 
 
 def _simulation(
-    asked: Asked,
+    asked: SimulateOptions,
     jobs: tuple[SimJob, ...],
     kind: tuple[str, str, str, str],
     profiles: Mapping[str, ResourceProfile],
@@ -138,7 +138,7 @@ def _simulation(
 # ------------------------------------------------------------------------------------------- what is replayed
 
 
-def _loads(asked: Asked) -> Iterator[tuple[int | None, Load]]:
+def _loads(asked: SimulateOptions) -> Iterator[tuple[int | None, Load]]:
     if asked.trace not in GENERATED:
         yield None, _read(Path(asked.trace))
         return
@@ -181,7 +181,7 @@ def _unprofiled(jobs: Sequence[SimJob], profiles: Mapping[str, ResourceProfile])
     return (f"{len(strange)} of {len(jobs)} jobs have no profile{which}: they run at the speed of their share",)
 
 
-def _spare(asked: Asked) -> tuple[str, ...]:
+def _spare(asked: SimulateOptions) -> tuple[str, ...]:
     """What was said of a generated load, and is of no use to a file."""
     options = {
         "--jobs": asked.jobs,

@@ -8,8 +8,8 @@ from typing import Any
 
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.report import text_format
-from slurmwrap.sim.outcome import Outcome
-from slurmwrap.sim.outcome_measures import Summary
+from slurmwrap.sim.outcome import SimOutcome
+from slurmwrap.sim.outcome_measures import TimeSummary
 from slurmwrap.sim.run_simulation import Simulation
 
 _UNITS = {"h": "hours", "s": "seconds"}
@@ -23,8 +23,8 @@ class Ran:
     trace: str  # as the user called it
     seed: int | None  # of a generated load
     simulation: Simulation
-    outcome: Outcome
-    summary: Summary
+    outcome: SimOutcome
+    summary: TimeSummary
 
     @property
     def kind(self) -> Mapping[str, str]:

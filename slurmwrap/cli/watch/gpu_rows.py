@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurmwrap.cli.watch.gpu_utilization import Gpu, GpuUse
+from slurmwrap.cli.watch.gpu_utilization import Gpu, JobGpuUse
 from slurmwrap.cli.watch.watch_format import flat, sparkline
 from slurmwrap.model.hostlist import fold
 
@@ -15,7 +15,7 @@ _LAGS = 5.0  # percent points below the mean: less is no news
 Row = tuple[str, str, str]  # label, text, style
 
 
-def gpu_rows(use: GpuUse, unicode: bool) -> Iterator[Row]:
+def gpu_rows(use: JobGpuUse, unicode: bool) -> Iterator[Row]:
     """How busy they are, which are idle, and what is wrong on a node."""
     if use.given_up:
         yield "GPU use", f"not measured{' any more' if use.means else ''}: {flat(use.given_up)}", "yellow"
@@ -32,7 +32,7 @@ def gpu_rows(use: GpuUse, unicode: bool) -> Iterator[Row]:
         yield "trouble" if use.gpus else "GPU use", f"{flat(fold(nodes))}: {flat(words)}", "yellow"
 
 
-def summary(use: GpuUse) -> str:
+def summary(use: JobGpuUse) -> str:
     """91 % of 16 (lowest n3:2 4 %)"""
     of = f" of {len(use.gpus)}" if len(use.gpus) > 1 else ""
     part = f" on {len(use.nodes)} of {use.of_nodes} nodes" if len(use.nodes) < use.of_nodes else ""
@@ -86,7 +86,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return folded.removeprefix("n").removeprefix("[").removesuffix("]")
 
 
-def _folded(use: GpuUse) -> dict[str, list[str]]:
+def _folded(use: JobGpuUse) -> dict[str, list[str]]:
     """What is wrong → where."""
     found: dict[str, list[str]] = {}
     for node, words in (use.troubles or {}).items():

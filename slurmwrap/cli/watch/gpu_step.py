@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 import slurmwrap.node_hooks
-from slurmwrap.host.spawn import Child
+from slurmwrap.host.spawn import SpawnedProcess
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.slurm.scontrol_parser import parse_gres_used
 
@@ -126,12 +126,12 @@ def becomes(uid: int) -> tuple[int, int] | None:
     return None if uid == os.geteuid() else (uid, pwd.getpwuid(uid).pw_gid)
 
 
-class Step:
+class GpuStep:
     """One srun of this plan. OSError when it cannot be started; what it does later raises nothing."""
 
     def __init__(self, plan: Plan, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         self.plan = plan
-        self._child = Child(
+        self._child = SpawnedProcess(
             argv, program=None, environ=environ, fed=True, session=True, cwd=None, uid=None
         )  # a session of its own: Ctrl-C is for the watch
         for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):

@@ -43,7 +43,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
+class JobGpuUse:
     """What is known of a running job's GPUs. `given_up`: why nothing more comes; "" while it goes on."""
 
     nodes: tuple[str, ...]  # that are asked
@@ -70,7 +70,7 @@ class GpuUse:
         return set(self.nodes) <= {gpu.node for gpu in self.gpus} | set(self.troubles or {})
 
 
-def heard(use: GpuUse, lines: list[bytes], now: float) -> GpuUse:
+def heard(use: JobGpuUse, lines: list[bytes], now: float) -> JobGpuUse:
     """`use` after these lines. What is no line of ours is passed over: a TaskProlog may print into them."""
     order = {node: at for at, node in enumerate(use.nodes)}
     gpus = {(gpu.node, gpu.index): gpu for gpu in use.gpus}
@@ -89,13 +89,13 @@ def heard(use: GpuUse, lines: list[bytes], now: float) -> GpuUse:
     return replace(use, gpus=tuple(gpu for gpu in ordered if now - gpu.at <= STALE_S), troubles=troubles)
 
 
-def with_mean(use: GpuUse) -> GpuUse:
+def with_mean(use: JobGpuUse) -> JobGpuUse:
     """One more value over time: to be called once in a period."""
     percent = use.percent
     return use if percent is None else replace(use, means=(*use.means[1 - _KEPT :], percent))
 
 
-def silent(use: GpuUse, now: float, since: Mapping[str, float]) -> GpuUse:
+def silent(use: JobGpuUse, now: float, since: Mapping[str, float]) -> JobGpuUse:
     """Nodes that have told of no GPU for a while, and nothing is known of why. `since`: when each did last."""
     late = {node: int(now - at) // 10 * 10 for node, at in since.items() if now - at > STALE_S}
     known = {node: words for node, words in (use.troubles or {}).items() if not words.startswith(_SILENT)}
@@ -103,12 +103,12 @@ def silent(use: GpuUse, now: float, since: Mapping[str, float]) -> GpuUse:
     return with_troubles(replace(use, troubles=known), told) if told else use
 
 
-def with_troubles(use: GpuUse, told: Mapping[str, str]) -> GpuUse:
+def with_troubles(use: JobGpuUse, told: Mapping[str, str]) -> JobGpuUse:
     """These nodes' troubles, where nothing is known of any yet."""
     return replace(use, troubles={**told, **(use.troubles or {})}) if told else use
 
 
-def as_plain(use: GpuUse) -> dict[str, Any]:
+def as_plain(use: JobGpuUse) -> dict[str, Any]:
     """For programs; null where it is not known."""
     return {
         "nodes": list(use.nodes),

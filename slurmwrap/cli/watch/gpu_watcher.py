@@ -9,8 +9,8 @@ import os
 import time
 from collections.abc import Mapping
 
-from slurmwrap.cli.watch.gpu_step import Plan, Step, becomes, command, environment, gpus_by_node, instead, planned
-from slurmwrap.cli.watch.gpu_utilization import STALE_S, GpuUse, heard, silent, with_mean, with_troubles
+from slurmwrap.cli.watch.gpu_step import GpuStep, Plan, becomes, command, environment, gpus_by_node, instead, planned
+from slurmwrap.cli.watch.gpu_utilization import STALE_S, JobGpuUse, heard, silent, with_mean, with_troubles
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.run_command import run
 from slurmwrap.model.job_record import JobRecord
@@ -27,10 +27,10 @@ class Gpus:
 
     def __init__(self, environ: Mapping[str, str], most: int = NODES) -> None:
         self._environ, self._most = environ, most
-        self._steps: list[Step] = []
+        self._steps: list[GpuStep] = []
         self._user: tuple[int, int] | None = None
         self._run: tuple[int, int | None] | None = None  # job id and start: a requeued job runs anew
-        self._use: GpuUse | None = None
+        self._use: JobGpuUse | None = None
         self._heard_at: dict[str, float] = {}
         self._began = self._beaten = self._averaged = 0.0
         self._new = False
@@ -50,7 +50,7 @@ class Gpus:
             if this is not None:
                 self._start(record)
 
-    def look(self) -> GpuUse | None:
+    def look(self) -> JobGpuUse | None:
         """What is known now; None while the job does not run. Never waits."""
         if self._use is None:
             return None
@@ -79,7 +79,7 @@ class Gpus:
 
     def _start(self, record: JobRecord) -> None:
         nodes = record.nodes
-        self._use = GpuUse(nodes=(), of_nodes=len(nodes))
+        self._use = JobGpuUse(nodes=(), of_nodes=len(nodes))
         asked = run(["scontrol", "show", "job", "-d", "-o", str(record.job_id)], timeout_s=_ASK_S)
         shown = asked.stdout.decode("utf-8", "replace")
         counts = gpus_by_node(shown)
@@ -87,7 +87,7 @@ class Gpus:
         if not chosen:
             self._give_up("Slurm does not say which GPUs the job has" if record.gpus else "the job has no GPUs")
             return
-        self._use = GpuUse(nodes=tuple(chosen), of_nodes=len([node for node in nodes if node in counts]))
+        self._use = JobGpuUse(nodes=tuple(chosen), of_nodes=len([node for node in nodes if node in counts]))
         self._began = self._beaten = time.monotonic()
         self._heard_at = dict.fromkeys(chosen, self._began + START_S - STALE_S)
         try:
@@ -101,7 +101,7 @@ class Gpus:
         environ = environment(self._environ, self._user is None)
         try:
             for gpus, nodes in plans:
-                self._steps.append(Step((gpus, nodes), command(job_id, nodes, gpus, self._user), environ))
+                self._steps.append(GpuStep((gpus, nodes), command(job_id, nodes, gpus, self._user), environ))
         except OSError as error:
             self._give_up(f"srun cannot be started: {error.strerror or error}")
 
@@ -120,7 +120,7 @@ class Gpus:
                 step.beat()
         self._judge(gone, clock)
 
-    def _judge(self, gone: list[Step], clock: float) -> None:
+    def _judge(self, gone: list[GpuStep], clock: float) -> None:
         """All steps over, or none that ever came: given up. Of several the others go on."""
         assert self._use is not None
         words = next((words for step in gone or self._steps if (words := step.complaint())), "")
@@ -135,7 +135,7 @@ class Gpus:
             told = {node: step.complaint()[:200] or "its step ended" for step in gone for node in step.plan[1]}
             self._use = silent(with_troubles(self._use, told), clock, self._heard_at)
 
-    def _replace(self, again: list[tuple[Step, list[Plan]]]) -> None:
+    def _replace(self, again: list[tuple[GpuStep, list[Plan]]]) -> None:
         """Steps that this release of Slurm refuses as they are; nothing of them ran."""
         assert self._run is not None
         for step, plans in again:

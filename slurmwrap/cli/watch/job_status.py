@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from slurmwrap.cli.record_access import Place, about_job, place_of
+from slurmwrap.cli.record_access import RecordSource, about_job, place_of
 from slurmwrap.cli.slurm_lookup import unrecorded
-from slurmwrap.cli.watch.gpu_utilization import GpuUse
+from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
 from slurmwrap.cli.watch.job_output import Output, read_output
 from slurmwrap.config import Config, user_state_dir
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.gsub.follow_prerun import Seen, read_progress, read_verdict, seen, steps_wanted
+from slurmwrap.gsub.follow_prerun import PrerunSnapshot, read_progress, read_verdict, seen, steps_wanted
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.submission import Submission
@@ -25,26 +25,26 @@ from slurmwrap.model.verdict import Verdict
 from slurmwrap.node_hooks import step_counts
 from slurmwrap.placement.relaxation import checked
 from slurmwrap.report.job_report.next_step import last_of, next_step
-from slurmwrap.report.job_report.timeline import Story, failed, stopped_by_prerun, story_of
+from slurmwrap.report.job_report.timeline import JobTimeline, failed, stopped_by_prerun, story_of
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import Watched
 from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.prerun_registry import Flights, flight
+from slurmwrap.store.prerun_registry import PrerunRegistry, flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class WatchedPrerun:
     """The job's pre-run. `row`: what Slurm says of it now, None where it knows it no more. `seen`: what it left itself
     while it goes on. `verdict` None: it has none yet."""
 
     job_id: int
     row: Watched | None = None
-    seen: Seen | None = None
+    seen: PrerunSnapshot | None = None
     verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class CountedSteps:
     """What the step counter counted: steps of the busiest process, at which time, per second over the whole run."""
 
     count: int
@@ -53,7 +53,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class JobStatus:
     """One look at a job. `rows`: of an array each task that has started, and one row for the others."""
 
     at: float
@@ -63,13 +63,13 @@ class Facts:
     plan: PlacementPlan = field(default_factory=PlacementPlan)
     relaxes: bool = False  # the site's reconciler loosens what waiting jobs insist on
     counts_steps: bool = False
-    trial: Trial | None = None
-    steps: Steps | None = None
+    trial: WatchedPrerun | None = None
+    steps: CountedSteps | None = None
     rates: tuple[float, ...] = ()  # steps per second between looks, the newest last
     output: Output | None = None  # of the running job; None: not known
     silent: str = ""  # why Slurm did not answer now; everything else is older then
     gpus: bool | None = None  # --gpus was given; None: who watches may not measure this job's
-    gpu_use: GpuUse | None = None
+    gpu_use: JobGpuUse | None = None
 
     @property
     def record(self) -> JobRecord:
@@ -98,28 +98,33 @@ class Facts:
         return states == {"COMPLETED"}
 
 
-class Looker:
+class JobStatusReader:
     """Looks at one job again and again. `uid`: who asks."""
 
     def __init__(
-        self, address: str, slurm: SlurmCommands, places: Sequence[Place], config: Config, environ: Mapping[str, str]
+        self,
+        address: str,
+        slurm: SlurmCommands,
+        places: Sequence[RecordSource],
+        config: Config,
+        environ: Mapping[str, str],
     ) -> None:
         self._address, self._slurm, self._places = address, slurm, places
         self._config, self._environ, self._relaxes = config, environ, config.mode_of("relax") == "act"
         self._submission: Submission | None = None
         self._states: dict[str, str] = {}
         self._rates: list[float] = []
-        self._before: Steps | None = None
+        self._before: CountedSteps | None = None
         self._output: Output | None = None
 
-    def look(self, now: float) -> Facts:
+    def look(self, now: float) -> JobStatus:
         """What is known now; no rows when Slurm has forgotten the job. SlurmError as of SlurmCommands."""
         known_id = self._prerun_id()
         rows = self._slurm.watched(self._address, *([str(known_id)] if known_id else []))
         own = tuple(w for w in rows if w.record.job_id != known_id)
         if not own:
-            return Facts(at=now, address=self._address)
-        facts = Facts(at=now, address=self._address, rows=own, relaxes=self._relaxes, gone=self._forgotten(own))
+            return JobStatus(at=now, address=self._address)
+        facts = JobStatus(at=now, address=self._address, rows=own, relaxes=self._relaxes, gone=self._forgotten(own))
         if facts.record.uid != os.geteuid():
             return facts
         self._submission = self._submission or self._submitted(facts.record)
@@ -155,7 +160,7 @@ class Looker:
         after = next_step(story)
         return (*found, ("next", after.sentence), *(("", command) for command in after.commands[:1]))
 
-    def _story(self) -> Story | None:
+    def _story(self) -> JobTimeline | None:
         for place in self._places:
             with suppress(StoreError, OSError):
                 k = about_job(place, self._address)
@@ -170,7 +175,7 @@ class Looker:
         self._states |= {address: state for address, state in now.items() if state in FINAL_STATES}
         return {address: state for address, state in self._states.items() if address not in now}
 
-    def _of_its_user(self, facts: Facts, trial_row: Watched | None) -> Facts:
+    def _of_its_user(self, facts: JobStatus, trial_row: Watched | None) -> JobStatus:
         record = facts.record
         if record.state == "RUNNING" and not facts.array:
             self._output = read_output(record, self._output)
@@ -196,21 +201,21 @@ class Looker:
         mine = [one for one in found if one.job_id in ids and one.uid == record.uid]
         return max(mine, key=lambda one: one.at, default=None)
 
-    def _trial(self, submission: Submission, row: Watched | None, facts: Facts) -> Trial | None:
+    def _trial(self, submission: Submission, row: Watched | None, facts: JobStatus) -> WatchedPrerun | None:
         job_id = submission.prerun_job_id
         if job_id is None:
             return None
-        folders = (flight(folder) for folder in Flights(user_state_dir(self._environ)).trials())
+        folders = (flight(folder) for folder in PrerunRegistry(user_state_dir(self._environ)).trials())
         folder = next((one.directory for one in folders if one and one.job_id == job_id), None)
         verdict = read_verdict(folder) if folder is not None else None
         if verdict is not None or folder is None or row is None or row.record.ended:
-            return Trial(job_id=job_id, row=row, verdict=verdict)
+            return WatchedPrerun(job_id=job_id, row=row, verdict=verdict)
         record = row.record
         waited = facts.at - (record.start_time or record.submit_time)
         now = seen(record.state, record.reason, waited, read_progress(folder), steps_wanted(folder))
-        return Trial(job_id=job_id, row=row, seen=now)
+        return WatchedPrerun(job_id=job_id, row=row, seen=now)
 
-    def _steps(self, record: JobRecord) -> Steps | None:
+    def _steps(self, record: JobRecord) -> CountedSteps | None:
         folder = self._submission.step_dir if self._submission else ""
         if not folder or record.start_time is None:
             return None
@@ -219,7 +224,7 @@ class Looker:
         )
         if not plain:
             return None
-        now = Steps(count=int(plain["count"]), at=float(plain["last_at"]), per_s=plain["per_s"])
+        now = CountedSteps(count=int(plain["count"]), at=float(plain["last_at"]), per_s=plain["per_s"])
         before, self._before = self._before, now
         if before is not None and now.at > before.at and now.count > before.count:
             self._rates = [*self._rates[-59:], (now.count - before.count) / (now.at - before.at)]
@@ -235,7 +240,7 @@ def _plan(submission: Submission) -> PlacementPlan:
     return replace(plan, levels=checked(plan.levels) if plan.levels else ())
 
 
-def places_of(config: Config, environ: Mapping[str, str], uid: int) -> tuple[Place, ...]:
+def places_of(config: Config, environ: Mapping[str, str], uid: int) -> tuple[RecordSource, ...]:
     """Where this user's records lie; for root and SlurmUser the site's, and what they submitted themselves just now."""
     first = place_of(config, environ, uid)
     if not first.site:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
-from slurmwrap.cli.watch.job_status import Facts, Trial
+from slurmwrap.cli.watch.job_status import JobStatus, WatchedPrerun
 from slurmwrap.cli.watch.pending_reasons import meaning
 from slurmwrap.cli.watch.watch_format import clock, flat, span, state_word
 from slurmwrap.slurm.squeue_parser import Watched
@@ -12,7 +12,7 @@ from slurmwrap.slurm.squeue_parser import Watched
 _FOR_A_GPU = ("", "None", "Resources", "Priority")  # nothing but its turn is missing
 
 
-def describe_prerun(facts: Facts, trial: Trial, zone: tzinfo | None) -> str:
+def describe_prerun(facts: JobStatus, trial: WatchedPrerun, zone: tzinfo | None) -> str:
     """Its verdict; else what it does now, and how long the job waits for it at most."""
     if trial.verdict is not None:
         return f"{trial.verdict.outcome.value}: {flat(trial.verdict.reason)}"
@@ -23,7 +23,7 @@ def describe_prerun(facts: Facts, trial: Trial, zone: tzinfo | None) -> str:
     return f"(job {trial.job_id}) {_state(facts.at, trial, zone)}{left}"
 
 
-def _state(now: float, trial: Trial, zone: tzinfo | None) -> str:
+def _state(now: float, trial: WatchedPrerun, zone: tzinfo | None) -> str:
     if trial.row is None:
         return "is not known to Slurm any more, and left no verdict"
     state = trial.row.record.state
@@ -49,7 +49,7 @@ def _waits(now: float, row: Watched, zone: tzinfo | None) -> str:
     return f"waits: {meaning(reason).words} ({flat(reason)}){due}"
 
 
-def _runs(now: float, trial: Trial, row: Watched) -> str:
+def _runs(now: float, trial: WatchedPrerun, row: Watched) -> str:
     seen, start = trial.seen, row.record.start_time
     if seen is None or not start:
         return f"has run for {span(now - start)}" if start else "starts"

@@ -20,11 +20,11 @@ import typer
 
 from slurmwrap.cli import terminal
 from slurmwrap.cli.watch.gpu_watcher import NODES, Gpus, may_measure
-from slurmwrap.cli.watch.job_status import Facts, Looker, newest, places_of
+from slurmwrap.cli.watch.job_status import JobStatus, JobStatusReader, newest, places_of
 from slurmwrap.cli.watch.watch_format import flat, row
-from slurmwrap.cli.watch.watch_screen import Look, as_plain, change_key, lines, one_line
+from slurmwrap.cli.watch.watch_screen import ScreenStyle, as_plain, change_key, lines, one_line
 from slurmwrap.config import load
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.slurm.commands import SlurmCommands
@@ -69,7 +69,7 @@ def watch(
     config = load(os.environ)
     slurm = SlurmCommands(timeout_s=config.slurm_timeout_s)
     address = _address(job, slurm)
-    looker = Looker(address, slurm, places_of(config, os.environ, os.geteuid()), config, os.environ)
+    looker = JobStatusReader(address, slurm, places_of(config, os.environ, os.geteuid()), config, os.environ)
     screen = _Screen(as_json=as_json)
     code = EX_OTHER
     try:
@@ -77,7 +77,7 @@ def watch(
             code = _once(looker, screen, measure) if once else _until_the_end(looker, screen, every, measure)
     except KeyboardInterrupt:
         screen.done()
-        Voice.of_terminal("slurmwrap").say(f"watching ends; job {address} goes on")
+        Console.of_terminal("slurmwrap").say(f"watching ends; job {address} goes on")
         code = EX_SIGINT
     except BrokenPipeError:  # `| head`: no reader is left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -111,7 +111,7 @@ def _stopped(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _with_gpus(facts: Facts, measure: Gpus | None) -> Facts:
+def _with_gpus(facts: JobStatus, measure: Gpus | None) -> JobStatus:
     """The step follows what Slurm says of the job. SlurmwrapError where it is not the watcher's."""
     mine = may_measure(facts.record)
     if measure is None:
@@ -126,7 +126,7 @@ def _with_gpus(facts: Facts, measure: Gpus | None) -> Facts:
     return replace(facts, gpus=True, gpu_use=measure.look())
 
 
-def _once(looker: Looker, screen: _Screen, measure: Gpus | None = None) -> int:
+def _once(looker: JobStatusReader, screen: _Screen, measure: Gpus | None = None) -> int:
     facts = _with_gpus(_first(looker), measure)
     while measure is not None and not measure.settled:
         time.sleep(0.1)
@@ -136,7 +136,7 @@ def _once(looker: Looker, screen: _Screen, measure: Gpus | None = None) -> int:
     return EX_OTHER if facts.ended and not facts.completed else 0
 
 
-def _first(looker: Looker) -> Facts:
+def _first(looker: JobStatusReader) -> JobStatus:
     facts = looker.look(time.time())
     if not facts.rows:
         raise SlurmwrapError(
@@ -146,7 +146,7 @@ def _first(looker: Looker) -> Facts:
     return facts
 
 
-def _until_the_end(looker: Looker, screen: _Screen, every: float, measure: Gpus | None = None) -> int:
+def _until_the_end(looker: JobStatusReader, screen: _Screen, every: float, measure: Gpus | None = None) -> int:
     """Asks Slurm every so often, less often while nothing changes; between two answers only the clock goes on."""
     facts, pause = _with_gpus(_first(looker), measure), every
     while True:
@@ -163,7 +163,7 @@ def _until_the_end(looker: Looker, screen: _Screen, every: float, measure: Gpus 
     return 0 if facts.completed else EX_OTHER
 
 
-def _wait(facts: Facts, screen: _Screen, seconds: float, measure: Gpus | None) -> Facts:
+def _wait(facts: JobStatus, screen: _Screen, seconds: float, measure: Gpus | None) -> JobStatus:
     """The clock goes on, and what the GPUs do. Ends early when their step ended: the job may have."""
     until, lost = time.monotonic() + seconds, measure is not None and measure.lost
     while (left := until - time.monotonic()) > 0:
@@ -186,7 +186,7 @@ def reader_is_gone(pipe: int) -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _next(looker: Looker, before: Facts) -> Facts:
+def _next(looker: JobStatusReader, before: JobStatus) -> JobStatus:
     """The next look. A Slurm that does not answer is waited for: what it said last stays."""
     now = time.time()
     try:
@@ -220,7 +220,7 @@ class _Screen:
     def __post_init__(self) -> None:
         self.live = not self.as_json and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
-    def show(self, facts: Facts) -> None:
+    def show(self, facts: JobStatus) -> None:
         """One look."""
         if self.live:
             self._redraw(facts)
@@ -237,7 +237,7 @@ class _Screen:
         """What was drawn stays; the cursor is below it already."""
         self._drawn = []
 
-    def tell_end(self, facts: Facts, looker: Looker) -> None:
+    def tell_end(self, facts: JobStatus, looker: JobStatusReader) -> None:
         """What is known of the ending, and where more is."""
         if self.as_json:
             return
@@ -247,7 +247,7 @@ class _Screen:
         if not facts.completed:
             print(f"slurmwrap why {facts.address} shows more", flush=True)
 
-    def _redraw(self, facts: Facts) -> None:
+    def _redraw(self, facts: JobStatus) -> None:
         columns, height = shutil.get_terminal_size()
         look = _look(_columns())
         hint = [] if facts.ended else [look.paint("Ctrl-C ends the view, not the job", "dim")]
@@ -264,6 +264,6 @@ def _columns() -> int:
     return max(20, shutil.get_terminal_size().columns - 1) if sys.stdout.isatty() else 80
 
 
-def _look(columns: int) -> Look:
+def _look(columns: int) -> ScreenStyle:
     unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
-    return Look(columns=columns, paint=terminal.painter(), unicode=unicode, zone=terminal.local_zone())
+    return ScreenStyle(columns=columns, paint=terminal.painter(), unicode=unicode, zone=terminal.local_zone())

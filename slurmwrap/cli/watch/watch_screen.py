@@ -11,7 +11,7 @@ from typing import Any
 from slurmwrap.cli.watch import gpu_utilization
 from slurmwrap.cli.watch.gpu_rows import gpu_rows
 from slurmwrap.cli.watch.job_output import Output
-from slurmwrap.cli.watch.job_status import Facts, Trial
+from slurmwrap.cli.watch.job_status import JobStatus, WatchedPrerun
 from slurmwrap.cli.watch.pending_reasons import Meaning, meaning
 from slurmwrap.cli.watch.prerun_status import describe_prerun
 from slurmwrap.cli.watch.watch_format import bar, clock, flat, hms, rate_word, row, span, sparkline, state_word
@@ -42,7 +42,7 @@ _BARE = ("reason", "task", "warning")  # without their label there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ScreenStyle:
     """How it is shown. `unicode`: bars may be drawn; `zone`: of the reader's clock."""
 
     columns: int = 80
@@ -51,7 +51,7 @@ class Look:
     zone: tzinfo | None = None
 
 
-def lines(facts: Facts, look: Look) -> list[str]:
+def lines(facts: JobStatus, look: ScreenStyle) -> list[str]:
     """The whole view. No line is longer than `look.columns`."""
     title = wrap(_title(facts), max(20, look.columns), subsequent_indent="  ")
     shown = [look.paint(line, "bold") for line in title]
@@ -61,7 +61,7 @@ def lines(facts: Facts, look: Look) -> list[str]:
     return shown
 
 
-def one_line(facts: Facts, look: Look) -> str:
+def one_line(facts: JobStatus, look: ScreenStyle) -> str:
     """One change, for a log: the time, the state, and the row that says most about it."""
     rows = [(label, text) for label, text, style in _rows(facts, look) if label in _IN_A_LOG and style != "dim"]
     said = [text if label in _BARE else f"{label} {text}" for label, text in rows]
@@ -69,7 +69,7 @@ def one_line(facts: Facts, look: Look) -> str:
     return f"{clock(facts.at, facts.at, look.zone, seconds=True)} {flat(text)}"
 
 
-def change_key(facts: Facts) -> tuple[object, ...]:
+def change_key(facts: JobStatus) -> tuple[object, ...]:
     """What must differ for a line of its own: not the clock, and of a forecast only what matters."""
     waiting, trial, level = facts.waiting, facts.trial, _level(facts)
     forecast = waiting.expected_start if waiting else None
@@ -86,13 +86,13 @@ def change_key(facts: Facts) -> tuple[object, ...]:
     )
 
 
-def _trial_key(trial: Trial) -> tuple[object, ...]:
+def _trial_key(trial: WatchedPrerun) -> tuple[object, ...]:
     row = trial.row.record if trial.row else None
     stage = trial.verdict.outcome.value if trial.verdict else trial.seen.stage if trial.seen else ""
     return (stage, row.state if row else "", row.reason if row and row.pending else "")
 
 
-def _silent_s(facts: Facts) -> float | None:
+def _silent_s(facts: JobStatus) -> float | None:
     """For how long a running job has been silent beyond what is usual; steps that are counted are a sign of life."""
     if facts.output is None or facts.record.state != "RUNNING":
         return None
@@ -100,14 +100,14 @@ def _silent_s(facts: Facts) -> float | None:
     return None if silent is None or (facts.steps is not None and not _steps_late(facts)) else silent
 
 
-def _steps_late(facts: Facts) -> bool:
+def _steps_late(facts: JobStatus) -> bool:
     if facts.steps is None:
         return False
     now = facts.rates[-1] if facts.rates else facts.steps.per_s
     return facts.at - facts.steps.at > max(60.0, 20 / now if now else 0.0)
 
 
-def _gpu_key(facts: Facts) -> tuple[object, ...]:
+def _gpu_key(facts: JobStatus) -> tuple[object, ...]:
     use = facts.gpu_use
     if use is None:
         return ()
@@ -115,7 +115,7 @@ def _gpu_key(facts: Facts) -> tuple[object, ...]:
     return (bool(use.gpus), tuple(gpu.name for gpu in use.idle), troubles, use.given_up)
 
 
-def as_plain(facts: Facts) -> dict[str, Any]:
+def as_plain(facts: JobStatus) -> dict[str, Any]:
     """One JSON object: times in Unix seconds, null where it is not known."""
     record, waiting, level = facts.record, facts.waiting, _level(facts)
     trial, use = facts.trial, facts.gpu_use
@@ -144,7 +144,7 @@ def as_plain(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _plain_trial(trial: Trial) -> dict[str, Any]:
+def _plain_trial(trial: WatchedPrerun) -> dict[str, Any]:
     seen, verdict, row = trial.seen, trial.verdict, trial.row
     return {
         "job": trial.job_id,
@@ -161,7 +161,7 @@ def _plain_trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _plain_output(facts: Facts, output: Output) -> dict[str, Any]:
+def _plain_output(facts: JobStatus, output: Output) -> dict[str, Any]:
     """`silent_s`: null while it is not silent for longer than usual."""
     silent = _silent_s(facts)
     return {
@@ -175,7 +175,7 @@ def _plain_output(facts: Facts, output: Output) -> dict[str, Any]:
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
-def _title(facts: Facts) -> str:
+def _title(facts: JobStatus) -> str:
     """Which job, in which state, since when, where and how large."""
     record, counts = facts.record, _counts(facts)
     name = f"job {facts.address} ({flat(record.name)}):"
@@ -209,7 +209,7 @@ def _size(record: JobRecord) -> str:
     return f"{nodes}, {record.gpus} GPU{'s' if record.gpus != 1 else ''}" if record.gpus else nodes
 
 
-def _rows(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
+def _rows(facts: JobStatus, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     """(label, text, style)."""
     if facts.silent:
         yield "Slurm", f"does not answer ({flat(facts.silent)}); this is what it said last", "yellow"
@@ -233,7 +233,7 @@ def _rows(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
         yield from _running(facts, record, look)
 
 
-def _failed_commands(facts: Facts) -> tuple[str, ...]:
+def _failed_commands(facts: JobStatus) -> tuple[str, ...]:
     """What of the script failed in its pre-run."""
     verdict = facts.trial.verdict if facts.trial else None
     if verdict is None:
@@ -242,7 +242,7 @@ def _failed_commands(facts: Facts) -> tuple[str, ...]:
     return tuple(flat(sentence) for sentence in found)
 
 
-def _tasks(facts: Facts) -> Iterator[tuple[str, str, str]]:
+def _tasks(facts: JobStatus) -> Iterator[tuple[str, str, str]]:
     """Which tasks ended badly: a few by name, failures before what was cancelled."""
     states = {
         w.record.address: w.record.state for w in facts.rows if w.record.array_task_id is not None and w.record.ended
@@ -253,7 +253,7 @@ def _tasks(facts: Facts) -> Iterator[tuple[str, str, str]]:
         yield "task", f"{', '.join(bad[:_NAMES])}{more} did not complete; slurmwrap why {bad[0]}", "red"
 
 
-def _meaning(facts: Facts, waiting: Watched) -> Meaning:
+def _meaning(facts: JobStatus, waiting: Watched) -> Meaning:
     """Why it waits, in words."""
     found, reason = meaning(waiting.record.reason), waiting.record.reason
     if reason == "BeginTime" and facts.trial and not facts.trial.verdict:
@@ -263,7 +263,7 @@ def _meaning(facts: Facts, waiting: Watched) -> Meaning:
     return found
 
 
-def _waiting(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
+def _waiting(facts: JobStatus, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     waiting = facts.waiting
     assert waiting is not None
     found = _meaning(facts, waiting)
@@ -277,7 +277,7 @@ def _waiting(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
     yield from _place(facts, look)
 
 
-def _start(facts: Facts, waiting: Watched, look: Look) -> Iterator[tuple[str, str, str]]:
+def _start(facts: JobStatus, waiting: Watched, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     """When it may begin, or when Slurm expects it to. While its pre-run goes on that row says it already."""
     begins = waiting.record.eligible_time or 0
     if waiting.record.reason == "BeginTime":
@@ -288,11 +288,11 @@ def _start(facts: Facts, waiting: Watched, look: Look) -> Iterator[tuple[str, st
         yield "start", f"expected {_when(waiting.expected_start, facts, look)}{where}; Slurm's forecast", ""
 
 
-def _when(at: float, facts: Facts, look: Look) -> str:
+def _when(at: float, facts: JobStatus, look: ScreenStyle) -> str:
     return f"{clock(at, facts.at, look.zone)}, in {span(at - facts.at)}"
 
 
-def _level(facts: Facts) -> tuple[str, str, float | None] | None:
+def _level(facts: JobStatus) -> tuple[str, str, float | None] | None:
     """(what the job insists on now, on what next, from when). None: on nothing."""
     levels, waiting = facts.plan.levels, facts.waiting
     if waiting is None or len(levels) < 2:
@@ -306,7 +306,7 @@ def _level(facts: Facts) -> tuple[str, str, float | None] | None:
     return (levels[at].name, levels[at + 1].name, due)
 
 
-def _place(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
+def _place(facts: JobStatus, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     level = _level(facts)
     switches = next((w.value for w in facts.plan.lines if w.option == "switches" and w.value), "")
     if level is not None and level[2] is not None:
@@ -332,7 +332,7 @@ def _place(facts: Facts, look: Look) -> Iterator[tuple[str, str, str]]:
         yield "place", f"wants at most {flat(count)} leaf switch{'es' if count != '1' else ''}{bound}", ""
 
 
-def _running(facts: Facts, record: JobRecord, look: Look) -> Iterator[tuple[str, str, str]]:
+def _running(facts: JobStatus, record: JobRecord, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     if record.start_time:
         yield "time", _time(facts.at, record, look), ""
     if facts.steps is not None:
@@ -350,7 +350,7 @@ def _running(facts: Facts, record: JobRecord, look: Look) -> Iterator[tuple[str,
         yield from _output(facts, facts.output, look)
 
 
-def _output(facts: Facts, output: Output, look: Look) -> Iterator[tuple[str, str, str]]:
+def _output(facts: JobStatus, output: Output, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     """The last line, how old it is, and a warning where that is unusual."""
     silent = _silent_s(facts)
     if output.last_line:
@@ -363,7 +363,7 @@ def _output(facts: Facts, output: Output, look: Look) -> Iterator[tuple[str, str
     yield "warning", f"no output for {span(silent)}{gap}", "yellow"
 
 
-def _time(now: float, record: JobRecord, look: Look) -> str:
+def _time(now: float, record: JobRecord, look: ScreenStyle) -> str:
     """Elapsed, limit, a bar, and when it is over at the latest."""
     began = record.start_time or now
     if not record.time_limit_s:
@@ -373,7 +373,7 @@ def _time(now: float, record: JobRecord, look: Look) -> str:
     return f"{hms(now - began)} of {hms(record.time_limit_s)} {shown} ends by {ends}"
 
 
-def _counts(facts: Facts) -> Counter[str]:
+def _counts(facts: JobStatus) -> Counter[str]:
     """State → jobs or tasks; a waiting row of an array stands for many."""
     found: Counter[str] = Counter()
     for watched in facts.rows:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slurmwrap.console import Voice, columns
+from slurmwrap.console import Console, columns
 from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.sim.trace.trace_load import Load
-    from slurmwrap.sim.whatif.cluster_shape import Site
+    from slurmwrap.sim.whatif.cluster_shape import ClusterShape
     from slurmwrap.sim.whatif.make_study import Progress
     from slurmwrap.sim.whatif.whatif_study import Study
 
@@ -89,7 +89,7 @@ def whatif(
     from slurmwrap.report.job_report.job_report_text import plain
     from slurmwrap.store.serialize import to_plain
 
-    voice = Voice.of_terminal("slurmwrap whatif")
+    voice = Console.of_terminal("slurmwrap whatif")
     page = output or (None if as_json else PAGE)
     if page is not None:
         _check_folder(page)
@@ -118,11 +118,11 @@ class _Given:
     anonymous: bool
 
 
-def _studied(given: _Given, size: _Size, voice: Voice) -> Study:
+def _studied(given: _Given, size: _Size, voice: Console) -> Study:
     _need_numpy()
     from slurmwrap.cli.whatif.whatif_workers import studied
     from slurmwrap.sim.trace.read_trace import open_load
-    from slurmwrap.sim.whatif.make_study import Asked, submissions_of
+    from slurmwrap.sim.whatif.make_study import StudyOptions, submissions_of
 
     known = {} if given.profiles is None else _profiles(given.profiles)
     by_hand = _of_size(size, given.nodes)
@@ -130,7 +130,7 @@ def _studied(given: _Given, size: _Size, voice: Voice) -> Study:
     if not load.actual:
         raise TraceError(f"{given.sacct}: no dump of sacct, or no job with GPUs ever started in it", hint=_hint())
     site = by_hand or _site(load, given)
-    asked = Asked(since_s=_since(given.since, load), anonymous=given.anonymous)
+    asked = StudyOptions(since_s=_since(given.since, load), anonymous=given.anonymous)
     try:
         said = submissions_of(load, site, known, asked)
         if len(said.jobs) >= _MANY:
@@ -156,10 +156,10 @@ def _profiles(path: Path) -> Mapping[str, ResourceProfile]:
     return {profile.key: profile for profile in read_profiles(path, time.time())}
 
 
-def _of_size(size: _Size, nodes: Path | None) -> Site | None:
+def _of_size(size: _Size, nodes: Path | None) -> ClusterShape | None:
     """UsageError where it is said in part, or twice."""
     from slurmwrap.sim.sim_cluster import servers_of
-    from slurmwrap.sim.whatif.cluster_shape import Site
+    from slurmwrap.sim.whatif.cluster_shape import ClusterShape
 
     said = (size.servers, size.gpus, size.cpus, size.mem_gb)
     if all(one is None for one in said):
@@ -171,10 +171,10 @@ def _of_size(size: _Size, nodes: Path | None) -> Site | None:
         servers = servers_of(size.servers, gpus=size.gpus, cpus=size.cpus, mem_gb=size.mem_gb)
     except ValueError as error:
         raise UsageError(str(error), exit_code=1) from error
-    return Site(servers=servers, source="options")
+    return ClusterShape(servers=servers, source="options")
 
 
-def _site(load: Load, given: _Given) -> Site:
+def _site(load: Load, given: _Given) -> ClusterShape:
     from slurmwrap.sim.whatif.cluster_shape import site_of_dump, site_of_nodes
     from slurmwrap.slurm.scontrol_parser import parse_nodes
 
@@ -207,7 +207,7 @@ def _since(text: str, load: Load) -> float | None:
         raise UsageError(str(error), hint=error.hint, exit_code=1) from error
 
 
-def _progress(voice: Voice) -> Progress:
+def _progress(voice: Console) -> Progress:
     """Redraws one line on a terminal, once the call has taken a second, with what is left of the part under way."""
     last = time.monotonic() + _QUIET_S
     begun: dict[str, float] = {}

@@ -8,7 +8,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.report.text_format import count, duration, hours, percent
 from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interval
 from slurmwrap.sim.whatif.arm_measures import FEW
-from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Fit, Study
+from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, DelayFit, Study
 
 ARMS = {REAL: "Really happened", PLAIN: "Plain Slurm, model", OURS: "slurmwrap, model"}
 STATES = {
@@ -143,7 +143,7 @@ def believe(study: Study) -> tuple[str, ...]:
     )
 
 
-def _worst(fit: Fit | None) -> tuple[str, ...]:
+def _worst(fit: DelayFit | None) -> tuple[str, ...]:
     if fit is None or fit.word == "close":
         return ()
     model, real = duration(fit.mean_model_s), duration(fit.mean_real_s)
@@ -151,7 +151,7 @@ def _worst(fit: Fit | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class CauseRow:
     """One row of the table of causes. GPU-hours."""
 
     name: str
@@ -161,10 +161,10 @@ class Cause:
     cured: float  # jobs that end well with all parts
 
 
-def causes(failures: FailureStudy) -> tuple[Cause, ...]:
+def causes(failures: FailureStudy) -> tuple[CauseRow, ...]:
     """The dearest first."""
     return tuple(
-        Cause(
+        CauseRow(
             name=row.category.replace("_", " "),
             runs=row.jobs,
             before=row.cost_gpu_hours["plain"],

@@ -10,7 +10,7 @@ from slurmwrap.cli.whatif.whatif_sentences import ARMS, believe, brief, cluster_
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.text_format import count, moment, percent, table, visible, wrapped
 from slurmwrap.sim.whatif.arm_measures import FEW
-from slurmwrap.sim.whatif.whatif_study import Arm, Study
+from slurmwrap.sim.whatif.whatif_study import Study, StudyWorld
 
 _WIDE, _FIRST = 78, (0, 1, 3, 4, 5)  # columns of a terminal; what one that is narrower gets of the table
 _COLOURS = {"close": "green", "fair": "yellow", "far": "red"}
@@ -40,7 +40,7 @@ def _table(study: Study, width: int) -> str:
     return table([head[place] for place in shown], rows, columns=width)
 
 
-def _row(arm: Arm) -> tuple[str, ...]:
+def _row(arm: StudyWorld) -> tuple[str, ...]:
     wait, jct = arm.all.queueing, arm.all.jct
     seconds = (wait.mean, wait.median, wait.p95, jct.mean, jct.p95)
     return (ARMS[arm.name], *(brief(value) for value in seconds), percent(arm.gpu_utilisation))

@@ -19,7 +19,7 @@ from slurmwrap.prerun.isolation import file_effects, script_writes, writable_pat
 from slurmwrap.prerun.isolation.download_caches import Cache, find_caches, make_sources, put_in_place, without_cleaned
 from slurmwrap.prerun.isolation.overlay import NOT_ENTERED, Overlay, broken_by_overlay, plan
 from slurmwrap.prerun.isolation.overlay_enter import below
-from slurmwrap.prerun.isolation.script_writes import Touch
+from slurmwrap.prerun.isolation.script_writes import FileWrite
 from slurmwrap.prerun.static.entry_points import started, variables_after
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
@@ -38,7 +38,7 @@ class Protection:
     overlay: Overlay
     free: tuple[str, ...]  # directories in which a trial may write; the longer one of both lists decides
     held: tuple[str, ...]
-    touched: tuple[Touch, ...] = ()  # what would be touched all the same, known before anything starts
+    touched: tuple[FileWrite, ...] = ()  # what would be touched all the same, known before anything starts
     caches: tuple[Cache, ...] = ()  # what the trial writes to these stays
     reads_back: bool = False  # the script reads what its own redirections wrote
 
@@ -56,7 +56,7 @@ class Protection:
         """Why the trial cannot be run, or could not go on; "" when it can."""
         return self._told(self.touched or met(self.spec.step_dir))
 
-    def _told(self, touched: tuple[Touch, ...]) -> str:
+    def _told(self, touched: tuple[FileWrite, ...]) -> str:
         if not touched:
             return ""
         return f"{script_writes.reason(touched)}; try it without these lines: {script_writes.hint(_launch(self.spec))}"
@@ -168,12 +168,12 @@ def places(spec: TrialSpec, environ: Mapping[str, str], overlay: Overlay) -> tup
     return tuple(dict.fromkeys(kept)), tuple(dict.fromkeys(p for p in held if p != "/"))
 
 
-def met(step_dir: str) -> tuple[Touch, ...]:
+def met(step_dir: str) -> tuple[FileWrite, ...]:
     """What the shims and the guard were asked to do to the user's files, and did not."""
     found = []
     for line in _lines(f"{step_dir}/touched"):
         command, _, path = line.partition("\t")
-        found.append(Touch(path="" if "?" in path[:1] else path, line=0, command=command))
+        found.append(FileWrite(path="" if "?" in path[:1] else path, line=0, command=command))
     return tuple(dict.fromkeys(found))
 
 

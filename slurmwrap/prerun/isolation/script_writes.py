@@ -17,7 +17,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.isolation.file_effects import ENVIRONMENT, REMOVERS, SHIMMED, UNKNOWN, absolute, changed
 from slurmwrap.prerun.static.entry_points import Read, started
 from slurmwrap.prerun.static.shell_parser import Target, commands
-from slurmwrap.prerun.static.started_program import Started
+from slurmwrap.prerun.static.started_program import StartedProgram
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "mksh"})
 # Programs that compute and write by themselves: no shim, no guard inside.
@@ -27,7 +27,7 @@ _SUBSTITUTED = re.compile(r"(?:\$\((?!\()|`)[^()`\n]*?[^->=(]>{1,2}\s*(?![&(>|]|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Touch:
+class FileWrite:
     """One line that would create, change or remove a file of the user's."""
 
     path: str  # absolute; "" when only the running shell knows it
@@ -49,7 +49,7 @@ def touches(
     exists: Callable[[str], bool] = lambda path: True,
     read: Read | None = None,
     covered: bool = False,
-) -> tuple[Touch, ...]:
+) -> tuple[FileWrite, ...]:
     """What surely happens to files that are not free, up to the first program that may train, in order.
 
     `is_free(path)`: scratch, or covered by an overlay. `exists`: what is not there cannot be removed. `covered`: all
@@ -58,7 +58,7 @@ def touches(
     """
     if not is_shell(script_text):
         return ()
-    found: list[Touch] = []
+    found: list[FileWrite] = []
     for one in started(script_text, chdir, args, environ, read):
         found += _of(one, is_free, exists) + _inner_redirections(one, is_free)
         if one.entry is not None and one.entry.kind != "shell":
@@ -67,17 +67,17 @@ def touches(
     return tuple(dict.fromkeys(one for one in found if not (covered and one.command == ">" and not one.path)))
 
 
-def _inner_redirections(one: Started, is_free: Callable[[str], bool]) -> list[Touch]:
+def _inner_redirections(one: StartedProgram, is_free: Callable[[str], bool]) -> list[FileWrite]:
     """What another script, or the text of `bash -c`, redirects to: no copy of those is made."""
     if not one.inner or one.contained:
         return []
     files = (word for word in one.targets if not _DESCRIPTOR.fullmatch(word) and not word.startswith("/dev/"))
     paths = [absolute(word, one.cwd) for word in files]
     known = [path if UNKNOWN not in path else "" for path in paths]
-    return [Touch(path=path, line=0, command=">") for path in known if not path or not is_free(path)]
+    return [FileWrite(path=path, line=0, command=">") for path in known if not path or not is_free(path)]
 
 
-def _in_substitutions(script_text: str, chdir: str, is_free: Callable[[str], bool]) -> list[Touch]:
+def _in_substitutions(script_text: str, chdir: str, is_free: Callable[[str], bool]) -> list[FileWrite]:
     """Redirections inside of $(...), which is not taken apart further."""
     found = []
     for match in _SUBSTITUTED.finditer(script_text):
@@ -87,17 +87,17 @@ def _in_substitutions(script_text: str, chdir: str, is_free: Callable[[str], boo
         if not script_text[script_text.rfind("\n", 0, match.start()) + 1 :].lstrip().startswith("#") and not (
             path and is_free(path)
         ):
-            found.append(Touch(path=path, line=line, command=">"))
+            found.append(FileWrite(path=path, line=line, command=">"))
     return found
 
 
-def _of(one: Started, is_free: Callable[[str], bool], exists: Callable[[str], bool]) -> list[Touch]:
+def _of(one: StartedProgram, is_free: Callable[[str], bool], exists: Callable[[str], bool]) -> list[FileWrite]:
     if one.contained or not one.words:
         return []
     word = one.words[0]
     name = os.path.basename(word)  # noqa: PTH119
     if name in _UNGUARDED and one.sure:
-        return [Touch(path="", line=one.line, command=name)]
+        return [FileWrite(path="", line=one.line, command=name)]
     if not (one.sure or "/" in word) or (word == name and name not in SHIMMED):
         return []
     paths = changed(one.words, one.cwd) if name != "chmod" else ()  # its shim looks whether it changes anything
@@ -107,7 +107,7 @@ def _of(one: Started, is_free: Callable[[str], bool], exists: Callable[[str], bo
         touched.append("")
     if ENVIRONMENT in paths and not is_free(ENVIRONMENT):
         touched.append(ENVIRONMENT)
-    return [Touch(path=path, line=0 if one.inner else one.line, command=name) for path in touched]
+    return [FileWrite(path=path, line=0 if one.inner else one.line, command=name) for path in touched]
 
 
 def is_shell(script_text: str) -> bool:
@@ -152,14 +152,14 @@ def _spans_lines(target: Target) -> bool:
     return any("\n" in part[1] for part in target.word.parts)
 
 
-def reads_back(script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> tuple[Touch, ...]:
+def reads_back(script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> tuple[FileWrite, ...]:
     """Files that the script redirects to and that a later command of the same script names.
 
     Such a command would not find them in a trial that writes them elsewhere.
     """
     if not is_shell(script_text):
         return ()
-    written: dict[str, Touch] = {}
+    written: dict[str, FileWrite] = {}
     found = []
     for one in started(script_text, chdir, args, environ):
         named = {absolute(word, one.cwd) for word in (*one.words[1:], *one.reads)} - {UNKNOWN}
@@ -167,7 +167,7 @@ def reads_back(script_text: str, chdir: str, args: Sequence[str], environ: Mappi
         for target in one.targets:
             path = absolute(target, one.cwd)
             if UNKNOWN not in path and not path.startswith("/dev/"):
-                written.setdefault(path, Touch(path=path, line=one.line, command=">"))
+                written.setdefault(path, FileWrite(path=path, line=one.line, command=">"))
     return tuple(dict.fromkeys(found))
 
 
@@ -189,7 +189,7 @@ def hint(launch: Sequence[str]) -> str:
     return f"--prerun-command={shlex.quote(line)}"
 
 
-def reason(touched: Iterable[Touch | str]) -> str:
+def reason(touched: Iterable[FileWrite | str]) -> str:
     """For the verdict: "would touch /a (line 3: rm), /b (cp)"."""
     shown = [str(one) for one in touched]
     more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.prerun.static.imported_files import Program, Reached, is_main_test
+from slurmwrap.prerun.static.imported_files import ProgramImports, Reached, is_main_test
 
 # Libraries that add options or parse in another way.
 _OTHERS = (
@@ -40,7 +40,7 @@ _KNOWN_ACTIONS = _ONE_WORD | {"store", "append", "extend"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class ArgparseOption:
     """One add_argument call."""
 
     flags: tuple[str, ...]  # () for a positional
@@ -64,21 +64,21 @@ class Option:
 class Parser:
     """All options that the program may take."""
 
-    options: tuple[Option, ...]
+    options: tuple[ArgparseOption, ...]
     abbreviations: bool
     subcommands: bool
     certain: bool  # it surely parses the command line, all of it, and nothing is added elsewhere
 
-    def by_flag(self) -> Mapping[str, tuple[Option, ...]]:
+    def by_flag(self) -> Mapping[str, tuple[ArgparseOption, ...]]:
         """Each flag with its definitions: more than one where groups or subcommands repeat it."""
-        found: dict[str, tuple[Option, ...]] = {}
+        found: dict[str, tuple[ArgparseOption, ...]] = {}
         for option in self.options:
             for flag in option.flags:
                 found[flag] = (*found.get(flag, ()), option)
         return found
 
 
-def read_parser(program: Program) -> Parser | None:
+def read_parser(program: ProgramImports) -> Parser | None:
     """The parser of the command line, None when there is none or nothing certain can be said of it."""
     files = [f for f in program.files if f.source.tree is not None]
     if not program.whole or len(files) != len(program.files) or any(f.source.mentions(*_OTHERS) for f in files):
@@ -96,7 +96,7 @@ def read_parser(program: Program) -> Parser | None:
         return None
     adds = [option for option in options if option is not None]
     if any(f.source.mentions(b"add_config_arguments") for f in files):
-        adds += [Option(flags=(flag,), name=flag, nargs="unknown", where="deepspeed") for flag in _DEEPSPEED]
+        adds += [ArgparseOption(flags=(flag,), name=flag, nargs="unknown", where="deepspeed") for flag in _DEEPSPEED]
     argv = any(f.source.mentions(b"argv") for f in files)
     return Parser(
         options=tuple(adds),
@@ -111,7 +111,7 @@ def _tree(reached: Reached) -> ast.Module:
     return reached.source.tree
 
 
-def _unfollowed(program: Program) -> bool:
+def _unfollowed(program: ProgramImports) -> bool:
     """True when a local module could not be read: it might add options."""
     return any(
         program.find(one.module, reached.folder).kind in ("opaque", "missing")
@@ -180,7 +180,7 @@ def _last_name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _closed(reached: Reached, local: set[str], program: Program) -> bool:
+def _closed(reached: Reached, local: set[str], program: ProgramImports) -> bool:
     """True when no parser of this file is handed to anything that we cannot read, and none is subclassed."""
     tree = _tree(reached)
     names = _parser_names(tree)
@@ -202,7 +202,7 @@ def _closed(reached: Reached, local: set[str], program: Program) -> bool:
     return True
 
 
-def _of_package(call: ast.Call, reached: Reached, program: Program) -> bool:
+def _of_package(call: ast.Call, reached: Reached, program: ProgramImports) -> bool:
     """True for `package.add_args(parser)`, whatever the user's own functions are called."""
     root = call.func
     while isinstance(root, ast.Attribute):
@@ -265,7 +265,7 @@ def _home(tree: ast.Module, call: ast.Call) -> frozenset[int]:
     return frozenset({id(n) for n in ast.walk(tree)}.difference(*holding))
 
 
-def _options(reached: Reached, home: frozenset[int]) -> Iterator[Option | None]:
+def _options(reached: Reached, home: frozenset[int]) -> Iterator[ArgparseOption | None]:
     """None for a call whose flags only running it would tell."""
     loose = _in_branches(_tree(reached))
     for node in ast.walk(_tree(reached)):
@@ -293,7 +293,9 @@ def _in_branches(tree: ast.Module) -> set[int]:
     return found
 
 
-def _option(flags: tuple[str, ...], by_name: Mapping[str | None, ast.expr], *, sure: bool, where: str) -> Option:
+def _option(
+    flags: tuple[str, ...], by_name: Mapping[str | None, ast.expr], *, sure: bool, where: str
+) -> ArgparseOption:
     long = next((f for f in flags if f.startswith("--")), flags[0] if flags else "")
     action = _constant(by_name.get("action"), "store")
     named = str(action) if isinstance(action, str) and action in _KNOWN_ACTIONS else "?"
@@ -301,7 +303,7 @@ def _option(flags: tuple[str, ...], by_name: Mapping[str | None, ast.expr], *, s
         flags = (*flags, *(f"--no-{f[2:]}" for f in flags if f.startswith("--")))
         named = "store_true"
     nargs = _constant(by_name.get("nargs"), None)
-    return Option(
+    return ArgparseOption(
         flags=tuple(f for f in flags if f.startswith("-")),
         name=long or str(_constant(by_name.get("dest"), "?")),
         action=named,

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
-from slurmwrap.prerun.static.started_program import Started
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.started_program import StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import words
 
 # What is over in a moment. Behind any other command the programs in the background have its time.
@@ -18,7 +18,7 @@ _SHORT = words(
 )
 
 
-def background_findings(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def background_findings(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for the last program in the background, where the script ends right behind it."""
     code = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
     if re.search(r"\b(wait|fg|coproc|while|until|trap)\b|\btail\s.*-\w*[fF]", code):
@@ -37,7 +37,7 @@ def background_findings(started: Sequence[Started], text: str, desk: Desk) -> It
     )
 
 
-def _runs(one: Started) -> bool:
+def _runs(one: StartedProgram) -> bool:
     """A program of the user's own, or a step: a viewer or a monitor may end with the script."""
     if one.entry is not None:
         return bool(one.entry.path)

@@ -17,7 +17,7 @@ _PLAIN_BASES = words(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
+class CallSignature:
     """What a definition takes; without `self`."""
 
     positional: tuple[str, ...]  # by position, names of those that may also be given by name
@@ -30,7 +30,7 @@ class Signature:
     where: str
 
 
-def signatures(tree: ast.Module, path: str = "") -> Mapping[str, Signature]:
+def signatures(tree: ast.Module, path: str = "") -> Mapping[str, CallSignature]:
     """Functions and plain classes of the module that are bound once and not decorated."""
     times: dict[str, int] = {}
     for statement in ast.walk(tree):
@@ -39,7 +39,7 @@ def signatures(tree: ast.Module, path: str = "") -> Mapping[str, Signature]:
     for node in tree.body:
         for name in bound_by(node):
             times[name] = times.get(name, 0) + 1
-    found: dict[str, Signature] = {}
+    found: dict[str, CallSignature] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and times[node.name] == 1 and not node.decorator_list:
             found[node.name] = _signature(
@@ -61,10 +61,10 @@ def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
     return init if init is not None and not init.decorator_list and init.args.args else None
 
 
-def _signature(arguments: ast.arguments, where: str, *, bound: bool) -> Signature:
+def _signature(arguments: ast.arguments, where: str, *, bound: bool) -> CallSignature:
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)][1 if bound else 0 :]
     defaults = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return Signature(
+    return CallSignature(
         positional=tuple(names),
         only_positional=max(0, len(arguments.posonlyargs) - bound),
         required=max(0, len(names) - len(arguments.defaults)),
@@ -76,7 +76,7 @@ def _signature(arguments: ast.arguments, where: str, *, bound: bool) -> Signatur
     )
 
 
-def misfit(call: ast.Call, takes: Signature) -> str:
+def misfit(call: ast.Call, takes: CallSignature) -> str:
     """What is wrong with the call, in Python's own words; "" when nothing is, or when it cannot be known."""
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return ""

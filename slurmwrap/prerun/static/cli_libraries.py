@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.imported_files import Program
+from slurmwrap.prerun.static.imported_files import ProgramImports
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.suggestions import nearest
@@ -24,7 +24,7 @@ _ABSL = words(
 )
 
 
-def other_libraries(program: Program, script: str) -> Iterator[Finding]:
+def other_libraries(program: ProgramImports, script: str) -> Iterator[Finding]:
     """Findings in the line of the batch script; only the entry file's own definitions count."""
     source, entry = program.files[0].source, program.entry
     if source.tree is None:
@@ -133,7 +133,7 @@ def _typer(tree: ast.Module) -> frozenset[str] | None:
     return frozenset(flags | set(re.findall(r"['\"](--[\w-]+)['\"]", ast.unparse(tree))))
 
 
-def _absl(program: Program) -> frozenset[str] | None:
+def _absl(program: ProgramImports) -> frozenset[str] | None:
     names: set[str] = set()
     for reached in program.files:
         for node in ast.walk(reached.source.tree or ast.Module(body=[], type_ignores=[])):

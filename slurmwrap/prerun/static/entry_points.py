@@ -23,7 +23,7 @@ from slurmwrap.prerun.static.command_wrappers import (
 )
 from slurmwrap.prerun.static.search_path import changed_by, search_of
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess, RawCommand, RawWord, assignment, commands, expand
-from slurmwrap.prerun.static.started_program import EntryPoint, Started, joined, of_file, program
+from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram, joined, of_file, program
 
 SUBMIT_DIR = "SLURM_SUBMIT_DIR"
 Read = Callable[[str], "str | None"]  # path -> text of a shell script, None when it is not to be had
@@ -35,7 +35,7 @@ def started(
     args: Sequence[str],
     environ: Mapping[str, str] | None = None,
     read: Read | None = None,
-) -> tuple[Started, ...]:
+) -> tuple[StartedProgram, ...]:
     """All commands of a shell script in order; arguments as of `entry_points`."""
     return tuple(_Walk(chdir, tuple(args), environ or {}, read).commands(script_text))
 
@@ -89,7 +89,7 @@ class _Walk:
         self.devices: str | None = None
         self.surely = True  # what started this script runs for sure
 
-    def commands(self, script_text: str) -> Iterator[Started]:
+    def commands(self, script_text: str) -> Iterator[StartedProgram]:
         for command in commands(script_text):
             self.args = None if command.in_function else self.own_args
             words, local = self._assign(command)
@@ -111,11 +111,11 @@ class _Walk:
                 self.own_args = None
             self.installs = self.installs or installs(words)
 
-    def _started(self, words: list[str], command: RawCommand) -> Iterator[Started]:
+    def _started(self, words: list[str], command: RawCommand) -> Iterator[StartedProgram]:
         found = self._entry(words, command)
         rest, contained = unwrapped(words)
         reads = tuple(text for word in command.reads for text in expand(word, self.variables, self.args))
-        yield Started(
+        yield StartedProgram(
             words=tuple(rest),
             reads=reads,
             cwd=self.cwd or "",
@@ -135,7 +135,7 @@ class _Walk:
 
     def _within(
         self, rest: list[str], contained: bool, found: EntryPoint | None, command: RawCommand
-    ) -> Iterator[Started]:
+    ) -> Iterator[StartedProgram]:
         """The commands of a script that this command starts: `bash -c "..."` and, with a reader, `bash run.sh`."""
         if self.depth >= _DEPTH or self.read is None:
             return

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.shell_parser import RawCommand, commands
-from slurmwrap.prerun.static.started_program import Started
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.started_program import StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import words
 
 _PIPES = ("|", "|&")
@@ -26,7 +26,7 @@ _LOOKED_AT = re.compile(
 _SHEBANG_E = re.compile(r"#!.*\s-\w*e")
 
 
-def exit_code_findings(text: str, started: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+def exit_code_findings(text: str, started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
     """One finding for each program whose exit code is lost."""
     if _LOOKED_AT.search(text):
         return
@@ -41,7 +41,9 @@ def exit_code_findings(text: str, started: Sequence[Started], desk: Desk) -> Ite
         yield from _of_last(max(programs), found, desk)
 
 
-def _of_command(at: int, found: Sequence[RawCommand], options: frozenset[str], desk: Desk) -> Iterator[Finding]:
+def _of_command(
+    at: int, found: Sequence[RawCommand], options: frozenset[str], desk: StaticContext
+) -> Iterator[Finding]:
     command, following = found[at], found[at + 1 : at + 2]
     name = _name(following[0]) if following else ""
     if (
@@ -57,7 +59,7 @@ def _of_command(at: int, found: Sequence[RawCommand], options: frozenset[str], d
         yield _lost(command, message, f"remove '|| {name}'", desk)
 
 
-def _of_last(at: int, found: Sequence[RawCommand], desk: Desk) -> Iterator[Finding]:
+def _of_last(at: int, found: Sequence[RawCommand], desk: StaticContext) -> Iterator[Finding]:
     """The program's is not the last command, and those behind it end well anyway."""
     if not found[at].sure or found[at].then not in ("\n", ";"):
         return
@@ -68,7 +70,7 @@ def _of_last(at: int, found: Sequence[RawCommand], desk: Desk) -> Iterator[Findi
         yield _lost(found[at], message, "put 'set -e' at the start of the script", desk)
 
 
-def _lost(command: RawCommand, message: str, fix: str, desk: Desk) -> Finding:
+def _lost(command: RawCommand, message: str, fix: str, desk: StaticContext) -> Finding:
     return Finding(severity=Severity.WARNING, message=message, file=desk.script, line=command.line, fix=fix)
 
 

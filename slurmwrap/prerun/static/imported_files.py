@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.prerun.static.python_source import Source
+from slurmwrap.prerun.static.python_source import PythonSource
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import words
 
 _FILES = 150  # of one program that are followed
@@ -41,7 +41,7 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ResolvedImport:
     """Where a dotted name leads. kind: "module" | "package" | "namespace" | "opaque" | "missing" | "elsewhere".
 
     "elsewhere": no local top-level module, so an installed one is meant; "opaque": compiled, or otherwise not readable.
@@ -56,14 +56,14 @@ class Found:
 class Reached:
     """One file of the program. `sure`: it is imported whenever the program runs."""
 
-    source: Source
+    source: PythonSource
     folder: str  # the directory that "." means in it, "" for a program that is no module
     sure: bool
     imports: tuple[Import, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ProgramImports:
     """An entry point and what it imports."""
 
     entry: EntryPoint
@@ -72,9 +72,9 @@ class Program:
     roots_known: bool  # all directories searched before the installed packages are known
     whole: bool = True  # every file was followed; False when time or the bound ended it
     tricks: bool = False  # sys.path, sys.modules and the like are changed: what is missing may be found all the same
-    found: dict[str, Found] = field(default_factory=dict)
+    found: dict[str, ResolvedImport] = field(default_factory=dict)
 
-    def find(self, name: str, folder: str) -> Found:
+    def find(self, name: str, folder: str) -> ResolvedImport:
         """Where the module `name` (perhaps relative to `folder`) leads."""
         key = f"{folder}|{name}" if name.startswith(".") else name
         if key not in self.found:
@@ -95,7 +95,7 @@ _MORE_TRICKS = (
 )
 
 
-def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
+def read_program(entry: EntryPoint, source: PythonSource, desk: StaticContext) -> ProgramImports:
     """Follows the imports of `source`, breadth first, within a bound of files and the desk's time."""
     key = (entry.path, entry.cwd, entry.modules, entry.kind, entry.module)
     if source.path and (kept := desk.programs.get(key)) is not None:
@@ -104,7 +104,7 @@ def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
     is_module = bool(entry.path) and roots[:1] == (entry.cwd,) and Path(entry.path).parent != Path(entry.cwd)
     folder = str(Path(entry.path).parent) if is_module else ""
     start = Reached(source=source, folder=folder, sure=True, imports=imports_of(source))
-    program = Program(entry=entry, files=(start,), roots=roots, roots_known=known)
+    program = ProgramImports(entry=entry, files=(start,), roots=roots, roots_known=known)
     files, at, whole = {source.path: start}, 0, True
     while at < len(files) and whole:
         reached = list(files.values())[at]
@@ -118,7 +118,7 @@ def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
             fresh = desk.source(path)
             files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=imports_of(fresh))
     tricks = any(f.source.mentions(*_TRICKS, *_MORE_TRICKS) for f in files.values())
-    read = Program(
+    read = ProgramImports(
         entry=entry,
         files=tuple(files.values()),
         roots=roots,
@@ -132,7 +132,7 @@ def read_program(entry: EntryPoint, source: Source, desk: Desk) -> Program:
     return read
 
 
-def _reached_from(reached: Reached, program: Program) -> Iterator[tuple[str, str, bool]]:
+def _reached_from(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, str, bool]]:
     """(file, its package directory, whether it is surely run) of what one file imports."""
     for one in reached.imports:
         for path, opened in _targets(one, reached, program):
@@ -179,7 +179,7 @@ def _options(entry: EntryPoint) -> Sequence[str]:
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
 
 
-def _targets(one: Import, reached: Reached, program: Program) -> Iterator[tuple[str, str]]:
+def _targets(one: Import, reached: Reached, program: ProgramImports) -> Iterator[tuple[str, str]]:
     """(file, its package directory) of each local file that this statement runs."""
     parts = one.module.lstrip(".").split(".")
     dots = one.module[: len(one.module) - len(one.module.lstrip("."))]
@@ -191,15 +191,15 @@ def _targets(one: Import, reached: Reached, program: Program) -> Iterator[tuple[
             yield found.path, os.path.dirname(found.path)  # noqa: PTH120
 
 
-def find_module(name: str, roots: Sequence[str], folder: str) -> Found:
+def find_module(name: str, roots: Sequence[str], folder: str) -> ResolvedImport:
     """Where the dotted `name` leads; relative names from `folder`."""
     dots = len(name) - len(name.lstrip("."))
     parts = [p for p in name[dots:].split(".") if p]
     if dots:
         base = Path(folder).joinpath(*[".."] * (dots - 1))
-        return _below(str(Path(os.path.normpath(base))), parts) if folder else Found(kind="opaque")
+        return _below(str(Path(os.path.normpath(base))), parts) if folder else ResolvedImport(kind="opaque")
     if not parts or parts[0] in _EARLY or parts[0] == "slurmwrap_step":
-        return Found(kind="elsewhere")
+        return ResolvedImport(kind="elsewhere")
     spaces = []
     for root in roots:
         top = _in_directory(root, parts[0])
@@ -208,27 +208,31 @@ def find_module(name: str, roots: Sequence[str], folder: str) -> Found:
         elif top.kind != "missing":
             return _deeper(top, parts[1:])
     if not spaces or parts[0] in sys.stdlib_module_names:
-        return Found(kind="elsewhere")
+        return ResolvedImport(kind="elsewhere")
     # A package of this name that is installed comes before bare directories.
     found = next((f for f in (_deeper(s, parts[1:]) for s in spaces) if f.kind != "missing"), None)
-    return found or Found(kind="elsewhere")
+    return found or ResolvedImport(kind="elsewhere")
 
 
-def _below(base: str, parts: Sequence[str]) -> Found:
+def _below(base: str, parts: Sequence[str]) -> ResolvedImport:
     if not parts:
         init = f"{base}/__init__.py"
-        return Found(kind="package", path=init) if Path(init).is_file() else Found(kind="namespace", path=base)
+        return (
+            ResolvedImport(kind="package", path=init)
+            if Path(init).is_file()
+            else ResolvedImport(kind="namespace", path=base)
+        )
     return _deeper(_in_directory(base, parts[0]), parts[1:])
 
 
-def _deeper(found: Found, parts: Sequence[str]) -> Found:
+def _deeper(found: ResolvedImport, parts: Sequence[str]) -> ResolvedImport:
     for part in parts:
         if found.kind == "package":
             found = _in_directory(os.path.dirname(found.path), part)  # noqa: PTH120
         elif found.kind == "namespace":
             found = _in_directory(found.path, part)
         elif found.kind == "module":
-            return Found(kind="missing", name=part)
+            return ResolvedImport(kind="missing", name=part)
         else:
             return found
     return found
@@ -238,25 +242,25 @@ def _deeper(found: Found, parts: Sequence[str]) -> Found:
 _COMPILED = (".so", ".pyd", ".pyc", ".pyx", ".c", ".cc", ".cpp", ".cu")
 
 
-def _in_directory(folder: str, name: str) -> Found:
+def _in_directory(folder: str, name: str) -> ResolvedImport:
     """In the order of importlib's FileFinder: package, compiled module, source, bare directory."""
     base = f"{folder}/{name}"
     is_directory = Path(base).is_dir()
     if is_directory and Path(f"{base}/__init__.py").is_file():
-        return Found(kind="package", path=f"{base}/__init__.py")
+        return ResolvedImport(kind="package", path=f"{base}/__init__.py")
     if is_directory and list(Path(base).glob("__init__.*")):
-        return Found(kind="opaque")
+        return ResolvedImport(kind="opaque")
     if Path(f"{base}.py").is_file():
         compiled = any(Path(folder).glob(f"{name}*.so"))
-        return Found(kind="opaque") if compiled else Found(kind="module", path=f"{base}.py")
+        return ResolvedImport(kind="opaque") if compiled else ResolvedImport(kind="module", path=f"{base}.py")
     if is_directory:
-        return Found(kind="namespace", path=base)
+        return ResolvedImport(kind="namespace", path=base)
     if any(e.suffix in _COMPILED for e in Path(folder).glob(f"{name}.*")):
-        return Found(kind="opaque")
-    return Found(kind="missing", name=name)
+        return ResolvedImport(kind="opaque")
+    return ResolvedImport(kind="missing", name=name)
 
 
-def imports_of(source: Source) -> tuple[Import, ...]:
+def imports_of(source: PythonSource) -> tuple[Import, ...]:
     """All import statements of a source, in order."""
     return tuple(_statements(source.tree.body, source.line, sure=True)) if source.tree else ()
 

@@ -11,7 +11,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.job_inputs import given_files, missing_paths
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.suggestions import is_slip, near_path
 
 _LOOKED_AT = 40  # files whose first bytes are read
@@ -27,7 +27,9 @@ _READ = re.compile(
 )
 
 
-def path_findings(entry: EntryPoint, desk: Desk, made: frozenset[str], *, after_others: bool) -> Iterator[Finding]:
+def path_findings(
+    entry: EntryPoint, desk: StaticContext, made: frozenset[str], *, after_others: bool
+) -> Iterator[Finding]:
     """Missing paths, unless an earlier program may have made them; files that are empty or stand for others.
 
     `made`: words of the script's other commands; what they name too may be made on the way."""
@@ -65,7 +67,7 @@ def _missing_fix(path: str) -> str:
     return f"correct the path{near_path(path)}, or ignore this if the job makes it"
 
 
-def _finding(entry: EntryPoint, desk: Desk, message: str, fix: str) -> Finding:
+def _finding(entry: EntryPoint, desk: StaticContext, message: str, fix: str) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         message=message,

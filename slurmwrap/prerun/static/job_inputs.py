@@ -16,7 +16,7 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.prerun.static.started_program import Started
+    from slurmwrap.prerun.static.started_program import StartedProgram
     from slurmwrap.sbatch.request import JobRequest
 
 
@@ -63,7 +63,7 @@ def named_files(request: JobRequest, environ: Mapping[str, str] | None = None) -
     return tuple(path for path in kept if _is_file(path))
 
 
-def _read_by(command: Started) -> tuple[str, ...]:
+def _read_by(command: StartedProgram) -> tuple[str, ...]:
     """The words of one command behind which data may be, and what it reads by `<`."""
     if command.entry is not None:
         return (*command.entry.argv, *command.reads)

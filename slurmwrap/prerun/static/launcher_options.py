@@ -14,8 +14,8 @@ from slurmwrap.inject import slurmwrap_launch
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.launcher_args import parse_srun
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawWord
-from slurmwrap.prerun.static.started_program import Started
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.started_program import StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.suggestions import nearest
 from slurmwrap.prerun.static.word_tables import words
 from slurmwrap.sbatch.options import BY_NAME
@@ -33,7 +33,7 @@ _SRUN_ONLY = words(
 )
 
 
-def launcher_option_findings(started: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+def launcher_option_findings(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
     """One finding for each option that looks misspelt."""
     known = frozenset(BY_NAME) | _SRUN_ONLY
     for one in started:
@@ -47,7 +47,7 @@ def launcher_option_findings(started: Sequence[Started], desk: Desk) -> Iterator
 _ALWAYS_KNOWN = ("list", "none", "openmpi")  # openmpi: slurmd's old name for none, which the list leaves out
 
 
-def mpi_findings(started: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+def mpi_findings(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
     """`srun --mpi=TYPE` with a type that the srun of this machine does not have. Asks it, for such a script alone."""
     for one in started:
         words = one.entry.whole if one.entry is not None else tuple(w.literal or UNKNOWN for w in _raw(one))
@@ -67,11 +67,11 @@ def mpi_findings(started: Sequence[Started], desk: Desk) -> Iterator[Finding]:
             return
 
 
-def _raw(one: Started) -> Sequence[RawWord]:
+def _raw(one: StartedProgram) -> Sequence[RawWord]:
     return one.raw.words if one.raw is not None else ()
 
 
-def _mpi_types(desk: Desk) -> tuple[str, ...]:
+def _mpi_types(desk: StaticContext) -> tuple[str, ...]:
     """As `srun --mpi=list` names them (22.05 to 25.11: one in each indented line), () when it does not answer."""
     if desk.left() < _MPI_LIST_S:
         return ()
@@ -116,7 +116,7 @@ def _launcher_known(words: Sequence[str]) -> frozenset[str]:
 
 
 def _told(
-    names: Iterator[str] | list[str], known: frozenset[str], program: str, one: Started, desk: Desk
+    names: Iterator[str] | list[str], known: frozenset[str], program: str, one: StartedProgram, desk: StaticContext
 ) -> Iterator[Finding]:
     for name in names:
         if name in known or UNKNOWN in name or any(k.startswith(name) for k in known):

@@ -11,15 +11,15 @@ from slurmwrap.inject import slurmwrap_launch
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.launcher_args import SrunCall, parse_srun
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
-from slurmwrap.prerun.static.started_program import EntryPoint, Started
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.sbatch.request import GpuUnit, JobRequest, ResourceShape
 
 # Any of these may bring the launcher to the other nodes.
 _SPREADS = ("srun", "ssh", "pdsh", "mpirun", "mpiexec", "clush", "ray", "parallel", "SLURM_NODEID", "horovodrun")
 
 
-def launch_findings(request: JobRequest, commands: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+def launch_findings(request: JobRequest, commands: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
     """Findings in the lines of the launchers."""
     entries = [one.entry for one in commands if one.entry is not None and one.entry.kind != "shell"]
     spread = any(word in _SPREADS for one in commands for word in (one.entry.whole if one.entry else one.words))
@@ -32,7 +32,7 @@ def launch_findings(request: JobRequest, commands: Sequence[Started], desk: Desk
         yield from _told(_of_entry(entry, request.shape, request, spread, len(entries)), entry, desk)
 
 
-def _told(remarks: Iterator[tuple[str, str]], entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+def _told(remarks: Iterator[tuple[str, str]], entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
     for message, fix in remarks:
         yield Finding(severity=Severity.WARNING, message=message, file=desk.where(entry), line=entry.line, fix=fix)
 

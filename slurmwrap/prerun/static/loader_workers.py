@@ -12,8 +12,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.launcher_tasks import launcher_options
 from slurmwrap.prerun.static.program_text import read_own_program
-from slurmwrap.prerun.static.started_program import EntryPoint, Started
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.sbatch.request import CpuUnit, JobRequest, ResourceShape
 
 _OPTION = re.compile(r"--?(num[-_]?workers|workers|dataloader[-_]num[-_]workers|n[-_]workers)(?:=(.*))?$")
@@ -29,7 +29,7 @@ class Workers:
     line: int = 0
 
 
-def worker_findings(request: JobRequest, commands: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+def worker_findings(request: JobRequest, commands: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
     """One finding for each count of workers."""
     told: set[str] = set()
     for entry in (one.entry for one in commands if one.entry is not None and one.entry.kind != "shell"):
@@ -83,7 +83,7 @@ def _given(entry: EntryPoint) -> Workers | None:
     return None
 
 
-def _written(entry: EntryPoint, desk: Desk) -> Workers | None:
+def _written(entry: EntryPoint, desk: StaticContext) -> Workers | None:
     """The number in DataLoader(num_workers=...), or the default of the option that stands for it."""
     program = read_own_program(entry, desk)
     if program is None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.imported_files import Import, Program, Reached
+from slurmwrap.prerun.static.imported_files import Import, ProgramImports, Reached
 from slurmwrap.prerun.static.module_scope import bound_names
 from slurmwrap.prerun.static.python_interpreter import Python, look_up
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.suggestions import is_slip, nearest
 from slurmwrap.prerun.static.word_tables import words
 
@@ -72,7 +72,7 @@ _COME_AND_GONE = words(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class NeededPackage:
     """An installed package that a program needs."""
 
     name: str  # top level
@@ -81,7 +81,7 @@ class Wanted:
     sure: bool
 
 
-def local_faults(program: Program) -> Iterator[Finding]:
+def local_faults(program: ProgramImports) -> Iterator[Finding]:
     """Modules and names that the user's own files do not have, and relative imports in a program."""
     for reached in program.files:
         for one in reached.imports:
@@ -89,7 +89,7 @@ def local_faults(program: Program) -> Iterator[Finding]:
                 yield from _local_fault(one, reached, program)
 
 
-def _local_fault(one: Import, reached: Reached, program: Program) -> Iterator[Finding]:
+def _local_fault(one: Import, reached: Reached, program: ProgramImports) -> Iterator[Finding]:
     sure = one.sure and reached.sure
     if one.module.startswith(".") and not reached.folder:
         if program.files[0] is reached and not program.entry.module and one.top and not program.tricks:
@@ -116,7 +116,7 @@ def _local_fault(one: Import, reached: Reached, program: Program) -> Iterator[Fi
         yield from _missing_names(one, reached, program, found.path, sure)
 
 
-def _missing_names(one: Import, reached: Reached, program: Program, path: str, sure: bool) -> Iterator[Finding]:
+def _missing_names(one: Import, reached: Reached, program: ProgramImports, path: str, sure: bool) -> Iterator[Finding]:
     source = next((f.source for f in program.files if f.source.path == path), None)
     if source is None or source.tree is None:
         return
@@ -139,7 +139,7 @@ def _missing_names(one: Import, reached: Reached, program: Program, path: str, s
         )
 
 
-def _near_module(one: Import, reached: Reached, program: Program) -> str:
+def _near_module(one: Import, reached: Reached, program: ProgramImports) -> str:
     beside = [reached.folder] if one.module.startswith(".") and reached.folder else []
     return near_module(one.module, program.roots, beside)
 
@@ -153,7 +153,7 @@ def near_module(module: str, roots: Sequence[str], beside: Sequence[str] = ()) -
     return f"did you mean {'.'.join([*parents, near])}?" if near else "correct the name, or add the file"
 
 
-def _plays_tricks(module: str, reached: Reached, program: Program) -> bool:
+def _plays_tricks(module: str, reached: Reached, program: ProgramImports) -> bool:
     """True when a package on the way changes itself (`__path__`, `sys.modules`)."""
     parts = module.split(".")
     inits = (program.find(".".join(parts[: i + 1]), reached.folder) for i in range(len(parts)) if parts[0])
@@ -172,11 +172,11 @@ def _finding(one: Import, reached: Reached, message: str, fix: str, certain: boo
     )
 
 
-def wanted_packages(program: Program) -> tuple[Wanted, ...]:
+def wanted_packages(program: ProgramImports) -> tuple[NeededPackage, ...]:
     """Installed packages that the program imports at module level, whatever way its files are reached."""
     import sys
 
-    found: dict[str, Wanted] = {}
+    found: dict[str, NeededPackage] = {}
     for reached in program.files:
         for one in reached.imports:
             name = one.module.split(".")[0]
@@ -188,12 +188,12 @@ def wanted_packages(program: Program) -> tuple[Wanted, ...]:
                 continue
             sure = reached.sure and one.sure
             if name not in found or (sure and not found[name].sure):
-                found[name] = Wanted(name=name, file=reached.source.path, line=one.line, sure=sure)
+                found[name] = NeededPackage(name=name, file=reached.source.path, line=one.line, sure=sure)
     return tuple(found.values())
 
 
 def missing_packages(
-    program: Program, python: Python | None, desk: Desk, modules: Sequence[Wanted] = ()
+    program: ProgramImports, python: Python | None, desk: StaticContext, modules: Sequence[NeededPackage] = ()
 ) -> Iterator[Finding]:
     """Packages that the program's own interpreter does not find. `modules`: what is asked for by `python -m`."""
     entry = program.entry

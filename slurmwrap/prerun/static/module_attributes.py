@@ -9,14 +9,14 @@ import ast
 from collections.abc import Callable, Iterator
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.imported_files import Program, Reached
+from slurmwrap.prerun.static.imported_files import ProgramImports, Reached
 from slurmwrap.prerun.static.module_scope import bound_names
 from slurmwrap.prerun.static.suggestions import nearest
 
 _PER_FILE = 5
 
 
-def attribute_faults(program: Program, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:
+def attribute_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:
     """At most five of each file, as long as `go_on`."""
     if program.tricks or not program.whole:
         return
@@ -27,7 +27,7 @@ def attribute_faults(program: Program, go_on: Callable[[], bool] = lambda: True)
             yield from _faults(reached, program)
 
 
-def _faults(reached: Reached, program: Program) -> Iterator[Finding]:
+def _faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]:
     assert reached.source.tree is not None
     modules = dict(_modules(reached, program))
     told: set[str] = set()
@@ -55,7 +55,7 @@ def _faults(reached: Reached, program: Program) -> Iterator[Finding]:
         )
 
 
-def _modules(reached: Reached, program: Program) -> Iterator[tuple[str, tuple[str, str, frozenset[str]]]]:
+def _modules(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, tuple[str, str, frozenset[str]]]]:
     """name here -> (file, dotted name, its names) of local modules that are imported once under a name bound once."""
     tree = reached.source.tree
     assert tree is not None
@@ -89,7 +89,7 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield from ((a.asname or a.name, f"{base}{joint}{a.name}") for a in node.names)
 
 
-def _set_somewhere(name: str, program: Program) -> bool:
+def _set_somewhere(name: str, program: ProgramImports) -> bool:
     """True when any file assigns to an attribute of this name, or looks whether it is there."""
     word = name.encode()
     return any(

@@ -15,7 +15,7 @@ from slurmwrap.inject import slurmwrap_launch
 from slurmwrap.prerun.static.command_wrappers import HARMLESS, PYTHON, SHELLS, inline_shell
 from slurmwrap.prerun.static.entry_points import started
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
-from slurmwrap.prerun.static.started_program import Started
+from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.verdict import traceback_sources
 
 # The first words of a command, each a shell pattern; "python -m X" stands for any Python that runs module X.
@@ -63,7 +63,7 @@ def _is_shell(script: str) -> bool:
     return any(os.path.basename(word) in SHELLS for word in words[:2])  # noqa: PTH119
 
 
-def find_holder(commands: Iterable[Started], more: Sequence[str] = ()) -> str:
+def find_holder(commands: Iterable[StartedProgram], more: Sequence[str] = ()) -> str:
     """The known program that a script consists of, as the script says it ("vllm serve"); "" when anything else may run.
 
     `commands`: all of the script and of the scripts that it starts. `more`: the site's own patterns.

@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.static_context import Desk
-from slurmwrap.sbatch.request import JobRequest, Setting
+from slurmwrap.prerun.static.static_context import StaticContext
+from slurmwrap.sbatch.request import JobRequest, SbatchSetting
 
 SPACE_FLOOR_MIB = 512  # less than this left is told
 _INODES = 500
 
 
-def output_findings(request: JobRequest, desk: Desk) -> Iterator[Finding]:
+def output_findings(request: JobRequest, desk: StaticContext) -> Iterator[Finding]:
     """The directories of --output, --error and --chdir; space and quota where the job writes."""
     folders = {request.chdir}
     for option in ("output", "error"):
@@ -49,7 +49,7 @@ def _folder(pattern: str, chdir: str) -> str:
     return os.path.normpath(os.path.join(chdir, folder))  # noqa: PTH118
 
 
-def _slurm_output(setting: Setting, option: str, folder: str, desk: Desk) -> Iterator[Finding]:
+def _slurm_output(setting: SbatchSetting, option: str, folder: str, desk: StaticContext) -> Iterator[Finding]:
     """slurmd opens these files before the script begins: without the directory the job fails and leaves no word."""
     try:
         there = Path(folder).is_dir()
@@ -63,7 +63,9 @@ def _slurm_output(setting: Setting, option: str, folder: str, desk: Desk) -> Ite
         yield _at(setting, message, "choose another directory", desk, folder, category="permission_error")
 
 
-def _at(setting: Setting, message: str, fix: str, desk: Desk, path: str, category: str = "incorrect_inputs") -> Finding:
+def _at(
+    setting: SbatchSetting, message: str, fix: str, desk: StaticContext, path: str, category: str = "incorrect_inputs"
+) -> Finding:
     return Finding(
         severity=Severity.WARNING if path.startswith(desk.node_local) else Severity.ERROR,
         message=message,
@@ -92,7 +94,7 @@ def _full(message: str, folder: str) -> Finding:
     )
 
 
-def _quota(desk: Desk) -> Iterator[Finding]:
+def _quota(desk: StaticContext) -> Iterator[Finding]:
     """quota -q names only file systems that are over (quota(1)); silent where it is not installed."""
     if desk.left() < 0.5 or shutil.which("quota", path=desk.environ.get("PATH")) is None:
         return

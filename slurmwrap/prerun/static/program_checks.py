@@ -10,15 +10,15 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import other_libraries
-from slurmwrap.prerun.static.imported_files import Program, find_module, read_program, roots_of
-from slurmwrap.prerun.static.missing_imports import Wanted, local_faults, missing_packages, near_module
+from slurmwrap.prerun.static.imported_files import ProgramImports, find_module, read_program, roots_of
+from slurmwrap.prerun.static.missing_imports import NeededPackage, local_faults, missing_packages, near_module
 from slurmwrap.prerun.static.module_attributes import attribute_faults
 from slurmwrap.prerun.static.program_options import misfitting
 from slurmwrap.prerun.static.python_interpreter import Python, python_of
-from slurmwrap.prerun.static.python_source import Source, read_source
+from slurmwrap.prerun.static.python_source import PythonSource, read_source
 from slurmwrap.prerun.static.python_syntax import not_compiling
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.suggestions import near_path
 from slurmwrap.prerun.static.undefined_names import name_faults
 
@@ -26,7 +26,7 @@ _PARSER_S = 0.5 / (1 << 20)  # seconds that reading the options takes for each b
 _ENOUGH_S = 0.15  # less time left than this: nothing more is begun
 
 
-def program_findings(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+def program_findings(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
     """The entry point is there, can be read, compiles, finds its imports, defines its names and takes its options."""
     if entry.code is not None:
         yield from _of_source(entry, read_source(_encoded(entry.code), desk.where(entry), entry.code_line - 1), desk)
@@ -40,7 +40,7 @@ def _encoded(code: str) -> bytes:
     return code.encode("utf-8", "surrogateescape")
 
 
-def _of_file(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+def _of_file(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
     path = Path(entry.path)
     try:
         there = path.exists() and not (path.is_dir() and not (path / "__main__.py").exists())
@@ -69,7 +69,7 @@ def _inside_only(entry: EntryPoint) -> bool:
     return given.startswith("/") or any(w.split("=")[0] in moved for w in entry.whole)
 
 
-def no_file(entry: EntryPoint, desk: Desk) -> Finding:
+def no_file(entry: EntryPoint, desk: StaticContext) -> Finding:
     """The program does not exist."""
     return Finding(
         severity=desk.severity(entry),
@@ -81,7 +81,7 @@ def no_file(entry: EntryPoint, desk: Desk) -> Finding:
     )
 
 
-def _of_source(entry: EntryPoint, source: Source, desk: Desk) -> Iterator[Finding]:
+def _of_source(entry: EntryPoint, source: PythonSource, desk: StaticContext) -> Iterator[Finding]:
     python = python_of(entry, desk)
     asked = python.path if python else None
     if source.error is not None:
@@ -96,7 +96,7 @@ def _of_source(entry: EntryPoint, source: Source, desk: Desk) -> Iterator[Findin
     yield from _of_program(program, python, desk)
 
 
-def _of_program(program: Program, python: Python | None, desk: Desk) -> Iterator[Finding]:
+def _of_program(program: ProgramImports, python: Python | None, desk: StaticContext) -> Iterator[Finding]:
     entry = program.entry
     if desk.left() > _ENOUGH_S:
         yield from local_faults(program)
@@ -115,7 +115,7 @@ def _of_program(program: Program, python: Python | None, desk: Desk) -> Iterator
         yield from missing_packages(program, python, desk)
 
 
-def _of_module(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+def _of_module(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
     """`python -m name` where no file of that name lies in the working directory."""
     roots, _ = roots_of(entry)
     found = find_module(entry.module, roots, "")
@@ -135,7 +135,7 @@ def _of_module(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
             category="import_error",
         )
         return
-    bare = Program(entry=entry, files=(), roots=roots, roots_known=bool(roots))
+    bare = ProgramImports(entry=entry, files=(), roots=roots, roots_known=bool(roots))
     top = entry.module.split(".")[0]
-    wanted = (Wanted(name=top, file=where, line=entry.line, sure=True),)
+    wanted = (NeededPackage(name=top, file=where, line=entry.line, sure=True),)
     yield from missing_packages(bare, python_of(entry, desk), desk, wanted)

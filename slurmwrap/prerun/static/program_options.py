@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.argparse_model import Option, Parser
+from slurmwrap.prerun.static.argparse_model import ArgparseOption, Parser
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.suggestions import nearest
@@ -90,19 +90,19 @@ def _values(words: Sequence[str]) -> Iterator[str]:
         yield word
 
 
-def _matching(name: str, flags: Mapping[str, tuple[Option, ...]], parser: Parser) -> tuple[Option, ...]:
+def _matching(name: str, flags: Mapping[str, tuple[ArgparseOption, ...]], parser: Parser) -> tuple[ArgparseOption, ...]:
     """The definitions that argparse would take `name` for; a flag's unambiguous beginning will do."""
     if name in flags:
         return flags[name]
     if name in ("-h", "--help"):
-        return (Option(flags=("-h", "--help"), name="--help", action="help"),)
+        return (ArgparseOption(flags=("-h", "--help"), name="--help", action="help"),)
     if parser.abbreviations or not name.startswith("--"):
         longer = tuple(o for flag, found in flags.items() if flag.startswith(name) for o in found)
         if longer:
             return longer
     if not name.startswith("--"):
         short = flags.get(name[:2], ())
-        return tuple(Option(flags=o.flags, name=o.name, action="?", sure=False) for o in short)
+        return tuple(ArgparseOption(flags=o.flags, name=o.name, action="?", sure=False) for o in short)
     return ()
 
 
@@ -114,7 +114,7 @@ def _unknown(name: str, flags: Mapping[str, object], parser: Parser, entry: Entr
 
 
 def _values_of(
-    options: Sequence[Option], name: str, equals: str, value: str, following: Sequence[str], line: _Line
+    options: Sequence[ArgparseOption], name: str, equals: str, value: str, following: Sequence[str], line: _Line
 ) -> int:
     """Words of `following` that belong to the option."""
     option = options[0]
@@ -145,7 +145,7 @@ def _wants(nargs: str | int | None, there: int) -> tuple[int, int]:
     return {"?": (1, 0), "*": (there, 0), "+": (there, 1)}.get(nargs, (there, 0))
 
 
-def _judge(option: Option, name: str, values: Sequence[str], line: _Line) -> None:
+def _judge(option: ArgparseOption, name: str, values: Sequence[str], line: _Line) -> None:
     for value in values:
         if UNKNOWN in value or isinstance(value, Guess):
             continue

@@ -6,12 +6,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from slurmwrap.prerun.static.imported_files import Program, read_program
+from slurmwrap.prerun.static.imported_files import ProgramImports, read_program
 from slurmwrap.prerun.static.word_tables import words
 
 if TYPE_CHECKING:
     from slurmwrap.prerun.static.started_program import EntryPoint
-    from slurmwrap.prerun.static.static_context import Desk
+    from slurmwrap.prerun.static.static_context import StaticContext
 
 _LIBRARIES = words(
     """torch torchvision torchaudio torchtext numpy scipy pandas matplotlib seaborn sklearn skimage PIL cv2 imageio
@@ -24,7 +24,7 @@ _LIBRARIES = words(
 _MARGIN_S = 0.3
 
 
-def read_own_program(entry: EntryPoint, desk: Desk) -> Program | None:
+def read_own_program(entry: EntryPoint, desk: StaticContext) -> ProgramImports | None:
     """The program of a Python file with all it imports of the user's; None where that cannot be read whole."""
     if not entry.path or entry.code is not None or entry.contained or desk.left() < _MARGIN_S:
         return None
@@ -33,7 +33,7 @@ def read_own_program(entry: EntryPoint, desk: Desk) -> Program | None:
     return program if program is not None and program.whole and not _runs_text(program) else None
 
 
-def own_text(entry: EntryPoint, desk: Desk) -> bytes | None:
+def own_text(entry: EntryPoint, desk: StaticContext) -> bytes | None:
     """All the program's own files behind each other; None where something else may decide as well."""
     program = read_own_program(entry, desk)
     if program is None:
@@ -50,7 +50,7 @@ def own_text(entry: EntryPoint, desk: Desk) -> bytes | None:
     return b"\n".join(reached.source.content for reached in program.files)
 
 
-def _runs_text(program: Program) -> bool:
+def _runs_text(program: ProgramImports) -> bool:
     """Code that is made while it runs, or found by name."""
     return any(
         reached.source.mentions(b"exec(", b"eval(compile", b"importlib", b"__import__", b"runpy")

@@ -16,7 +16,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.static.search_path import CONDA
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 
 # A node has its own system Python, perhaps with other packages than the login node's.
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/opt/")
@@ -64,7 +64,7 @@ class Lookup:
     version: tuple[int, int]
 
 
-def python_of(entry: EntryPoint, desk: Desk) -> Python | None:
+def python_of(entry: EntryPoint, desk: StaticContext) -> Python | None:
     """The interpreter of `entry`, None when it cannot be known from here."""
     if entry.contained:
         return None
@@ -166,7 +166,7 @@ def _listed(home: str) -> list[str]:
         return []
 
 
-def look_up(names: Sequence[str], roots: Sequence[str], python: str, desk: Desk) -> Lookup | None:
+def look_up(names: Sequence[str], roots: Sequence[str], python: str, desk: StaticContext) -> Lookup | None:
     """Which of `names` (without dots) `python` would not find with `roots` before its own path; None: no answer."""
     left = desk.left()
     if not names or left <= 0.1:

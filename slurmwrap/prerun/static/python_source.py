@@ -13,7 +13,7 @@ _TREE_CAP = 400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PythonSource:
     """One program text. `line` is added to the line numbers of the tree (text inside a batch script)."""
 
     path: str
@@ -27,17 +27,17 @@ class Source:
         return any(word in self.content for word in words)
 
 
-def read_source(content: bytes, path: str, line: int = 0) -> Source:
+def read_source(content: bytes, path: str, line: int = 0) -> PythonSource:
     """Compiles `content` as py_compile would; nothing is written or run."""
     if len(content) > _TREE_CAP:
-        return Source(path=path, content=content if len(content) <= CODE_CAP else b"", line=line)
+        return PythonSource(path=path, content=content if len(content) <= CODE_CAP else b"", line=line)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             tree = ast.parse(content, path)
             compile(tree, path, "exec", dont_inherit=True)
         except SyntaxError as error:
-            return Source(path=path, content=content, error=error, line=line)
+            return PythonSource(path=path, content=content, error=error, line=line)
         except (ValueError, RecursionError, MemoryError, OverflowError):
-            return Source(path=path, line=line)  # a NUL byte, or deeper than our own Python goes
-    return Source(path=path, content=content, tree=tree, line=line)
+            return PythonSource(path=path, line=line)  # a NUL byte, or deeper than our own Python goes
+    return PythonSource(path=path, content=content, tree=tree, line=line)

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.python_source import Source
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.python_source import PythonSource
+from slurmwrap.prerun.static.static_context import StaticContext
 
 # Reads a program from standard input and says what its own compile() does; runs nothing of it.
 _COMPILE = "import sys; compile(getattr(sys.stdin, 'buffer', sys.stdin).read(), 'program', 'exec', 0, True)"
 
 
-def not_compiling(source: Source, python: str | None, desk: Desk, *, may_err: bool = True) -> Iterator[Finding]:
+def not_compiling(
+    source: PythonSource, python: str | None, desk: StaticContext, *, may_err: bool = True
+) -> Iterator[Finding]:
     """`python`: path of the interpreter that will run it, None when that is not known."""
     if source.error is None:
         return
@@ -35,7 +37,7 @@ def not_compiling(source: Source, python: str | None, desk: Desk, *, may_err: bo
     )
 
 
-def second_opinion(source: Source, python: str | None, desk: Desk) -> bool | None:
+def second_opinion(source: PythonSource, python: str | None, desk: StaticContext) -> bool | None:
     """True: the job's own interpreter refuses the text as well; False: it takes it; None: it cannot be asked."""
     if python is None or desk.left() <= 0.1:
         return None

@@ -12,8 +12,8 @@ from slurmwrap.prerun.static.command_wrappers import HARMLESS
 from slurmwrap.prerun.static.launcher_args import SrunCall, parse_srun
 from slurmwrap.prerun.static.program_text import own_text
 from slurmwrap.prerun.static.shell_commands import sources_environment
-from slurmwrap.prerun.static.started_program import EntryPoint, Started
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import words
 from slurmwrap.sbatch.request import JobRequest, ResourceShape
 
@@ -37,7 +37,9 @@ _PLAIN = HARMLESS | words(
 )
 
 
-def gpu_use_findings(request: JobRequest, commands: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def gpu_use_findings(
+    request: JobRequest, commands: Sequence[StartedProgram], text: str, desk: StaticContext
+) -> Iterator[Finding]:
     """At most one finding for each program."""
     shape = request.shape
     entries = [one.entry for one in commands if one.entry is not None and one.entry.kind != "shell"]
@@ -56,7 +58,7 @@ def gpu_use_findings(request: JobRequest, commands: Sequence[Started], text: str
             yield Finding(severity=Severity.WARNING, message=message, file=desk.where(entry), line=entry.line, fix=fix)
 
 
-def _all_known(commands: Sequence[Started]) -> bool:
+def _all_known(commands: Sequence[StartedProgram]) -> bool:
     """No program but Python and plain tools: any other may use the GPUs, or start what does."""
     others = [one for one in commands if one.words and one.entry is None]
     return all(
@@ -71,7 +73,7 @@ def _concerns(entry: EntryPoint, shape: ResourceShape) -> bool:
     return shape.gpus > 1 or tasks_of(entry, shape) > 1
 
 
-def _uses_one_gpu(entry: EntryPoint, desk: Desk) -> bool:
+def _uses_one_gpu(entry: EntryPoint, desk: StaticContext) -> bool:
     text = own_text(entry, desk)
     return text is not None and bool(_GPU_CODE.search(text)) and not _SHARES.search(text)
 

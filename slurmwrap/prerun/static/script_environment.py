@@ -13,8 +13,8 @@ from pathlib import Path
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.command_wrappers import CONDAS, HARMLESS
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
-from slurmwrap.prerun.static.started_program import Started
-from slurmwrap.prerun.static.static_context import Desk, mounted
+from slurmwrap.prerun.static.started_program import StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext, mounted
 from slurmwrap.prerun.static.suggestions import near_path
 from slurmwrap.prerun.static.word_tables import words
 
@@ -22,7 +22,7 @@ from slurmwrap.prerun.static.word_tables import words
 _MAKES_NO_FILES = HARMLESS | words(". source cd pushd popd conda mamba micromamba deactivate exit if [ [[ ((")
 
 
-def surrounding_findings(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def surrounding_findings(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for each directory or sourced file that is not there, and each variable that `set -u` trips over."""
     made = False
     strict = stops_at_failure(text)
@@ -43,7 +43,7 @@ def stops_at_failure(text: str) -> bool:
     return on is not None and re.search(r"\bset\s+\+\w*e|\bset\s+\+o\s+errexit", text) is None
 
 
-def may_make(one: Started) -> bool:
+def may_make(one: StartedProgram) -> bool:
     """Whether a command of the script itself may make files or directories."""
     assert one.raw is not None
     if not one.words:
@@ -53,7 +53,7 @@ def may_make(one: Started) -> bool:
     return name not in _MAKES_NO_FILES or environment or one.raw.writes
 
 
-def _target(one: Started, strict: bool, or_exit: bool, desk: Desk) -> Iterator[Finding]:
+def _target(one: StartedProgram, strict: bool, or_exit: bool, desk: StaticContext) -> Iterator[Finding]:
     word = one.words[1]
     sources = one.words[0] in (".", "source")
     if UNKNOWN in word or isinstance(word, Guess) or word.startswith("-") or not word.strip():
@@ -84,7 +84,7 @@ def _target(one: Started, strict: bool, or_exit: bool, desk: Desk) -> Iterator[F
     )
 
 
-def _before(one: Started, desk: Desk) -> str:
+def _before(one: StartedProgram, desk: StaticContext) -> str:
     """The directory in which a command runs; of `cd` itself the one before it."""
     return one.before if one.words[0] in ("cd", "pushd") else one.cwd
 
@@ -99,7 +99,7 @@ _SHELL_OWN = words(
 )
 
 
-def _unset(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def _unset(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     names = {one.words[0] for one in started if one.words}
     if names & {
         "module",

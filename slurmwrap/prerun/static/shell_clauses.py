@@ -71,7 +71,7 @@ def bare(word: RawWord) -> str | None:
     return None if word.quoted else word.literal
 
 
-class Reader:
+class ClauseReader:
     """Walks over the text once. Holds a position, nothing else that outlives a clause."""
 
     def __init__(self, script: str) -> None:

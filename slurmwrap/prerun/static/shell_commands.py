@@ -14,8 +14,8 @@ from pathlib import Path
 
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
-from slurmwrap.prerun.static.started_program import Started
-from slurmwrap.prerun.static.static_context import Desk, head
+from slurmwrap.prerun.static.started_program import StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext, head
 from slurmwrap.prerun.static.suggestions import is_slip, nearest
 from slurmwrap.prerun.static.word_tables import words
 
@@ -138,14 +138,14 @@ _CODES = (
 ).replace("SC1007 ", "").split()  # fmt: skip
 
 
-def command_findings(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def command_findings(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """Findings of our own, and shellcheck's in other lines."""
     found = [*_own(started, text, desk), *_misspelt_variables(started, text, desk)]
     yield from found
     yield from _shellcheck(text, desk, {f.line for f in found})
 
 
-def _own(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def _own(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     functions: set[str] | None = set(_functions(text))  # None: any word may be one
     for one in started:
         if one.raw is not None and one.words and not one.contained:
@@ -155,7 +155,7 @@ def _own(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]
                 functions = functions | brought if functions is not None and brought is not None else None
 
 
-def _brought(one: Started) -> set[str] | None:
+def _brought(one: StartedProgram) -> set[str] | None:
     """The functions of a sourced file, None when they are not known; an environment's own files bring none."""
     path = one.words[1] if len(one.words) > 1 else UNKNOWN
     if os.path.basename(path) in _ENVIRONMENTS:  # noqa: PTH119
@@ -167,7 +167,7 @@ def _brought(one: Started) -> set[str] | None:
     return None if re.search(r"^\s*(\.|source|eval)\s", text, re.M) else set(_functions(text))
 
 
-def sources_environment(one: Started) -> bool:
+def sources_environment(one: StartedProgram) -> bool:
     """`source .../activate`, `eval "$(conda shell.bash hook)"` and the like: they start nothing and make nothing."""
     if one.words[0] == "eval":
         said = [part[1] for word in one.raw.words[1:] for part in word.parts] if one.raw is not None else []
@@ -185,7 +185,7 @@ def _named(text: str) -> list[str]:
     return [name for pair in pairs for name in pair if name]
 
 
-def _command(one: Started, functions: set[str] | None, desk: Desk) -> Iterator[Finding]:
+def _command(one: StartedProgram, functions: set[str] | None, desk: StaticContext) -> Iterator[Finding]:
     name = one.words[0]
     if re.match(r"--?[A-Za-z]", name):
         if one.raw is not None and one.raw.then == "|":
@@ -212,25 +212,25 @@ def _command(one: Started, functions: set[str] | None, desk: Desk) -> Iterator[F
             yield _finding(one, f"{name}: command not found on this machine", f"did you mean {near}?", desk, certain)
 
 
-def _assigns_to_value(one: Started) -> bool:
+def _assigns_to_value(one: StartedProgram) -> bool:
     assert one.raw is not None
     parts = one.raw.words[0].parts if one.raw.words else ()
     whole = len(parts) > 1 and parts[0][0] == "variable" and parts[1][0] == "text" and parts[1][1].startswith("=")
     return whole and not one.raw.words[0].quoted
 
 
-def _first_literal(one: Started) -> str:
+def _first_literal(one: StartedProgram) -> str:
     assert one.raw is not None
     return (one.raw.words[0].literal or "") if one.raw.words and not one.raw.words[0].quoted else ""
 
 
-def _installed(name: str, one: Started, desk: Desk) -> bool:
+def _installed(name: str, one: StartedProgram, desk: StaticContext) -> bool:
     known = ":".join(p for p in one.search.split(":") if UNKNOWN not in p)
     paths = f"{known}:{desk.environ.get('PATH', '')}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     return shutil.which(name, path=paths) is not None
 
 
-def _finding(one: Started, message: str, fix: str, desk: Desk, certain: bool) -> Finding:
+def _finding(one: StartedProgram, message: str, fix: str, desk: StaticContext, certain: bool) -> Finding:
     return Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
         message=message,
@@ -245,7 +245,7 @@ def _finding(one: Started, message: str, fix: str, desk: Desk, certain: bool) ->
 _SET_ELSEWHERE = re.compile(r"SLURM|CUDA|NCCL|OMPI|PMI|CONDA|LMOD|MODULE|XDG|SSH|LC_|LD_|BASH|PWD|HOME|USER|TMP")
 
 
-def _misspelt_variables(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def _misspelt_variables(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """`$LEARNIGN_RATE` where the script sets LEARNING_RATE and nobody sets the other."""
     names = set(re.findall(r"(?:^|[\s;(\"'`{])([A-Za-z_]\w*)\+?=", text, re.M))
     named = names | set(re.findall(r"\b(?:read|for|mapfile|readarray|getopts|unset)\b[^\n;|]*", text))
@@ -270,7 +270,7 @@ def _only_misspelt(one: str, other: str) -> bool:
     return plain[0] != plain[1] and not plain[0].startswith(plain[1]) and not plain[1].startswith(plain[0])
 
 
-def _shellcheck(text: str, desk: Desk, told: set[int]) -> Iterator[Finding]:
+def _shellcheck(text: str, desk: StaticContext, told: set[int]) -> Iterator[Finding]:
     """What shellcheck calls wrong, of the codes above; nothing where it is not installed or has no time."""
     if desk.left() < 0.4 or shutil.which("shellcheck", path=desk.environ.get("PATH")) is None or len(text) > 50_000:
         return

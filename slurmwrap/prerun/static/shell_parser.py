@@ -15,10 +15,10 @@ from slurmwrap.prerun.static.shell_clauses import (
     CLOSING,
     OPENING,
     SKIPPED,
+    ClauseReader,
     Heredoc,
     Part,
     RawWord,
-    Reader,
     Target,
     bare,
 )
@@ -69,7 +69,7 @@ def commands(script: str) -> tuple[RawCommand, ...]:
     state = _Nesting()
     found: list[RawCommand] = []
     after = ""
-    for line, raw, operator, writes, reads, heredoc, targets in Reader(script).clauses():
+    for line, raw, operator, writes, reads, heredoc, targets in ClauseReader(script).clauses():
         words = state.enter(raw, operator) or ((_NOTHING,) if targets else ())
         if words:
             sure = state.sure and (after != "||") and (after != "&&" or bool(found and _goes_on(found[-1])))

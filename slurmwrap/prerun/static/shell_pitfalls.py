@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.shell_parser import RawCommand, commands
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.suggestions import nearest
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+-")
 _ALMOST = re.compile(r"\s*#([A-Za-z]{4,8}):?\s+--?[a-zA-Z]")
 
 
-def text_findings(text: str, desk: Desk) -> Iterator[Finding]:
+def text_findings(text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for each such line."""
     found = commands(text)
     inside = _quoted_lines(found)
@@ -44,7 +44,7 @@ def _quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
     return frozenset(inside)
 
 
-def _late(number: int, first: int, desk: Desk) -> Finding:
+def _late(number: int, first: int, desk: StaticContext) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         message=f"sbatch ignores this #SBATCH line: it stands behind the first command (line {first})",
@@ -54,7 +54,7 @@ def _late(number: int, first: int, desk: Desk) -> Finding:
     )
 
 
-def _misspelt(number: int, line: str, word: str, desk: Desk) -> Iterator[Finding]:
+def _misspelt(number: int, line: str, word: str, desk: StaticContext) -> Iterator[Finding]:
     if word == "SBATCH" and line[0] in " \t":
         message = "sbatch takes this line for a comment: blanks stand before #SBATCH"
     elif word not in ("SBATCH", "GSUB", "SLURM") and nearest(word.upper(), ("SBATCH",), 0.75):
@@ -66,7 +66,7 @@ def _misspelt(number: int, line: str, word: str, desk: Desk) -> Iterator[Finding
     )
 
 
-def _odd_letters(number: int, line: str, lines: list[str], desk: Desk) -> Iterator[Finding]:
+def _odd_letters(number: int, line: str, lines: list[str], desk: StaticContext) -> Iterator[Finding]:
     if re.search(r"[^\\]\\[ \t]+$", line) and number < len(lines) and lines[number].strip() and "#" not in line:
         yield Finding(
             severity=Severity.WARNING,

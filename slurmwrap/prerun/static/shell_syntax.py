@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 
@@ -20,7 +20,7 @@ def shell_of(text: str) -> str | None:
     return name if name in _SHELLS else None
 
 
-def shell_syntax(content: bytes, shell: str, name: str, desk: Desk) -> Iterator[Finding]:
+def shell_syntax(content: bytes, shell: str, name: str, desk: StaticContext) -> Iterator[Finding]:
     """At most one finding: what the shell says first."""
     if b"\r\n" in content[: 1 << 20]:
         yield dos_line_ends(content, name, refused=name == desk.script)

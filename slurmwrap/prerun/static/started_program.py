@@ -41,7 +41,7 @@ class EntryPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
+class StartedProgram:
     """One simple command of the script, whatever it is, after srun, env, timeout and the like."""
 
     words: tuple[str, ...]  # UNKNOWN in those that only the shell knows

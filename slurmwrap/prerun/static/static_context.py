@@ -11,14 +11,14 @@ from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.finding import Severity
 
 if TYPE_CHECKING:
-    from slurmwrap.prerun.static.imported_files import Program
-    from slurmwrap.prerun.static.python_source import Source
+    from slurmwrap.prerun.static.imported_files import ProgramImports
+    from slurmwrap.prerun.static.python_source import PythonSource
     from slurmwrap.prerun.static.started_program import EntryPoint
 
 CODE_CAP = 4 << 20  # bytes; nobody wrote a longer file by hand
 
 
-class Answer(Protocol):
+class CommandOutput(Protocol):
     """What `run` returns: host.command.CommandResult."""
 
     @property
@@ -31,7 +31,7 @@ class Answer(Protocol):
     def missing(self) -> bool: ...
 
 
-class Run(Protocol):
+class CommandRunner(Protocol):
     """host.command.run."""
 
     def __call__(
@@ -41,20 +41,20 @@ class Run(Protocol):
         timeout_s: float,
         stdin: bytes | None = None,
         environ: Mapping[str, str] | None = None,
-    ) -> Answer: ...
+    ) -> CommandOutput: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class StaticContext:
     """One call of the static stage."""
 
     script: str  # name of the batch script in findings
-    run: Run
+    run: CommandRunner
     environ: Mapping[str, str]  # what sbatch passes on to the job
     node_local: tuple[str, ...]  # below these a node may hold what the login node does not
     deadline: float  # time.monotonic()
-    sources: dict[str, Source] = field(default_factory=dict)  # by path, read once
-    programs: dict[tuple[str, ...], Program] = field(default_factory=dict)  # an entry point with all it imports
+    sources: dict[str, PythonSource] = field(default_factory=dict)  # by path, read once
+    programs: dict[tuple[str, ...], ProgramImports] = field(default_factory=dict)  # an entry point with all it imports
 
     def left(self) -> float:
         """Seconds until the stage has to end; negative when it should have."""
@@ -72,7 +72,7 @@ class Desk:
         """The nodes see there what is seen here: not a node's own, nor on a file system that is not mounted here."""
         return not path.startswith(self.node_local) and mounted(path)
 
-    def source(self, path: str) -> Source:
+    def source(self, path: str) -> PythonSource:
         """The Python file `path`, read and compiled once. Empty when it cannot be read."""
         from slurmwrap.prerun.static.python_source import read_source  # ast: not on the way of every gsub
 

@@ -17,8 +17,8 @@ from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.entry_points import started
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.shell_syntax import shell_of, shell_syntax
-from slurmwrap.prerun.static.started_program import EntryPoint, Started
-from slurmwrap.prerun.static.static_context import Desk, Run, head
+from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
+from slurmwrap.prerun.static.static_context import CommandRunner, StaticContext, head
 
 if TYPE_CHECKING:
     from slurmwrap.model.node import Snapshot
@@ -34,7 +34,7 @@ _FOLLOWED = 1 << 18  # bytes of a shell script that is followed
 def check(
     request: JobRequest,
     *,
-    run: Run,
+    run: CommandRunner,
     environ: Mapping[str, str] = os.environ,
     node_local: tuple[str, ...] = NODE_LOCAL,
     snapshot: Snapshot | None = None,
@@ -46,12 +46,12 @@ def check(
     """
     deadline = time.monotonic() + BUDGET_S - _MARGIN_S
     name = request.script.path or request.script.name
-    desk = Desk(script=name, run=run, environ=environ, node_local=node_local, deadline=deadline)
+    desk = StaticContext(script=name, run=run, environ=environ, node_local=node_local, deadline=deadline)
     findings = list(_safely(_findings(request, desk, snapshot), desk))
     return tuple(sorted(dict.fromkeys(findings), key=lambda f: f.severity is not Severity.ERROR))
 
 
-def _safely(findings: Iterator[Finding], desk: Desk) -> Iterator[Finding]:
+def _safely(findings: Iterator[Finding], desk: StaticContext) -> Iterator[Finding]:
     """As far as they come. A program deeper than our own Python goes (RecursionError), or a slip of ours, must not keep
     a job from being submitted: what was found until then is told."""
     try:
@@ -63,7 +63,7 @@ def _safely(findings: Iterator[Finding], desk: Desk) -> Iterator[Finding]:
         return
 
 
-def _findings(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _findings(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
     text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
     shell = shell_of(text)
     if shell:
@@ -73,7 +73,7 @@ def _findings(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Ite
     yield from _of_request(request, desk, snapshot)
 
 
-def _of_shell(request: JobRequest, text: str, shell: str, desk: Desk) -> Iterator[Finding]:
+def _of_shell(request: JobRequest, text: str, shell: str, desk: StaticContext) -> Iterator[Finding]:
     from slurmwrap.prerun.static.shell_pitfalls import text_findings
 
     yield from shell_syntax(request.script.content, shell, desk.script, desk)
@@ -86,7 +86,7 @@ def _of_shell(request: JobRequest, text: str, shell: str, desk: Desk) -> Iterato
     yield from _safely(_of_commands(request, commands, text, desk), desk)
 
 
-def _passed(request: JobRequest, text: str, desk: Desk) -> Mapping[str, str]:
+def _passed(request: JobRequest, text: str, desk: StaticContext) -> Mapping[str, str]:
     """What the script's first line knows. A login shell sets PATH anew, and so does an environment not handed on."""
     login = re.match(r"#!.*\s(-\w*l\w*|--login)\b", text.partition("\n")[0])
     anew = request.setting("get-user-env") is not None or (request.value("export") or "ALL").upper() == "NONE"
@@ -111,7 +111,9 @@ def _looked_for(finding: Finding, text: str) -> bool:
     return re.search(rf"(?:\s-[efrsx]|\bls)\s+\S*{name}", text) is not None
 
 
-def _of_entries(entries: Sequence[EntryPoint], commands: Sequence[Started], desk: Desk) -> Iterator[Finding]:
+def _of_entries(
+    entries: Sequence[EntryPoint], commands: Sequence[StartedProgram], desk: StaticContext
+) -> Iterator[Finding]:
     from slurmwrap.prerun.static.input_paths import path_findings
     from slurmwrap.prerun.static.program_checks import program_findings
 
@@ -128,7 +130,7 @@ def _of_entries(entries: Sequence[EntryPoint], commands: Sequence[Started], desk
         yield from path_findings(entry, desk, named, after_others=at > 0)
 
 
-def _of_script(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
+def _of_script(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
     """A shell script that is started: it is there, and parses."""
     from pathlib import Path
 
@@ -143,7 +145,7 @@ def _of_script(entry: EntryPoint, desk: Desk) -> Iterator[Finding]:
     yield from shell_syntax(content, shell, entry.path, desk)
 
 
-def _of_python(request: JobRequest, desk: Desk, text: str) -> Iterator[Finding]:
+def _of_python(request: JobRequest, desk: StaticContext, text: str) -> Iterator[Finding]:
     """A batch script that is itself a Python program."""
     from slurmwrap.prerun.static.program_checks import program_findings
 
@@ -167,7 +169,9 @@ def _of_python(request: JobRequest, desk: Desk, text: str) -> Iterator[Finding]:
     yield from program_findings(entry, desk)
 
 
-def _of_commands(request: JobRequest, commands: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def _of_commands(
+    request: JobRequest, commands: Sequence[StartedProgram], text: str, desk: StaticContext
+) -> Iterator[Finding]:
     from slurmwrap.prerun.static.background_programs import background_findings
     from slurmwrap.prerun.static.hidden_exit_codes import exit_code_findings
     from slurmwrap.prerun.static.launcher_options import launcher_option_findings, mpi_findings
@@ -190,7 +194,7 @@ def _of_commands(request: JobRequest, commands: Sequence[Started], text: str, de
     yield from worker_findings(request, commands, desk)
 
 
-def _of_request(request: JobRequest, desk: Desk, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _of_request(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
     from slurmwrap.prerun.static.impossible_requests import request_findings
     from slurmwrap.prerun.static.output_directories import output_findings
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.prerun.code_fingerprint import Program, program_of
+from slurmwrap.prerun.code_fingerprint import ProgramCode, program_of
 from slurmwrap.prerun.static.command_wrappers import PYTHON
 from slurmwrap.prerun.static.entry_points import started
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
@@ -127,7 +127,7 @@ class Expectation:
             return True
         return self._trains(program_of(path, cwd, search, text=text, seconds=_READ_S), says=says)
 
-    def _trains(self, read: Program, *, says: bool = False) -> bool:
+    def _trains(self, read: ProgramCode, *, says: bool = False) -> bool:
         """`says`: its command line speaks of training."""
         code = _COMMENT.sub(b"", read.code)
         self.uncounted |= bool(read.imports & _UNCOUNTED)

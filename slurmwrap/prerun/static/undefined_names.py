@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.call_signatures import Signature, misfit, signatures
-from slurmwrap.prerun.static.imported_files import Program, Reached
+from slurmwrap.prerun.static.call_signatures import CallSignature, misfit, signatures
+from slurmwrap.prerun.static.imported_files import ProgramImports, Reached
 from slurmwrap.prerun.static.module_scope import bound_names
 from slurmwrap.prerun.static.name_uses import uses
 from slurmwrap.prerun.static.suggestions import is_slip, nearest
@@ -32,7 +32,7 @@ _FOLLOWS = {"xrange": "range", "raw_input": "input", "unicode": "str", "basestri
 _PER_FILE = 5  # findings of one kind; whoever lost an import uses its name often
 
 
-def name_faults(program: Program, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:
+def name_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:
     """Undefined names and wrong calls of every file of the program, nearest file first, as long as `go_on`."""
     if program.entry.interpreter.endswith(("python2", "python2.7")):
         return
@@ -61,7 +61,7 @@ def _changes_builtins(content: bytes) -> bool:
     return bool(added - _BUILTINS) or b"builtins" in rest or b"__builtin__" in rest
 
 
-def _faults(reached: Reached, program: Program) -> Iterator[Finding]:
+def _faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]:
     tree = reached.source.tree
     assert tree is not None
     known = bound_names(tree, _stars(reached, program))
@@ -116,7 +116,7 @@ def _remedy(name: str, known: frozenset[str]) -> str:
     return f"did you mean {near}?" if near else f"define or import {name}"
 
 
-def _stars(reached: Reached, program: Program) -> frozenset[str] | None:
+def _stars(reached: Reached, program: ProgramImports) -> frozenset[str] | None:
     """What the module's star imports bring at most; None when one of them is not a plain local module."""
     names: set[str] = set()
     for one in reached.imports:
@@ -133,11 +133,11 @@ def _stars(reached: Reached, program: Program) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _imported_signatures(reached: Reached, program: Program) -> Mapping[str, Signature]:
+def _imported_signatures(reached: Reached, program: ProgramImports) -> Mapping[str, CallSignature]:
     """Functions of local modules that this file imports by name and binds nowhere else."""
     tree = reached.source.tree
     assert tree is not None
-    found: dict[str, Signature] = {}
+    found: dict[str, CallSignature] = {}
     times: dict[str, int] = {}
     from slurmwrap.prerun.static.module_scope import bound_by
 

@@ -15,8 +15,8 @@ from slurmwrap.prerun.isolation.file_effects import split
 from slurmwrap.prerun.static.script_environment import may_make, stops_at_failure
 from slurmwrap.prerun.static.shell_commands import sources_environment
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
-from slurmwrap.prerun.static.started_program import Started
-from slurmwrap.prerun.static.static_context import Desk, mounted
+from slurmwrap.prerun.static.started_program import StartedProgram
+from slurmwrap.prerun.static.static_context import StaticContext, mounted
 
 # Copying commands: their last word is written to, or is a directory that must be there.
 _INTO = ("cp", "mv", "ln")
@@ -27,7 +27,7 @@ _MAKES_PLACES = re.compile(
 )
 
 
-def destination_findings(started: Sequence[Started], text: str, desk: Desk) -> Iterator[Finding]:
+def destination_findings(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for each directory that is not there when a command writes into it."""
     strict = stops_at_failure(text)
     made: list[str] = []  # below these, and on the way to them, directories may have been made
@@ -55,7 +55,7 @@ def destination_findings(started: Sequence[Started], text: str, desk: Desk) -> I
             return
 
 
-def _destinations(one: Started) -> Iterator[tuple[str, str]]:
+def _destinations(one: StartedProgram) -> Iterator[tuple[str, str]]:
     """(what writes there, the directory that must be there) as the script names it."""
     for target in one.targets:
         if not isinstance(target, Guess):
@@ -73,7 +73,7 @@ def _destinations(one: Started) -> Iterator[tuple[str, str]]:
         yield f"{name} ... {rest[-1]}", folder
 
 
-def _missing(folder: str, cwd: str, desk: Desk) -> str:
+def _missing(folder: str, cwd: str, desk: StaticContext) -> str:
     """The absolute directory that is not there, "" where it is, or where that cannot be known."""
     if not folder or UNKNOWN in folder or not (cwd or folder.startswith("/")):
         return ""
@@ -94,7 +94,7 @@ def _is_near(path: str, made: str) -> bool:
     return path.startswith(made.rstrip("/")) or os.path.normpath(made).startswith(f"{path}/") or not made
 
 
-def _code(one: Started, desk: Desk) -> bytes | None:
+def _code(one: StartedProgram, desk: StaticContext) -> bytes | None:
     """The text of a Python program of the user's own with the words that it is given; None where more may decide."""
     from slurmwrap.prerun.static.program_text import own_text
 
@@ -103,7 +103,7 @@ def _code(one: Started, desk: Desk) -> bytes | None:
     return None if code is None else code + os.fsencode(" ".join(one.words))
 
 
-def _finding(one: Started, what: str, path: str, desk: Desk, *, ends: bool) -> Finding:
+def _finding(one: StartedProgram, what: str, path: str, desk: StaticContext, *, ends: bool) -> Finding:
     assert one.raw is not None
     certain = one.sure and ends and one.raw.then not in ("||", "&&", "&", "|", "|&") and not one.raw.feeds
     shown = what.replace(UNKNOWN, "...")

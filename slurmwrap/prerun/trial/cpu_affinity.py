@@ -90,7 +90,7 @@ def parse_list(text: str) -> set[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenProcess:
     """A process of the trial, as far as it tells who is a loader worker."""
 
     pid: int
@@ -99,7 +99,7 @@ class Seen:
     argv: tuple[str, ...]
 
 
-def loader_workers(seen: Sequence[Seen], trainers: Collection[int]) -> int:
+def loader_workers(seen: Sequence[SeenProcess], trainers: Collection[int]) -> int:
     """DataLoader's workers among `seen`. `trainers`: the processes that count steps.
 
     By the name that torch gives them; by older torch and others, what a trainer forked without exec (the same command
@@ -118,7 +118,7 @@ def _spawned(argv: tuple[str, ...]) -> bool:
     return any(word in argument for argument in argv for word in _SPAWNED) and "--multiprocessing-fork" in argv
 
 
-class Grip:
+class AffinityLimiter:
     """A hold on every task of the trial. `processes`: those alive now; `trainers`: pids that count steps."""
 
     def __init__(
@@ -153,11 +153,11 @@ class Grip:
                 yield from ((process.pid, int(task.name)) for task in Path(f"/proc/{process.pid}/task").iterdir())
 
 
-def _seen(process: psutil.Process) -> Seen | None:
+def _seen(process: psutil.Process) -> SeenProcess | None:
     try:
         # psutil's name() is completed from the command line; the kernel's own is what torch sets
         name = _text(Path(f"/proc/{process.pid}/comm"))
-        return Seen(pid=process.pid, parent=process.ppid(), name=name, argv=tuple(process.cmdline()))
+        return SeenProcess(pid=process.pid, parent=process.ppid(), name=name, argv=tuple(process.cmdline()))
     except psutil.Error:
         return None
 

@@ -23,7 +23,7 @@ DRIFT = 0.10  # the speeds before and after a stressor may differ so much
 _WARM_WINDOW = 20
 
 
-class Grip(Protocol):
+class CpuLimiter(Protocol):
     """affinity.Grip: a hold on every task of the trial."""
 
     def hold(self, cpus: frozenset[int]) -> None:
@@ -50,7 +50,7 @@ SETTLE_S, WINDOW_S, WINDOW_STEPS, CAP_S = 2.0, 10.0, 100, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class MeasurementWindow:
     """How long a point is measured: `window_s` and `window_steps` both, at most `cap_s` for `slow_steps`."""
 
     settle_s: float = SETTLE_S
@@ -77,13 +77,13 @@ class Profiled:
         return self.curve[-1].steps_per_s if self.curve else None
 
 
-def pace_for(seconds: float, sizes: int) -> Pace:
+def pace_for(seconds: float, sizes: int) -> MeasurementWindow:
     """The pace at which two rounds of a search among `sizes` points fit into `seconds`."""
     points = math.log2(max(sizes, 1)) + 2
     each = seconds / (2.2 * points) - SETTLE_S
     window = min(WINDOW_S, max(3.0, each))
     steps = math.ceil(WINDOW_STEPS * window / WINDOW_S)
-    return Pace(window_s=window, window_steps=steps, cap_s=min(CAP_S, max(each, window)))
+    return MeasurementWindow(window_s=window, window_steps=steps, cap_s=min(CAP_S, max(each, window)))
 
 
 class _Ends(Exception):
@@ -107,14 +107,14 @@ class Profiler:
 
     def __init__(
         self,
-        grip: Grip,
+        grip: CpuLimiter,
         masks: Mapping[int, frozenset[int]],
         *,
         full: frozenset[int],
         start: float,
         deadline: float,
         stress: Mapping[str, Stress] | None = None,
-        pace: Pace | None = None,
+        pace: MeasurementWindow | None = None,
     ) -> None:
         self._grip, self._masks, self._full = grip, masks, full
         self._start, self._deadline = start, deadline

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.trial.helper_process import Child, end, python
+from slurmwrap.prerun.trial.helper_process import HelperProcess, end, python
 
 CONTROL = Path("/dev/nvidiactl")
 PERIOD_S = 1.0
@@ -33,7 +33,7 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuUse:
+class MeanGpuUse:
     """Means over samples and GPUs; memory is the most that one GPU held."""
 
     util: float | None = None
@@ -49,11 +49,11 @@ class GpuSampler:
     def __init__(self, environ: Mapping[str, str], *, control: Path = CONTROL) -> None:
         self.samples: list[GpuSample] = []
         self.buses: tuple[str, ...] = ()  # PCI addresses as in /sys/bus/pci/devices
-        self._child: Child | None = None
+        self._child: HelperProcess | None = None
         if control.exists():
             with suppress(OSError):
                 program = Path(__file__).with_name("gpu_child.py")
-                self._child = Child(python(str(program), gpus_of(environ), str(PERIOD_S), str(os.getpid())))
+                self._child = HelperProcess(python(str(program), gpus_of(environ), str(PERIOD_S), str(os.getpid())))
 
     def __enter__(self) -> GpuSampler:
         return self
@@ -87,12 +87,12 @@ def gpus_of(environ: Mapping[str, str]) -> str:
     return environ.get("SLURM_JOB_GPUS") or environ.get("SLURM_STEP_GPUS") or environ.get("CUDA_VISIBLE_DEVICES", "")
 
 
-def use_between(samples: Iterable[GpuSample], first: float, last: float) -> GpuUse:
+def use_between(samples: Iterable[GpuSample], first: float, last: float) -> MeanGpuUse:
     """The sum of the samples; means are of those between `first` and `last`, the memory's peak of all."""
     every = list(samples)
     inside = [sample for sample in every if first <= sample.at <= last]
     held = [sample.mem_mib for sample in every if sample.mem_mib is not None]
-    return GpuUse(
+    return MeanGpuUse(
         util=_mean(sample.sm for sample in inside),
         mem_util=_mean(sample.mem for sample in inside),
         power_w=_mean(sample.power_w for sample in inside),

@@ -16,7 +16,7 @@ GRACE_S = 1.0  # for killed children to be gone; a stuck one is left behind
 _CAP = 1 << 20  # bytes of an unfinished line
 
 
-class Child:
+class HelperProcess:
     """A program with its output on a pipe; stderr goes nowhere. Raises OSError when it cannot be started."""
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, "-I", *arguments]
 
 
-def end(children: Sequence[Child]) -> None:
+def end(children: Sequence[HelperProcess]) -> None:
     """Ends them; what does not die within GRACE_S is left behind."""
     for child in children:
         child.kill()

@@ -30,7 +30,7 @@ _AS_SELDOM_S = 3.0  # sockets cost a look at every open file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ActivitySample:
     """What one look at the trial's processes showed."""
 
     at: float
@@ -40,13 +40,13 @@ class Look:
     blocked: bool  # one waits for a disk or a file server
 
 
-class Patience:
+class NoTrainingDetector:
     """Of one trial. `look` about once a second, then `ended`."""
 
     def __init__(self, step_dir: str, expectation: Expectation, *, began: float, no_training_s: float) -> None:
         self._step_dir, self._expectation = step_dir, expectation
         self._began, self._no_training_s = began, no_training_s
-        self._looks: deque[Look] = deque()
+        self._looks: deque[ActivitySample] = deque()
         self._steps_come = False  # nothing is looked at any longer
         self._listens_since: float | None = None
         self._ports: tuple[int, ...] = ()
@@ -69,7 +69,7 @@ class Patience:
         if self._generates_since is None and marked(self._step_dir, "generate"):
             self._generates_since = now
 
-    def take(self, look: Look) -> None:
+    def take(self, look: ActivitySample) -> None:
         """Takes in one look; those that are older than is needed go."""
         self._looks.append(look)
         while len(self._looks) > 2 and self._looks[1].at <= look.at - IDLE_S:
@@ -122,7 +122,7 @@ class Patience:
         return 0 <= cpu_s <= _IDLE_CORES * (last.at - first.at) and 0 <= io_bytes <= _IDLE_BYTES
 
 
-def look_at(now: float, processes: Sequence[psutil.Process]) -> Look:
+def look_at(now: float, processes: Sequence[psutil.Process]) -> ActivitySample:
     """One look. Processes that end meanwhile are left out."""
     cpu_s = io_bytes = 0.0
     python = blocked = False
@@ -137,7 +137,7 @@ def look_at(now: float, processes: Sequence[psutil.Process]) -> Look:
             python = python or bool(PYTHON.fullmatch(Path(process.exe()).name))
         except (psutil.Error, NotImplementedError, OSError):
             continue
-    return Look(at=now, cpu_s=cpu_s, io_bytes=io_bytes, python=python, blocked=blocked)
+    return ActivitySample(at=now, cpu_s=cpu_s, io_bytes=io_bytes, python=python, blocked=blocked)
 
 
 def listening(processes: Sequence[psutil.Process]) -> tuple[int, ...]:

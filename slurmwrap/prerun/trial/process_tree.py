@@ -31,7 +31,7 @@ def subreaper() -> Iterator[bool]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
-class Tree:
+class ProcessTree:
     """Everything that descends from us and was not there before."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ TEXT_TIMES = 10  # and so many times the steps that are wanted
 _AT_ONCE = 64 << 10  # bytes of new output that are read; of more only the end
 
 
-class Signs:
+class StepDetector:
     """The signs of one trial. `look` about once a second."""
 
     def __init__(self, spec: TrialSpec) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.prerun.trial.cpu_affinity import CPUS
-from slurmwrap.prerun.trial.helper_process import Child, end, python
+from slurmwrap.prerun.trial.helper_process import HelperProcess, end, python
 
 LIFE_S = 300.0  # no stressor runs longer, whatever happens to us
 MOST = 32  # processes
@@ -46,29 +46,29 @@ while goes_on():
 )
 
 
-class Crew:
+class StressorPool:
     """Stressors that run now. `pids` are not the trial's."""
 
     def __init__(self) -> None:
-        self._running: list[Child] = []
+        self._running: list[HelperProcess] = []
 
     @property
     def pids(self) -> frozenset[int]:
         """Of those that were not stopped."""
         return frozenset(one.pid for one in self._running)
 
-    def cpu(self, cpus: Collection[int]) -> Crew:
+    def cpu(self, cpus: Collection[int]) -> StressorPool:
         """One busy loop on each CPU."""
         return self._start(_CPU, cpus, 0)
 
-    def memory(self, cpus: Collection[int]) -> Crew:
+    def memory(self, cpus: Collection[int]) -> StressorPool:
         """One stream of copies on each CPU, MOST at most."""
         chosen = sorted(cpus)[:MOST]
         return self._start(_MEMORY, chosen, footprint() // 2 // max(1, len(chosen)))
 
-    def command(self, argv: Collection[str]) -> Crew:
+    def command(self, argv: Collection[str]) -> StressorPool:
         """A stressor of the site's, such as one for GPUs."""
-        self._running.append(Child([*argv]))
+        self._running.append(HelperProcess([*argv]))
         return self
 
     def stop(self) -> None:
@@ -76,10 +76,10 @@ class Crew:
         end(self._running)
         self._running.clear()
 
-    def _start(self, code: str, cpus: Collection[int], size: int) -> Crew:
+    def _start(self, code: str, cpus: Collection[int], size: int) -> StressorPool:
         for cpu in sorted(cpus)[:MOST]:
             numbers = (LIFE_S, cpu, size, os.getpid())
-            self._running.append(Child(python("-S", "-c", code, *map(str, numbers))))
+            self._running.append(HelperProcess(python("-S", "-c", code, *map(str, numbers))))
         return self
 
 

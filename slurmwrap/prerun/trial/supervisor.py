@@ -19,19 +19,19 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import LogTail
-from slurmwrap.model.trial_result import Progress, StepReading, TrialResult
+from slurmwrap.model.trial_result import StepReading, TrialProgress, TrialResult
 from slurmwrap.model.verdict import FailedCommand
 from slurmwrap.prerun.isolation.protection import Protection, is_met, protect
 from slurmwrap.prerun.static.entry_points import started
 from slurmwrap.prerun.static.training_expected import Expectation
 from slurmwrap.prerun.trial import process_sampler, step_files
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler
-from slurmwrap.prerun.trial.no_training import Patience
-from slurmwrap.prerun.trial.process_tree import Tree, subreaper
-from slurmwrap.prerun.trial.step_detection import Signs, enough, uses_torch
+from slurmwrap.prerun.trial.no_training import NoTrainingDetector
+from slurmwrap.prerun.trial.process_tree import ProcessTree, subreaper
+from slurmwrap.prerun.trial.step_detection import StepDetector, enough, uses_torch
 from slurmwrap.prerun.trial.trial_environment import trial_environment_of
 from slurmwrap.prerun.trial.trial_layout import command_line, lay, out_of_reach, put_over
-from slurmwrap.prerun.trial.trial_profiler import Measuring, unparked
+from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, unparked
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict import traceback_sources
 from slurmwrap.prerun.verdict.failed_commands import find_failed_commands
@@ -47,7 +47,7 @@ def run_trial(
     *,
     environ: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[TrialProgress], None] = lambda progress: None,
 ) -> TrialResult:
     """Runs the trial to its end; no process of it is left, whatever happens here. `environ`: the pre-run job's own."""
     result, again = _run_once(spec, environ, clock, on_progress)
@@ -62,7 +62,7 @@ def _run_once(
     spec: TrialSpec,
     environ: Mapping[str, str],
     clock: Callable[[], float],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[TrialProgress], None],
 ) -> tuple[TrialResult, bool]:
     """(how it ended, whether it is worth another try without the overlay)."""
     try:
@@ -91,7 +91,7 @@ def _run_protected(
     environment: dict[str, str],
     environ: Mapping[str, str],
     clock: Callable[[], float],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[TrialProgress], None],
 ) -> TrialResult:
     """`environment` is the script's, `environ` the pre-run job's own."""
     try:
@@ -106,7 +106,7 @@ def _run_protected(
     if refusal := protection.refusal() or ("" if protection.overlay.roots else out_of_reach(spec)):
         return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))
     with subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
-        tree = Tree()
+        tree = ProcessTree()
         try:
             script = subprocess.Popen(
                 command,
@@ -142,17 +142,17 @@ class _Run:
     spec: TrialSpec
     environment: Mapping[str, str]  # the script's
     script: subprocess.Popen[bytes]
-    tree: Tree
+    tree: ProcessTree
     gpus: GpuSampler
     protection: Protection
     clock: Callable[[], float]
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[TrialProgress], None]
 
     def until_it_ends(self, environ: Mapping[str, str]) -> TrialResult:
         cgroup = process_sampler.job_cgroup(environ, process_sampler.own_cgroups())
         measured, started = process_sampler.Sampler(cgroup), self.clock()
-        profile, gpus = Measuring(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
-        signs, layer, next_sample, crowds = Signs(self.spec), "", started, False
+        profile, gpus = TrialProfiler(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
+        signs, layer, next_sample, crowds = StepDetector(self.spec), "", started, False
         patience, no_training = self._patience(started), ""
         while not layer:
             now = self.clock()
@@ -174,7 +174,7 @@ class _Run:
                 stage = "profiles" if self.spec.profile_s and reading.count >= self.spec.steps else ""
                 gpu = _gpu_percent(gpus.samples)
                 self.on_progress(
-                    Progress(seconds=now - started, steps=count, last_line=line, stage=stage, gpu_percent=gpu)
+                    TrialProgress(seconds=now - started, steps=count, last_line=line, stage=stage, gpu_percent=gpu)
                 )
             if layer in ("", "timeout") and signs.decided(reading, now, last=layer == "timeout"):
                 layer = "step"
@@ -221,9 +221,9 @@ class _Run:
             return f"#!/bin/sh\n{self.spec.command}\n"
         return traceback_sources.read(self.spec.script) or ""
 
-    def _patience(self, began: float) -> Patience:
+    def _patience(self, began: float) -> NoTrainingDetector:
         expectation = Expectation(self._script(), self.spec.chdir, self.spec.args, self.environment)
-        return Patience(self.spec.step_dir, expectation, began=began, no_training_s=self.spec.no_training_s)
+        return NoTrainingDetector(self.spec.step_dir, expectation, began=began, no_training_s=self.spec.no_training_s)
 
     def _unproven(self) -> str:
         """Why an exit code of 0 says nothing about the programs that the script names."""

@@ -14,8 +14,8 @@ import psutil
 
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial import cpu_affinity, process_sampler, step_files
-from slurmwrap.prerun.trial.cpu_profiler import Pace, Profiled, Profiler, Stress
-from slurmwrap.prerun.trial.stressors import Crew, footprint
+from slurmwrap.prerun.trial.cpu_profiler import MeasurementWindow, Profiled, Profiler, Stress
+from slurmwrap.prerun.trial.stressors import StressorPool, footprint
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 SIGNS = 50  # backward passes or batches
@@ -28,7 +28,7 @@ def unparked(spec: TrialSpec, reading: StepReading) -> bool:
     return bool(spec.profile_s) and reading.count >= (spec.steps if reading.exact else max(SIGNS, spec.steps))
 
 
-class Measuring:
+class TrialProfiler:
     """The profile of one trial; begins at the first look that `done` is asked for. Times of time.monotonic()."""
 
     def __init__(
@@ -37,11 +37,11 @@ class Measuring:
         processes: Callable[[], Sequence[psutil.Process]],
         environ: Mapping[str, str],
         gpu_buses: Callable[[], Sequence[str]] = tuple,
-        pace: Pace | None = None,
+        pace: MeasurementWindow | None = None,
     ) -> None:
         self._pace = pace
         self._spec, self._processes, self._environ, self._gpu_buses = spec, processes, environ, gpu_buses
-        self._crew = Crew()
+        self._crew = StressorPool()
         self._profiler: Profiler | None = None
         self._over = spec.profile_s <= 0
 
@@ -81,7 +81,7 @@ class Measuring:
         full = frozenset(os.sched_getaffinity(0))
         cores, threads = cpu_affinity.own_cores(full, near=cpu_affinity.cpus_near_gpus(self._gpu_buses()))
         masks = cpu_affinity.masks_by_cpus(cores, threads, _number(self._environ.get("SLURM_CPUS_ON_NODE")))
-        grip = cpu_affinity.Grip(self._trials, self._trainers)
+        grip = cpu_affinity.AffinityLimiter(self._trials, self._trainers)
         seconds = self._spec.profile_s
         stress = self._stress() if seconds >= _CONTENTION_S else {}
         return Profiler(grip, masks, full=full, start=now, deadline=now + seconds, stress=stress, pace=self._pace)

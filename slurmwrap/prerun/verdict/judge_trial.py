@@ -16,7 +16,7 @@ from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.prerun.static import job_inputs
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict import traceback_sources
-from slurmwrap.prerun.verdict.python_traceback import TRACEBACK, Blame, blame
+from slurmwrap.prerun.verdict.python_traceback import TRACEBACK, TracebackSummary, blame
 from slurmwrap.prerun.verdict.single_gpu_limits import Read
 from slurmwrap.prerun.verdict.single_gpu_messages import ELSEWHERE, find_doubt
 
@@ -66,7 +66,7 @@ def _decide(
 
 
 def _diagnosis(
-    spec: TrialSpec, result: TrialResult, found: Blame | None, classify: Callable[[Evidence], Diagnosis]
+    spec: TrialSpec, result: TrialResult, found: TracebackSummary | None, classify: Callable[[Evidence], Diagnosis]
 ) -> Diagnosis:
     """Of the traceback alone, where a line before it blames the node or is of a command that the script went on after:
     the script survived that (`nvidia-smi || :`, `module: command not found`)."""
@@ -85,7 +85,7 @@ def _of_failure(
     spec: TrialSpec,
     result: TrialResult,
     diagnosis: Diagnosis,
-    found: Blame | None,
+    found: TracebackSummary | None,
     inspect: Callable[[str], str | None],
     read: Read,
 ) -> Verdict:
@@ -141,7 +141,7 @@ def _evidence(spec: TrialSpec, result: TrialResult) -> Evidence:
     )
 
 
-def _what(spec: TrialSpec, result: TrialResult, diagnosis: Diagnosis, found: Blame | None) -> str:
+def _what(spec: TrialSpec, result: TrialResult, diagnosis: Diagnosis, found: TracebackSummary | None) -> str:
     if found is not None:
         return f"{_relative(found.own.file, spec.chdir)}:{found.own.line}: {found.error[:200]}"
     ending = f"signal {result.signal}" if result.signal is not None else f"exit code {result.exit_code}"
@@ -149,7 +149,7 @@ def _what(spec: TrialSpec, result: TrialResult, diagnosis: Diagnosis, found: Bla
     return f"{spec.script_name or 'the script'} ended with {ending}" + (f": {root[:200]}" if root else "")
 
 
-def _own_line(found: Blame | None) -> tuple[Citation, ...]:
+def _own_line(found: TracebackSummary | None) -> tuple[Citation, ...]:
     return (Citation(source=found.own.file, line=found.own.line, text=found.own.code),) if found else ()
 
 
@@ -157,7 +157,7 @@ def _relative(path: str, chdir: str) -> str:
     return path.removeprefix(chdir.rstrip("/") + "/")
 
 
-def _blamed(result: TrialResult) -> Blame | None:
+def _blamed(result: TrialResult) -> TracebackSummary | None:
     """Of the script's own output, then of the files its programs wrote their output to."""
     return next((found for log in result.logs if (found := blame(log.text))), None)
 
@@ -197,7 +197,7 @@ def _place(spec: TrialSpec) -> str:
     return f"{gpus} by --prerun-command" if spec.command else gpus
 
 
-def _out_of_time(spec: TrialSpec, result: TrialResult, found: Blame | None) -> str:
+def _out_of_time(spec: TrialSpec, result: TrialResult, found: TracebackSummary | None) -> str:
     seen = f"{result.steps} of {spec.steps} optimizer steps" if result.steps else "no optimizer step"
     seen = f"no optimizer step was seen; {_counted(result)}" if result.step_source in SIGNS else seen
     wrong = f"a traceback was printed: {found.error[:200]}" if found and result.crashed else "nothing failed"
@@ -214,7 +214,7 @@ def _layer(result: TrialResult) -> str:
     return result.step_source or "optimizer" if result.layer == "step" else result.layer
 
 
-def _no_training(result: TrialResult, found: Blame | None) -> str:
+def _no_training(result: TrialResult, found: TracebackSummary | None) -> str:
     quiet = f"nothing failed within {result.seconds:.0f} s"
     wrong = f"a traceback was printed: {found.error[:200]}" if found and result.crashed else quiet
     return f"no optimizer step will come: {result.no_training}; {wrong}"

@@ -36,7 +36,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
+class TracebackSummary:
     """What went wrong and where. `own` is the innermost frame in the user's code, or the innermost of all."""
 
     kind: str  # "RuntimeError", without its module
@@ -50,7 +50,7 @@ class Blame:
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
-def blame(text: str) -> Blame | None:
+def blame(text: str) -> TracebackSummary | None:
     """None when `text` holds no traceback."""
     rows = [_PREFIX.sub("", row) for row in text.splitlines()[-_ROWS:]]
     found = [b for at, row in enumerate(rows) if row.strip().startswith(TRACEBACK) and (b := _traceback(rows, at))]
@@ -59,13 +59,13 @@ def blame(text: str) -> Blame | None:
     return _in_worker(rows) or chosen if chosen is not None and _CAUGHT.match(chosen.message) else chosen
 
 
-def _in_worker(rows: list[str]) -> Blame | None:
+def _in_worker(rows: list[str]) -> TracebackSummary | None:
     """What a worker of a DataLoader or of DataParallel met: torch raises it again with its traceback as a message."""
     start = next((at for at, row in enumerate(rows) if row.strip().startswith(f"Original {TRACEBACK}")), None)
     return _traceback(rows, start) if start is not None else None
 
 
-def _traceback(rows: list[str], start: int) -> Blame | None:
+def _traceback(rows: list[str], start: int) -> TracebackSummary | None:
     indent = len(rows[start]) - len(rows[start].lstrip())
     frames: list[Frame] = []
     for at in range(start + 1, min(start + 2000, len(rows))):
@@ -78,15 +78,15 @@ def _traceback(rows: list[str], start: int) -> Blame | None:
     return None
 
 
-def _blame(kind: str, message: str, frames: list[Frame]) -> Blame | None:
+def _blame(kind: str, message: str, frames: list[Frame]) -> TracebackSummary | None:
     if not frames:
         return None
     outside = [f for f in frames if not _INJECTED.search(f.file)] or frames  # of `python -c` no frame is a file
     own = next((f for f in reversed(frames) if f.own), outside[-1])
-    return Blame(kind=kind.rpartition(".")[2], message=message.strip()[:500], own=own, frames=tuple(frames))
+    return TracebackSummary(kind=kind.rpartition(".")[2], message=message.strip()[:500], own=own, frames=tuple(frames))
 
 
-def _without_syntax_twins(found: list[Blame], rows: list[str]) -> list[Blame]:
+def _without_syntax_twins(found: list[TracebackSummary], rows: list[str]) -> list[TracebackSummary]:
     """A SyntaxError of a script has no header: `  File "train.py", line 3` stands alone."""
     if found:
         return found
@@ -98,5 +98,5 @@ def _without_syntax_twins(found: list[Blame], rows: list[str]) -> list[Blame]:
             error = _ERROR.match(later)
             if error and error[1] in ("SyntaxError", "IndentationError", "TabError"):
                 own = Frame(file=frame[1], line=int(frame[2]), code=rows[at + 1].strip())
-                return [Blame(kind=error[1], message=error[2] or "", own=own, frames=(own,))]
+                return [TracebackSummary(kind=error[1], message=error[2] or "", own=own, frames=(own,))]
     return []

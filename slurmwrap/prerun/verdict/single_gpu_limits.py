@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.verdict.python_traceback import Blame, Frame
+from slurmwrap.prerun.verdict.python_traceback import Frame, TracebackSummary
 from slurmwrap.prerun.verdict.source_slice import Slice, conditions_of_name, slice_at
 
 Read = Callable[[str], str | None]  # path -> the text of a source file
@@ -162,17 +162,17 @@ _OF_TENSORS = _any(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class TrialFailure:
     """What failed. `said` is the error line, or the lines that tell where there is no traceback."""
 
     said: str
     category: str
-    found: Blame | None
+    found: TracebackSummary | None
     logs: tuple[str, ...]
     read: Read
 
 
-def needs_company(failure: Failure) -> bool:
+def needs_company(failure: TrialFailure) -> bool:
     """Whether more GPUs, processes or nodes might have gone well where the trial failed."""
     found = failure.found
     if found is None:
@@ -192,7 +192,7 @@ def needs_company(failure: Failure) -> bool:
     return _by_size(failure, found) if found.kind in _BY_SIZE else _by_value(failure, found)
 
 
-def _without_traceback(failure: Failure) -> bool:
+def _without_traceback(failure: TrialFailure) -> bool:
     if _MISSPELT.search(failure.said):
         return False
     if _ONLY_TOGETHER.search(failure.said):
@@ -201,7 +201,7 @@ def _without_traceback(failure: Failure) -> bool:
     return not any(_SAID_BY_TOOLS.search(row) for row in rows)
 
 
-def _by_name(failure: Failure, found: Blame) -> bool:
+def _by_name(failure: TrialFailure, found: TracebackSummary) -> bool:
     """A name that is given a value only where there are several processes."""
     named = _NAMED.search(found.message)
     text = failure.read(found.own.file)
@@ -211,13 +211,13 @@ def _by_name(failure: Failure, found: Blame) -> bool:
     return bool(_COUNTS.search(above)) if above is not None else text is None and bool(_OF_PEERS.search(named[1]))
 
 
-def _by_absence(failure: Failure, found: Blame) -> bool:
+def _by_absence(failure: TrialFailure, found: TracebackSummary) -> bool:
     if _OF_WRAPPERS.search(found.message) and not _WRAPPED.search(found.message):
         return True
     return "NoneType" in found.message and _counts(failure, found.own)
 
 
-def _by_size(failure: Failure, found: Blame) -> bool:
+def _by_size(failure: TrialFailure, found: TracebackSummary) -> bool:
     own, last = found.own, found.frames[-1]
     if _OF_TENSORS.search(found.error):
         return False
@@ -228,7 +228,7 @@ def _by_size(failure: Failure, found: Blame) -> bool:
     return _slice(failure, own) is None
 
 
-def _by_value(failure: Failure, found: Blame) -> bool:
+def _by_value(failure: TrialFailure, found: TracebackSummary) -> bool:
     last, own = found.frames[-1], found.own
     mine = [f.code for f in found.frames if f.own] or [last.code]
     if _GROUPING.search(last.file) or _NEEDS_DEVICES.search(mine[-1]) or _counts(failure, own):
@@ -243,7 +243,7 @@ def _by_value(failure: Failure, found: Blame) -> bool:
     return not _cleared(failure, found, here)
 
 
-def _cleared(failure: Failure, found: Blame, here: Slice | None) -> bool:
+def _cleared(failure: TrialFailure, found: TracebackSummary, here: Slice | None) -> bool:
     """Of a check: that it asks for nothing which more processes change."""
     last = found.frames[-1]
     if _PLAIN.search(last.file) or _SAID_PLAINLY.search(found.message):
@@ -254,7 +254,7 @@ def _cleared(failure: Failure, found: Blame, here: Slice | None) -> bool:
     return not any(_COUNTS_PEERS.search(frame.code) for frame in callers)
 
 
-def _counts(failure: Failure, frame: Frame) -> bool:
+def _counts(failure: TrialFailure, frame: Frame) -> bool:
     """Whether the statement of a frame rests on a count of peers, by its own words or by its source."""
     here = _slice(failure, frame)
     if here is None:
@@ -262,12 +262,12 @@ def _counts(failure: Failure, frame: Frame) -> bool:
     return bool(_COUNTS_PEERS.search(here.statement) or _COUNTS.search(here.behind))
 
 
-def _slice(failure: Failure, frame: Frame) -> Slice | None:
+def _slice(failure: TrialFailure, frame: Frame) -> Slice | None:
     text = None if frame.file.startswith("<") else failure.read(frame.file)
     return slice_at(text, frame.line) if text is not None else None
 
 
-def _other_sharding(failure: Failure) -> bool:
+def _other_sharding(failure: TrialFailure) -> bool:
     """Weights of a checkpoint that are whole parts of the model's, or that were saved of a wrapped model."""
     whole = "\n".join(failure.logs)
     pairs = [(_sizes(m[1]), _sizes(m[2])) for m in _SHAPES.finditer(whole)]

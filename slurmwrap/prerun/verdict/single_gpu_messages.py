@@ -13,8 +13,8 @@ from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.trial.trial_environment import NOWHERE
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
-from slurmwrap.prerun.verdict.python_traceback import Blame
-from slurmwrap.prerun.verdict.single_gpu_limits import Failure, Read, needs_company
+from slurmwrap.prerun.verdict.python_traceback import TracebackSummary
+from slurmwrap.prerun.verdict.single_gpu_limits import Read, TrialFailure, needs_company
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
@@ -98,19 +98,19 @@ _OURS = re.compile(r"/slurmwrap_\w+\.py$|/slurmwrap/(?:prerun|inject|cli|host)/|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class TrialEnding:
     """What the rules look at."""
 
     spec: TrialSpec
     result: TrialResult
     diagnosis: Diagnosis
-    found: Blame | None
+    found: TracebackSummary | None
     read: Read
 
     @property
-    def failure(self) -> Failure:
+    def failure(self) -> TrialFailure:
         """For the question whether it failed because it was alone."""
-        return Failure(
+        return TrialFailure(
             said=self.said,
             category=self.diagnosis.category,
             found=self.found,
@@ -149,10 +149,10 @@ class Doubt:
 
 
 def find_doubt(
-    spec: TrialSpec, result: TrialResult, diagnosis: Diagnosis, found: Blame | None, read: Read
+    spec: TrialSpec, result: TrialResult, diagnosis: Diagnosis, found: TracebackSummary | None, read: Read
 ) -> Doubt | None:
     """None where the failure is the real job's as well. `read` gives the text of a source file."""
-    ending = Ending(spec=spec, result=result, diagnosis=diagnosis, found=found, read=read)
+    ending = TrialEnding(spec=spec, result=result, diagnosis=diagnosis, found=found, read=read)
     rules = (
         _our_fault,
         _of_delay,
@@ -169,7 +169,7 @@ def find_doubt(
     return Doubt(why=why, lasting=lasting) if why else None
 
 
-def _our_fault(ending: Ending) -> str | None:
+def _our_fault(ending: TrialEnding) -> str | None:
     last = ending.found.frames[-1] if ending.found is not None else None
     # A wrapper that calls the real function passes the user's own error on: open() of a file that is not there.
     if last is not None and _OURS.search(last.file) and "plain(" not in last.code:
@@ -179,14 +179,14 @@ def _our_fault(ending: Ending) -> str | None:
     return None
 
 
-def _of_delay(ending: Ending) -> str | None:
+def _of_delay(ending: TrialEnding) -> str | None:
     """A job that starts later may find files that are not there now, or others: only its own code can be wrong."""
     if not ending.spec.delay or _is_of_the_code(ending):
         return None
     return f"{ending.spec.delay}, and what is missing now may be there when it starts"
 
 
-def _is_of_the_code(ending: Ending) -> bool:
+def _is_of_the_code(ending: TrialEnding) -> bool:
     """Whether the error is the program's own, whatever its files hold. None may stand for a file that was not read."""
     found = ending.found
     if found is None:
@@ -197,7 +197,7 @@ def _is_of_the_code(ending: Ending) -> bool:
     return found.kind in _OF_THE_CODE or (misused and found.kind in ("RuntimeError", "ValueError"))
 
 
-def _of_the_machine(ending: Ending) -> str | None:
+def _of_the_machine(ending: TrialEnding) -> str | None:
     if ending.diagnosis.category in ELSEWHERE:
         return ELSEWHERE[ending.diagnosis.category]
     checks = ending.found is not None and ending.found.kind in _BY_VALUE  # a check of the program's own
@@ -211,7 +211,7 @@ def _of_the_machine(ending: Ending) -> str | None:
     return None
 
 
-def _of_the_cluster(ending: Ending) -> str | None:
+def _of_the_cluster(ending: TrialEnding) -> str | None:
     diagnosis = ending.diagnosis
     transient = diagnosis.decision in ("retry", "retry_elsewhere") and diagnosis.category != "no_signature"
     if diagnosis.category == "checkpoint_error" and _MISSING.search(ending.said):
@@ -219,7 +219,7 @@ def _of_the_cluster(ending: Ending) -> str | None:
     return "the cluster's doing, not the job's" if diagnosis.domain in ("IF", "RS") or transient else None
 
 
-def _of_memory(ending: Ending) -> str | None:
+def _of_memory(ending: TrialEnding) -> str | None:
     spec = ending.spec
     if ending.diagnosis.category == "gpu_oom" and ending.many:
         return (
@@ -231,7 +231,7 @@ def _of_memory(ending: Ending) -> str | None:
     return None
 
 
-def _of_company(ending: Ending) -> str | None:
+def _of_company(ending: TrialEnding) -> str | None:
     whole = "\n".join((ending.said, *(tail.text[-8192:] for tail in ending.result.logs)))
     if _NOT_SHRUNK.search(whole if ending.found is None or ending.found.kind == "CalledProcessError" else ending.said):
         return "a launcher that the pre-run could not shrink asked for more than one GPU's share"
@@ -240,7 +240,7 @@ def _of_company(ending: Ending) -> str | None:
     return None
 
 
-def _of_the_trial(ending: Ending) -> str | None:
+def _of_the_trial(ending: TrialEnding) -> str | None:
     found, refused = ending.found, ending.result.refused
     if refused and (found is None or any(call.split()[0] in found.error for call in refused if call.split())):
         return f"the script needs '{refused[0]}', which a pre-run leaves out"
@@ -251,7 +251,7 @@ def _of_the_trial(ending: Ending) -> str | None:
     return None
 
 
-def _of_silence(ending: Ending) -> str | None:
+def _of_silence(ending: TrialEnding) -> str | None:
     if ending.diagnosis.category == "no_signature" and ending.found is None:
         return "nothing recognisable failed" if ending.many or ending.result.signal is not None else None
     if ending.diagnosis.category == "invalid_memory_access" and ending.found is None and ending.many:

@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from slurmwrap.prerun.static.command_wrappers import HARMLESS
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
-from slurmwrap.prerun.static.started_program import EntryPoint, Started
+from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 
 # bash and dash: `script: line 4: out/log.txt: No such file or directory`, `script: 4: cannot create out/log.txt: ...`
 _REFUSED = re.compile(
@@ -25,7 +25,7 @@ _LONGEST = 80
 
 
 def find_unproven(
-    commands: Sequence[Started],
+    commands: Sequence[StartedProgram],
     starts: Sequence[tuple[int, Sequence[str]]],
     alive: Collection[int],
     output: str,
@@ -55,7 +55,7 @@ def find_unproven(
     return next(lost, "")
 
 
-def _can_be_seen(one: Started) -> bool:
+def _can_be_seen(one: StartedProgram) -> bool:
     """Whether the program would tell of its start: not in a container, nor behind `python -I`, `-E`, `-S`, `env -i`."""
     options = takewhile(lambda word: word.startswith("-"), one.words[1:])
     alone = any(re.fullmatch(r"-[A-Za-z]*[IES][A-Za-z]*", word) for word in options)
@@ -63,7 +63,7 @@ def _can_be_seen(one: Started) -> bool:
     return not (one.contained or alone or ("env" in whole and "-i" in whole))
 
 
-def _redirections(commands: Sequence[Started], output: str) -> dict[int, str]:
+def _redirections(commands: Sequence[StartedProgram], output: str) -> dict[int, str]:
     """By line: what the shell said of a file that it could not open for a command."""
     targets = {(one.line, target) for one in commands for target in one.targets}
     said = {}
@@ -75,12 +75,12 @@ def _redirections(commands: Sequence[Started], output: str) -> dict[int, str]:
     return said
 
 
-def _matters(one: Started, refused: dict[int, str]) -> bool:
+def _matters(one: StartedProgram, refused: dict[int, str]) -> bool:
     """A command of more than the shell's own that a redirection kept from running."""
     return one.line in refused and bool(one.words) and os.path.basename(one.words[0]) not in HARMLESS  # noqa: PTH119
 
 
-def _unwaited(one: Started) -> str:
+def _unwaited(one: StartedProgram) -> str:
     return f"{_shown(one)} ran in the background, and Slurm ends it with the script: add `wait` as its last line"
 
 
@@ -97,6 +97,6 @@ def _modules(words: Sequence[str]) -> list[str]:
     return [word.rpartition(".")[2] for word in words]
 
 
-def _shown(one: Started) -> str:
+def _shown(one: StartedProgram) -> str:
     text = " ".join(word.replace(UNKNOWN, "...") for word in one.words)
     return f"'{text[:_LONGEST]}' (line {one.line})"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from slurmwrap.config import Retry
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.run import AttemptRecord, LedgerReset
+from slurmwrap.model.run import JobRun, LedgerReset
 from slurmwrap.policy.retry_budget import failed, forgiven, ledger_of, progressed_at, retries_of, runs_before
 from slurmwrap.policy.strikes import blamed_node
 from slurmwrap.report.fold_rows import alike
@@ -28,7 +28,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class RetryBudgetReport:
     """Of one job (one array task). The two totals stand whatever progress says; 0 means no cap."""
 
     budgets: tuple[Budget, ...] = ()
@@ -39,11 +39,11 @@ class Account:
     resets: tuple[LedgerReset, ...] = ()
 
 
-def account_of(runs: Sequence[AttemptRecord], settings: Retry, resets: Iterable[LedgerReset] = ()) -> Account:
+def account_of(runs: Sequence[JobRun], settings: Retry, resets: Iterable[LedgerReset] = ()) -> RetryBudgetReport:
     """`runs`: of one raw job id, in any order; what an older job of the same id did is left out."""
     ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
     if not ordered:
-        return Account()
+        return RetryBudgetReport()
     newest = ordered[-1]
     resets = tuple(reset for reset in resets if reset.cluster == newest.attempt.cluster)
     mine = (*runs_before(ordered, newest), newest)
@@ -51,7 +51,7 @@ def account_of(runs: Sequence[AttemptRecord], settings: Retry, resets: Iterable[
     lost = [run for run in mine if failed(run)]
     progressed = progressed_at(mine)
     counted = [run for run in lost if not forgiven(run, since)]
-    return Account(
+    return RetryBudgetReport(
         budgets=tuple(_budget(group, progressed, since, settings) for group in alike(lost, _category)),
         failures=len(counted),
         max_failures=settings.max_restarts,
@@ -61,11 +61,11 @@ def account_of(runs: Sequence[AttemptRecord], settings: Retry, resets: Iterable[
     )
 
 
-def _category(run: AttemptRecord) -> str:
+def _category(run: JobRun) -> str:
     return run.diagnosis.category if run.diagnosis is not None else ""
 
 
-def _budget(group: Sequence[AttemptRecord], progressed: int | None, since: float | None, settings: Retry) -> Budget:
+def _budget(group: Sequence[JobRun], progressed: int | None, since: float | None, settings: Retry) -> Budget:
     newest = group[-1]
     assert newest.diagnosis is not None
     limit = retries_of(newest.diagnosis, bool(blamed_node(newest.diagnosis, newest)), settings)
@@ -81,7 +81,7 @@ def _budget(group: Sequence[AttemptRecord], progressed: int | None, since: float
     )
 
 
-def _why_not(run: AttemptRecord, progressed: int | None, since: float | None) -> str:
+def _why_not(run: JobRun, progressed: int | None, since: float | None) -> str:
     """Why a failure costs its root cause nothing; "" when it does."""
     if forgiven(run, since):
         return "before the ledger was cleared"

@@ -10,7 +10,7 @@ from slurmwrap.diagnosis.log_rows import strip_prefix
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation
 from slurmwrap.report.text_format import count, fit, width
-from slurmwrap.report.text_style import Look
+from slurmwrap.report.text_style import TextStyle
 
 MAX_LINES = 8  # cited lines of one run
 _SHORT = 60  # columns
@@ -19,7 +19,7 @@ MAX_TEXT = 300  # characters of one cited line
 _FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
 
 
-def cited(citations: Sequence[Citation], look: Look, output: str = "") -> Iterator[str]:
+def cited(citations: Sequence[Citation], look: TextStyle, output: str = "") -> Iterator[str]:
     """Root causes first, with the lines around them; at most MAX_LINES unless all are wanted. `output`: the file of a
     pre-run's output, which its citations call "output"."""
     if output:
@@ -33,18 +33,18 @@ def cited(citations: Sequence[Citation], look: Look, output: str = "") -> Iterat
         yield f"  | and {count(len(ordered) - len(shown), 'line')} more (-v shows all)"
 
 
-def _alone(citation: Citation, look: Look) -> Iterator[str]:
+def _alone(citation: Citation, look: TextStyle) -> Iterator[str]:
     yield look.wrapped(f"| {place_of(citation)}: {_text(citation, look)}", "  ", "  |   ")
 
 
-def _in_place(citation: Citation, others: frozenset[str], look: Look) -> Iterator[str]:
+def _in_place(citation: Citation, others: frozenset[str], look: TextStyle) -> Iterator[str]:
     yield look.wrapped(f"{place_of(citation)}", "  ")
     yield from _around(citation.before, others, look)
     yield look.paint(look.wrapped(f"> {_text(citation, look)}", "    ", "    >   "), "bold")
     yield from _around(citation.after, others, look)
 
 
-def _around(lines: Sequence[str], others: frozenset[str], look: Look) -> Iterator[str]:
+def _around(lines: Sequence[str], others: frozenset[str], look: TextStyle) -> Iterator[str]:
     """Without what is cited by itself, and with the end of a frame's path rather than its beginning."""
     for line in lines:
         if line.strip() not in others:
@@ -78,6 +78,6 @@ def place_of(citation: Citation) -> str:
     return f"{citation.source}:{citation.line}" if citation.line else citation.source
 
 
-def _text(citation: Citation, look: Look) -> str:
+def _text(citation: Citation, look: TextStyle) -> str:
     text = citation.text.strip()
     return text if look.verbose or len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"

@@ -8,37 +8,37 @@ from typing import Any
 
 from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.model.finding import Finding
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
-from slurmwrap.report.job_report.budget_table import Account
+from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.cited_lines import MAX_LINES as MAX_LINES
 from slurmwrap.report.job_report.cited_lines import cited
 from slurmwrap.report.job_report.next_step import Next, next_step
 from slurmwrap.report.job_report.run_text import told_run
 from slurmwrap.report.job_report.runs_text import ledger, run_table, told_tasks
-from slurmwrap.report.job_report.timeline import Story, stopped_by_prerun, tasks_of
+from slurmwrap.report.job_report.timeline import JobTimeline, stopped_by_prerun, tasks_of
 from slurmwrap.report.queue_wait import waited_line
 from slurmwrap.report.text_format import WIDTH, count, duration, fit, visible
-from slurmwrap.report.text_style import Look
 from slurmwrap.report.text_style import Paint as Paint
+from slurmwrap.report.text_style import TextStyle
 from slurmwrap.report.text_style import plain as plain
 
 _IN_FULL = 2  # runs of a job that are told in full: of more, the last one, and a table of all
 
 
 def tell(
-    story: Story,
+    story: JobTimeline,
     zone: tzinfo | None = UTC,
     paint: Paint = plain,
     *,
     columns: int = WIDTH,
     verbose: bool = False,
-    account: Account | None = None,
+    account: RetryBudgetReport | None = None,
 ) -> str:
     """The whole answer; times are shown in `zone`. `verbose`: nothing is folded, cut or left out."""
-    look = Look(zone=zone, paint=paint, columns=columns, verbose=verbose)
+    look = TextStyle(zone=zone, paint=paint, columns=columns, verbose=verbose)
     trials = [_prerun(prerun, story, look) for prerun in story.preruns]
     stopped = stopped_by_prerun(story)
     sections = [_head(story, look), *(trials if stopped else ()), *_runs(story, look)]
@@ -53,7 +53,7 @@ def tell(
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
-def _planned(story: Story, look: Look) -> Iterator[Iterable[str]]:
+def _planned(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
     """What gsub and the pre-run changed: in full for a job that has not ended, else with -v alone."""
     if story.submission is not None and story.submission.held_out:
         yield (look.paint("PRE-RUN", "bold") + " left out at random (prerun.holdout), to measure what pre-runs save",)
@@ -70,7 +70,7 @@ def _planned(story: Story, look: Look) -> Iterator[Iterable[str]]:
         yield _changes("AFTER THE PRE-RUN", prerun.changes, prerun.plan, look)
 
 
-def _has_ended(story: Story) -> bool:
+def _has_ended(story: JobTimeline) -> bool:
     """Whether there is an end to explain: then that and what to do stand first."""
     return stopped_by_prerun(story) or any(run.diagnosis for run in _started(story))
 
@@ -80,14 +80,14 @@ def _is_real(change: Mapping[str, Any]) -> bool:
     return bool(change.get("verb")) or change.get("old") != change.get("new")
 
 
-def _started(story: Story) -> Sequence[AttemptRecord]:
+def _started(story: JobTimeline) -> Sequence[JobRun]:
     """The runs worth telling: what a pre-run stopped never ran, and the pre-run's section says so."""
     if not stopped_by_prerun(story):
         return story.attempts
     return [attempt for attempt in story.attempts if attempt.nodes]
 
 
-def _runs(story: Story, look: Look) -> Iterator[Iterable[str]]:
+def _runs(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
     runs = _started(story)
     if tasks_of(story) and not look.verbose:
         yield from told_tasks(story, look)
@@ -99,14 +99,14 @@ def _runs(story: Story, look: Look) -> Iterator[Iterable[str]]:
             yield told_run(f"RUN {number}{_of_task(run)} ", run, story, look)
 
 
-def _of_task(run: AttemptRecord) -> str:
+def _of_task(run: JobRun) -> str:
     return f" of {run.address}" if "_" in run.address else ""
 
 
 # --- what was asked ------------------------------------------------------------------------------------------------
 
 
-def _head(story: Story, look: Look) -> Iterator[str]:
+def _head(story: JobTimeline, look: TextStyle) -> Iterator[str]:
     asked, last = story.submission, story.attempts[-1] if story.attempts else None
     trial = story.preruns[-1] if story.preruns else None  # of --prerun=only there is nothing else
     name = asked.name if asked else last.name if last else trial.name if trial else ""
@@ -130,7 +130,9 @@ def _script(asked: Submission | PrerunRecord) -> str:
     return asked.script_path if asked.script_path.startswith("/") else f"{asked.script_path} in {asked.work_dir}"
 
 
-def _changes(title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], look: Look) -> Iterator[str]:
+def _changes(
+    title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], look: TextStyle
+) -> Iterator[str]:
     """What a rewrite did, with its reasons. Changes came as JSON from a user's own file: any key may be missing."""
     summary = _plan(plan)
     if not changes and not summary:
@@ -180,7 +182,7 @@ def _plan(plan: Mapping[str, Any]) -> str:
 _OUTCOME = {Outcome.PASS: ("passed", "green"), Outcome.FAIL: ("failed", "red")}
 
 
-def _prerun(record: PrerunRecord, story: Story, look: Look) -> Iterator[str]:
+def _prerun(record: PrerunRecord, story: JobTimeline, look: TextStyle) -> Iterator[str]:
     verdict = record.verdict
     word, style = _OUTCOME.get(verdict.outcome, ("inconclusive", "yellow"))
     where = f"PRE-RUN (job {record.prerun_job_id}) "
@@ -202,7 +204,7 @@ def _prerun(record: PrerunRecord, story: Story, look: Look) -> Iterator[str]:
         yield look.wrapped(kept)
 
 
-def _finding(finding: Finding, line: str, look: Look) -> Iterator[str]:
+def _finding(finding: Finding, line: str, look: TextStyle) -> Iterator[str]:
     place = f"{finding.file}:{finding.line} " if finding.file and finding.line else f"{finding.file} ".lstrip()
     yield look.wrapped(f"{place}{finding.message}", "  ", "    ")
     if line:
@@ -211,7 +213,7 @@ def _finding(finding: Finding, line: str, look: Look) -> Iterator[str]:
         yield look.wrapped(finding.fix, "    ")
 
 
-def _next(step: Next, look: Look) -> Iterator[str]:
+def _next(step: Next, look: TextStyle) -> Iterator[str]:
     yield look.paint("NEXT", "bold")
     yield look.wrapped(step.sentence)
     for command in step.commands:

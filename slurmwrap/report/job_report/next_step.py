@@ -13,13 +13,13 @@ from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.action import Verb
 from slurmwrap.model.job_record import FINAL_STATES
-from slurmwrap.model.run import WAITING_RULES, AttemptRecord
+from slurmwrap.model.run import WAITING_RULES, JobRun
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.decide import REQUEUED_ALREADY
 from slurmwrap.policy.resize import time_needed_s
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import REQUEUES, scontrol_line
-from slurmwrap.report.job_report.timeline import Story, failed, stopped_by_prerun, tasks_of
+from slurmwrap.report.job_report.timeline import JobTimeline, failed, stopped_by_prerun, tasks_of
 from slurmwrap.report.text_format import duration
 
 _GIB = 1024
@@ -45,7 +45,7 @@ class Next:
         return tuple(command for command in (self.command, *self.also) if command)
 
 
-def next_step(story: Story) -> Next:
+def next_step(story: JobTimeline) -> Next:
     """The one thing to try next."""
     last = last_of(story)
     if stopped_by_prerun(story):
@@ -61,7 +61,7 @@ def next_step(story: Story) -> Next:
     return Next(sentence="It has not ended.", command=f"slurmwrap watch {shlex.quote(story.address)}")
 
 
-def _of_trial(story: Story) -> Next | None:
+def _of_trial(story: JobTimeline) -> Next | None:
     """Asked by the id of a pre-run's own job; None of any other. It has a verdict, so it has ended."""
     own = [record for record in story.preruns if str(record.prerun_job_id) == story.address]
     if not own:
@@ -74,7 +74,7 @@ def _of_trial(story: Story) -> Next | None:
     return Next(sentence=f"This is a pre-run without a job of its own, and it {told}.{again}")
 
 
-def last_of(story: Story) -> AttemptRecord | None:
+def last_of(story: JobTimeline) -> JobRun | None:
     """The run that matters most: the last, of an array the newest failure among its tasks."""
     tasks = [run for run in tasks_of(story) if failed(run)]
     if tasks:
@@ -82,7 +82,7 @@ def last_of(story: Story) -> AttemptRecord | None:
     return story.attempts[-1] if story.attempts else None
 
 
-def _after_run(story: Story, last: AttemptRecord) -> Next:
+def _after_run(story: JobTimeline, last: JobRun) -> Next:
     assert last.diagnosis is not None
     mine = [action for action in story.actions if action.attempt == last.attempt]
     if not failed(last) and last.state == REQUEUED:
@@ -103,7 +103,7 @@ def _after_run(story: Story, last: AttemptRecord) -> Next:
     return _of_input(story, last) or _of_size(story, last) or _of_decision(story, last)
 
 
-def _requeued(story: Story, last: AttemptRecord) -> Next:
+def _requeued(story: JobTimeline, last: JobRun) -> Next:
     """Its last known run was requeued, and failed of nothing. `slurm_says` is about the next one."""
     if story.slurm_says.partition(" ")[0] in FINAL_STATES:
         return Next(sentence="The run after it ended, and is not judged yet (slurmwrap reconcile).")
@@ -127,7 +127,7 @@ _SHOWS = {
 _RETRIED = ("retry", "retry_elsewhere")
 
 
-def _of_input(story: Story, last: AttemptRecord) -> Next | None:
+def _of_input(story: JobTimeline, last: JobRun) -> Next | None:
     if last.decision != "blacklist_input":
         return None
     path = last.diagnosis.input_path if last.diagnosis is not None else ""
@@ -139,7 +139,7 @@ def _of_input(story: Story, last: AttemptRecord) -> Next | None:
     return replace(_submit(story, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
 
 
-def _of_size(story: Story, last: AttemptRecord) -> Next | None:
+def _of_size(story: JobTimeline, last: JobRun) -> Next | None:
     """More memory or time, in the unit in which it was asked for; None where neither is the matter, or known."""
     category = last.diagnosis.category if last.diagnosis is not None else ""
     if category == "cpu_oom" and (option := more_memory(last)):
@@ -147,7 +147,7 @@ def _of_size(story: Story, last: AttemptRecord) -> Next | None:
     return _of_time(story, last, last.time_limit_s) if category == "time_limit" and last.time_limit_s else None
 
 
-def _of_time(story: Story, last: AttemptRecord, limit_s: int) -> Next:
+def _of_time(story: JobTimeline, last: JobRun, limit_s: int) -> Next:
     """As long as its progress says that the whole job takes, with a margin; else half as much again as it had."""
     left = last.diagnosis.remaining_s if last.diagnosis is not None else None
     wanted = float(time_needed_s(last.run_s or limit_s, left)) if left is not None else limit_s * _MORE
@@ -163,7 +163,7 @@ def _of_time(story: Story, last: AttemptRecord, limit_s: int) -> Next:
     return _submit(story, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_slurm_time(wanted)}")
 
 
-def _of_decision(story: Story, last: AttemptRecord) -> Next:
+def _of_decision(story: JobTimeline, last: JobRun) -> Next:
     assert last.diagnosis is not None
     found = last.diagnosis
     if found.category == "no_signature":
@@ -186,7 +186,7 @@ def _of_decision(story: Story, last: AttemptRecord) -> Next:
     return _submit(story, found.advice or "Submit it again.")
 
 
-def _of_no_failure(story: Story, last: AttemptRecord) -> Next:
+def _of_no_failure(story: JobTimeline, last: JobRun) -> Next:
     found = last.diagnosis
     if found is None or found.category != COMPLETED_WITH_ERROR:
         cancelled = found is not None and found.category == "cancelled"
@@ -197,7 +197,7 @@ def _of_no_failure(story: Story, last: AttemptRecord) -> Next:
     return _test(story, last, f"Fix the error, test it on one GPU, then submit again. {hides}")
 
 
-def _test(story: Story, last: AttemptRecord, sentence: str, variable: str = "") -> Next:
+def _test(story: JobTimeline, last: JobRun, sentence: str, variable: str = "") -> Next:
     """A pre-run that goes beyond where the run failed: one of a few steps would pass again."""
     steps, at = _beyond(story, last)
     if not steps:
@@ -209,7 +209,7 @@ def _test(story: Story, last: AttemptRecord, sentence: str, variable: str = "") 
     return _submit(story, sentence, f"--prerun=only --prerun-steps {steps}", variable)
 
 
-def _beyond(story: Story, last: AttemptRecord) -> tuple[int, str]:
+def _beyond(story: JobTimeline, last: JobRun) -> tuple[int, str]:
     """(steps of a pre-run that would meet the failure, where it was, in words); (0, "") where a plain one may do.
 
     By the step that the run reached, else by its time and the speed that its pre-run measured; where a pre-run passed
@@ -235,7 +235,7 @@ def _rounded(steps: float) -> int:
     return min(_MOST_STEPS, math.ceil(steps / unit) * unit)
 
 
-def more_memory(record: AttemptRecord) -> str:
+def more_memory(record: JobRun) -> str:
     """ "--mem=96G": half as much again, or what was measured with a margin; "" when nothing is known."""
     peak = record.measurement.mem_peak_mib if record.measurement is not None else None
     if record.mem_mib_per_cpu:
@@ -254,7 +254,7 @@ def _slurm_time(seconds: float) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _submit(story: Story, sentence: str, option: str = "", variable: str = "") -> Next:
+def _submit(story: JobTimeline, sentence: str, option: str = "", variable: str = "") -> Next:
     """The sentence, and gsub with the script and a variable for the job before it. Where there is no script file, only
     its user can repeat the call: arguments are not kept."""
     submission = story.submission

@@ -18,14 +18,14 @@ from slurmwrap.diagnosis.taxonomy import (
 from slurmwrap.model.action import Verb
 from slurmwrap.model.finding import Finding
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident
+from slurmwrap.model.run import ActionRecord, Incident, JobRun
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import scontrol_line
 from slurmwrap.report.job_report.cited_lines import cited, in_short
-from slurmwrap.report.job_report.timeline import Story, failed
+from slurmwrap.report.job_report.timeline import JobTimeline, failed
 from slurmwrap.report.queue_wait import waited_line
 from slurmwrap.report.text_format import count, duration, visible
-from slurmwrap.report.text_style import Look
+from slurmwrap.report.text_style import TextStyle
 
 CANCELLED = "cancelled"
 _QUOTED = re.compile(r"['\"`]([^'\"`\n]{2,200})['\"`]")
@@ -35,7 +35,7 @@ _INCIDENT = (
 )
 
 
-def told_run(title: str, record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
+def told_run(title: str, record: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]:
     with_error = record.diagnosis is not None and record.diagnosis.category == COMPLETED_WITH_ERROR
     style = "red" if failed(record) or with_error else "green" if record.diagnosis else "yellow"
     yield look.paint(visible(title), "bold") + look.paint(visible(ending(record) + _exit(record)), style)
@@ -53,7 +53,7 @@ def told_run(title: str, record: AttemptRecord, story: Story, look: Look) -> Ite
         yield from judged(record, story, look)
 
 
-def asked_and_used(record: AttemptRecord) -> str:
+def asked_and_used(record: JobRun) -> str:
     """ "Asked / used: time 1 h / 12 min; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB." as far as it is known, per node."""
     found, parts = record.measurement, []
     if record.time_limit_s and record.start_time is not None and record.end_time is not None:
@@ -71,7 +71,7 @@ def asked_and_used(record: AttemptRecord) -> str:
 _WARNINGS = 3  # of the submission that are shown with a failure
 
 
-def warned_of(record: AttemptRecord, story: Story) -> Sequence[str]:
+def warned_of(record: JobRun, story: JobTimeline) -> Sequence[str]:
     """What gsub had said at the submission of what the run then failed of: the same line, or the same name."""
     found = record.diagnosis
     if story.submission is None or found is None or found.category in (SUCCESS, CANCELLED):
@@ -96,7 +96,7 @@ def _in_one_line(warning: Finding, work_dir: str) -> str:
     return f"{where}{warning.message}"
 
 
-def judged(record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
+def judged(record: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]:
     """Category, evidence, decision, advice, and what was asked of Slurm."""
     diagnosis = record.diagnosis
     assert diagnosis is not None
@@ -127,7 +127,7 @@ def judged(record: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
             yield from _action(action, look)
 
 
-def _incident(incident: Incident | None, look: Look) -> Iterator[str]:
+def _incident(incident: Incident | None, look: TextStyle) -> Iterator[str]:
     yield look.wrapped(_INCIDENT)
     if incident is not None:
         jobs, users = count(len(incident.jobs), "job"), count(incident.users, "user")
@@ -136,17 +136,17 @@ def _incident(incident: Incident | None, look: Look) -> Iterator[str]:
         yield look.wrapped(told, "    ")
 
 
-def ending(record: AttemptRecord) -> str:
+def ending(record: JobRun) -> str:
     return record.state or "not ended"
 
 
-def result_of(record: AttemptRecord) -> str:
+def result_of(record: JobRun) -> str:
     """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
     found = record.diagnosis
     return title_of(found.category) if found and (failed(record) or found.error) else ending(record)
 
 
-def _exit(record: AttemptRecord) -> str:
+def _exit(record: JobRun) -> str:
     if record.exit_code is None or record.state == "COMPLETED":
         return ""
     if record.signal and record.state != "OUT_OF_MEMORY":  # Slurm says signal 125 then, which is none
@@ -154,7 +154,7 @@ def _exit(record: AttemptRecord) -> str:
     return f", exit code {record.exit_code}" if record.exit_code else ""
 
 
-def _when_and_where(record: AttemptRecord, look: Look) -> str:
+def _when_and_where(record: JobRun, look: TextStyle) -> str:
     if record.start_time is None:
         return "It never started." if record.state else "It waits."
     where = f" on {fold(record.nodes)}" if record.nodes else ""
@@ -164,7 +164,7 @@ def _when_and_where(record: AttemptRecord, look: Look) -> str:
     return f"{look.moment(record.start_time)} to {look.moment(record.end_time)}{ran}{where}."
 
 
-def _counted(record: AttemptRecord) -> str:
+def _counted(record: JobRun) -> str:
     """What the step counter saw of the run; one that stood still long before its end hung."""
     measured = record.measurement
     if measured is None or not measured.steps:
@@ -178,7 +178,7 @@ def _counted(record: AttemptRecord) -> str:
 _BOUND = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}
 
 
-def _action(action: ActionRecord, look: Look) -> Iterable[str]:
+def _action(action: ActionRecord, look: TextStyle) -> Iterable[str]:
     if action.mode == "observe":
         return
     bound = _BOUND.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""

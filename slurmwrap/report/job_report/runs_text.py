@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from slurmwrap.diagnosis.taxonomy import title_of
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.report.fold_rows import alike, fold_jobs
-from slurmwrap.report.job_report.budget_table import Account
+from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.run_text import judged, result_of, told_run
-from slurmwrap.report.job_report.timeline import Story, failed, tasks_of
+from slurmwrap.report.job_report.timeline import JobTimeline, failed, tasks_of
 from slurmwrap.report.text_format import count, duration, hours, in_order, table, visible
-from slurmwrap.report.text_style import Look
+from slurmwrap.report.text_style import TextStyle
 
 
-def told_tasks(story: Story, look: Look) -> Iterator[Iterable[str]]:
+def told_tasks(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
     """Tasks that ended alike are one story, told of the first that failed; those that failed come first."""
     for group in groups_of_tasks(story):
         title = f"{count(len(group), 'TASK', 'TASKS')} {fold_jobs(run.address for run in group)} "
@@ -29,20 +29,20 @@ def told_tasks(story: Story, look: Look) -> Iterator[Iterable[str]]:
             yield [look.paint(visible(title), "bold") + look.paint(visible(result_of(first)), style)]
 
 
-def groups_of_tasks(story: Story) -> tuple[tuple[AttemptRecord, ...], ...]:
+def groups_of_tasks(story: JobTimeline) -> tuple[tuple[JobRun, ...], ...]:
     """The last run of each task, those that ended alike together; failures first, the largest group first."""
     groups = alike(tasks_of(story), _how_it_ended)
     return tuple(sorted(groups, key=lambda group: (not failed(group[0]), -len(group))))
 
 
-def _how_it_ended(run: AttemptRecord) -> tuple[object, ...]:
+def _how_it_ended(run: JobRun) -> tuple[object, ...]:
     found = run.diagnosis
     if not failed(run) or found is None:
         return (result_of(run),)
     return (found.category, found.signature, run.decision, run.state, found.input_path)
 
 
-def _alike(title: str, group: Sequence[AttemptRecord], first: AttemptRecord, story: Story, look: Look) -> Iterator[str]:
+def _alike(title: str, group: Sequence[JobRun], first: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]:
     yield look.paint(look.wrapped(f"{title}failed alike", "", "  "), "red")
     ends = sorted(run.end_time for run in group if run.end_time)
     nodes = {name for run in group for name in run.nodes}
@@ -56,7 +56,7 @@ def _alike(title: str, group: Sequence[AttemptRecord], first: AttemptRecord, sto
     yield from judged(first, story, look)
 
 
-def run_table(runs: Sequence[AttemptRecord], look: Look) -> Iterator[str]:
+def run_table(runs: Sequence[JobRun], look: TextStyle) -> Iterator[str]:
     """A line for each run of one job, oldest first."""
     yield look.paint(f"{count(len(runs), 'RUN', 'RUNS')}", "bold")
     rows = [
@@ -74,7 +74,7 @@ def run_table(runs: Sequence[AttemptRecord], look: Look) -> Iterator[str]:
     yield table(head, rows, columns=look.columns)
 
 
-def ledger(account: Account, look: Look) -> Iterator[str]:
+def ledger(account: RetryBudgetReport, look: TextStyle) -> Iterator[str]:
     """What its failures cost the job, and how many retries are left to each root cause."""
     if not account.budgets:
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.run import ActionRecord, AttemptRecord, Incident, PrerunRecord, QueueDelay
+from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.retry_budget import runs_before
@@ -17,13 +17,13 @@ from slurmwrap.policy.run_from_slurm import CLOCKS_S, speaks_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class JobTimeline:
     """One job. `address` is what its user calls it: "81", "77_2", or "77" for a whole array."""
 
     address: str
     submission: Submission | None = None
     preruns: tuple[PrerunRecord, ...] = ()
-    attempts: tuple[AttemptRecord, ...] = ()
+    attempts: tuple[JobRun, ...] = ()
     actions: tuple[ActionRecord, ...] = ()
     delays: tuple[QueueDelay, ...] = ()
     incidents: tuple[Incident, ...] = ()  # that runs of it belonged to, where the reader may see them
@@ -48,10 +48,10 @@ def story_of(
     address: str,
     submissions: Sequence[Submission],
     preruns: Sequence[PrerunRecord],
-    attempts: Sequence[AttemptRecord],
+    attempts: Sequence[JobRun],
     actions: Sequence[ActionRecord],
     delays: Sequence[QueueDelay] = (),
-) -> Story:
+) -> JobTimeline:
     """The newest job of this name: ids come back after MaxJobId, and with a new cluster of the same name; and the
     clusters that share a home have each a job of that id."""
     mine = [s for s in submissions if s.job_id == _number(address) or s.prerun_job_id == _number(address)]
@@ -72,7 +72,7 @@ def story_of(
     if submission is not None and _is_older(submission, runs, older):  # the newest was not submitted by gsub
         submission, tried = None, []
     keys, others = {a.attempt for a in runs}, {a.attempt for a in older}
-    return Story(
+    return JobTimeline(
         address=name,
         submission=submission,
         preruns=tuple(sorted({(p.prerun_job_id, p.at): p for p in tried}.values(), key=lambda p: p.at)),
@@ -86,19 +86,19 @@ def story_of(
     )
 
 
-def _last_job_of(runs: Sequence[AttemptRecord]) -> tuple[list[AttemptRecord], list[AttemptRecord]]:
+def _last_job_of(runs: Sequence[JobRun]) -> tuple[list[JobRun], list[JobRun]]:
     """Of each raw id the runs of its newest job, and those of older jobs whose id came back within the slack."""
     last = {a.attempt.job_id: a for a in sorted(runs, key=lambda a: a.attempt.submit_time)}
     kept = {a.attempt for newest in last.values() for a in (newest, *runs_before(runs, newest))}
     return [a for a in runs if a.attempt in kept], [a for a in runs if a.attempt not in kept]
 
 
-def _is_older(submission: Submission, runs: Sequence[AttemptRecord], older: Sequence[AttemptRecord]) -> bool:
+def _is_older(submission: Submission, runs: Sequence[JobRun], older: Sequence[JobRun]) -> bool:
     """Whether it is of one of the `older` jobs and not of the newest."""
     return any(speaks_for(submission, a) for a in older) and not any(speaks_for(submission, a) for a in runs)
 
 
-def last_failure(attempts: Sequence[AttemptRecord], preruns: Sequence[PrerunRecord]) -> tuple[str, str] | None:
+def last_failure(attempts: Sequence[JobRun], preruns: Sequence[PrerunRecord]) -> tuple[str, str] | None:
     """(address, cluster) of the job that failed last, in a run or in its pre-run; None when none did."""
     ran = [a for a in attempts if a.end_time and failed(a)]
     ends = [(float(a.end_time or 0), a.address or str(a.attempt.job_id), a.attempt.cluster) for a in ran]
@@ -112,18 +112,18 @@ def stopped_jobs(preruns: Sequence[PrerunRecord]) -> frozenset[tuple[str, int]]:
     return frozenset((p.cluster, p.job_id) for p in failures if p.job_id is not None)
 
 
-def never_ran(record: AttemptRecord, stopped: frozenset[tuple[str, int]]) -> bool:
+def never_ran(record: JobRun, stopped: frozenset[tuple[str, int]]) -> bool:
     """A job that its pre-run stopped: Slurm has a cancelled record of it, yet no run."""
     return not record.nodes and (record.attempt.cluster, record.attempt.job_id) in stopped
 
 
-def stopped_by_prerun(story: Story) -> bool:
+def stopped_by_prerun(story: JobTimeline) -> bool:
     """The newest pre-run failed and the job never started."""
     started = any(attempt.start_time is not None and attempt.run_s > 0 for attempt in story.attempts)
     return bool(story.preruns) and story.preruns[-1].verdict.outcome is Outcome.FAIL and not started
 
 
-def tasks_of(story: Story) -> tuple[AttemptRecord, ...]:
+def tasks_of(story: JobTimeline) -> tuple[JobRun, ...]:
     """Of a whole array the last run of each of its tasks, in their order; () of anything else."""
     if "_" in story.address or len({run.address for run in story.attempts if "_" in run.address}) < 2:
         return ()
@@ -131,7 +131,7 @@ def tasks_of(story: Story) -> tuple[AttemptRecord, ...]:
     return tuple(sorted(last.values(), key=lambda run: (len(run.address), run.address)))
 
 
-def _by_time_and_task(run: AttemptRecord) -> tuple[int, int, str]:
+def _by_time_and_task(run: JobRun) -> tuple[int, int, str]:
     return run.attempt.submit_time, len(run.address), run.address  # 77_2 before 77_10
 
 
@@ -140,7 +140,7 @@ def _number(address: str) -> int:
     return int(head) if head.isdecimal() else -1
 
 
-def _is_of(record: AttemptRecord, address: str) -> bool:
+def _is_of(record: JobRun, address: str) -> bool:
     """By name, by array, or by raw job id."""
     own = record.address or str(record.attempt.job_id)
     return own == address or own.split("_")[0] == address or str(record.attempt.job_id) == address

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from slurmwrap.sim.engines.backfill_engine import play as play
-from slurmwrap.sim.engines.scheduler_params import World as World
+from slurmwrap.sim.engines.scheduler_params import SchedulerParams as SchedulerParams
 
-__all__ = ["World", "play"]
+__all__ = ["SchedulerParams", "play"]

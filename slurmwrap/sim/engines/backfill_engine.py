@@ -22,16 +22,16 @@ from slurmwrap.placement.throughput import speed_at
 from slurmwrap.sim import sim_throughput
 from slurmwrap.sim.engines.free_resources import Seats, emptied, floor_of, pools
 from slurmwrap.sim.engines.pending_queue import line_of
-from slurmwrap.sim.engines.pending_sim_job import Waiting
-from slurmwrap.sim.engines.scheduler_params import World
-from slurmwrap.sim.engines.shadow_time import Shadow
+from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
+from slurmwrap.sim.engines.scheduler_params import SchedulerParams
+from slurmwrap.sim.engines.shadow_time import ShadowTable
 from slurmwrap.sim.engines.sim_placer import Placer
 from slurmwrap.sim.engines.sim_reconciler import Reconciler
 from slurmwrap.sim.engines.sim_request import ask_of, fewest, like, nodes_of
 from slurmwrap.sim.engines.sim_tuner import Tuner
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.outcome import Outcome, Progress
-from slurmwrap.sim.placement_bridge import Picture
+from slurmwrap.sim.outcome import Progress, SimOutcome
+from slurmwrap.sim.placement_bridge import SimSnapshot
 from slurmwrap.sim.queue.fifo import Fifo
 from slurmwrap.sim.queue.queue_policy import Policy
 from slurmwrap.sim.sim_job import SimJob
@@ -44,13 +44,13 @@ def play(
     jobs: Sequence[SimJob],
     servers: Sequence[Server],
     *,
-    world: World,
+    world: SchedulerParams,
     policy: Policy | None = None,
     mechanism: Mechanism | None = None,
     profiles: Mapping[str, ResourceProfile],
     placement: str = "any",
     progress: Progress | None = None,
-) -> Outcome:
+) -> SimOutcome:
     """Runs `jobs` (in the order of submission) to their end on `servers`, which are free but for what they say.
 
     `policy`: orders the queue; None: first come, first served. `mechanism`: divides CPUs and memory among waiting jobs
@@ -62,7 +62,9 @@ def play(
     if not servers:
         raise ValueError("there are no servers")
     ours = mechanism is not None or placement == "skew"
-    game = Game(jobs, servers, world, policy, profiles, placement == "consolidate", world.lag_s if ours else 0.0)
+    game = BackfillSimulator(
+        jobs, servers, world, policy, profiles, placement == "consolidate", world.lag_s if ours else 0.0
+    )
     if not ours:
         return game.run(None, progress)
     tuner = None if mechanism is None else Tuner(mechanism=mechanism, like=game.like)
@@ -70,8 +72,8 @@ def play(
     return game.run(Reconciler(servers=servers, tuner=tuner, placer=placer), progress)
 
 
-def _placer(servers: Sequence[Server], world: World, profiles: Mapping[str, ResourceProfile]) -> Placer:
-    picture = Picture(
+def _placer(servers: Sequence[Server], world: SchedulerParams, profiles: Mapping[str, ResourceProfile]) -> Placer:
+    picture = SimSnapshot(
         servers=servers,
         partitions=world.partitions,
         servers_per_leaf=world.servers_per_leaf,
@@ -80,14 +82,14 @@ def _placer(servers: Sequence[Server], world: World, profiles: Mapping[str, Reso
     return Placer(picture=picture, profiles=profiles)
 
 
-class Game:
+class BackfillSimulator:
     """The state of one run. `place` of a job: its index in `jobs`."""
 
     def __init__(
         self,
         jobs: Sequence[SimJob],
         servers: Sequence[Server],
-        world: World,
+        world: SchedulerParams,
         policy: Policy | None,
         profiles: Mapping[str, ResourceProfile],
         by_node: bool,
@@ -101,14 +103,14 @@ class Game:
         self.by_node, self.lag_s = by_node, lag_s
         self.floor = floor_of(servers, world.servers_per_leaf)
         self.empty = floor_of([emptied(server) for server in servers], world.servers_per_leaf)
-        self.shadow = Shadow(self.floor, max(server.gpus for server in servers))
+        self.shadow = ShadowTable(self.floor, max(server.gpus for server in servers))
         self.pools = pools(servers, world.partitions)
         self.now = 0.0
         self.steps = self.updates = self.gone = 0
         self.happened = 0  # submissions, starts, ends
         self.freed = -inf  # when a job ended last
-        self.pending: dict[int, Waiting] = {}
-        self.running: dict[int, Waiting] = {}
+        self.pending: dict[int, PendingSimJob] = {}
+        self.running: dict[int, PendingSimJob] = {}
         self.ends: list[tuple[float, int]] = []
         self.wakes = [world.opens_s]  # moments at which somebody who did not may start
         self.stuck = False  # the first job does not fit, and nothing was given back since
@@ -119,7 +121,7 @@ class Game:
         self.held = [0.0] * len(jobs)
         self.spread = [0] * len(jobs)
 
-    def run(self, slurmwrap: Reconciler | None, progress: Progress | None) -> Outcome:
+    def run(self, slurmwrap: Reconciler | None, progress: Progress | None) -> SimOutcome:
         coming = sorted(range(len(self.jobs)), key=lambda place: (self.jobs[place].submit_s, place), reverse=True)
         while (moment := self._next(coming, slurmwrap)) < inf:
             self.now = max(self.now, moment)
@@ -188,7 +190,7 @@ class Game:
         points = self.points.get(job.model, ())
         nodes = nodes_of(job, self.like, by_node=self.by_node or bool(points))
         cpus, memory = sim_throughput.asked(job, self.like)
-        waiting = Waiting(
+        waiting = PendingSimJob(
             place=place, job=job, points=points, nodes=nodes, cpus=cpus, mem_mib=memory, asked=(cpus, memory),
             ask=ask_of(job.gpus, nodes, cpus, memory), length_s=self._limit_s(job), submitted=self.now,
             allowed=self.pools.get(job.partition), names=self.world.partitions.get(job.partition),
@@ -216,7 +218,7 @@ class Game:
 
     # ------------------------------------------------------------------------------------------- the schedulers
 
-    def in_order(self, most: int) -> list[Waiting]:
+    def in_order(self, most: int) -> list[PendingSimJob]:
         """The first `most` that wait, highest priority first."""
         return self.line.first(most, self.now)
 
@@ -239,7 +241,7 @@ class Game:
                 if len(failed) > len(self.pools):
                     return
 
-    def _starts(self, waiting: Waiting) -> bool:
+    def _starts(self, waiting: PendingSimJob) -> bool:
         seats = self.floor.seats(waiting.ask, waiting.allowed, waiting.leaves_at(self.now))
         if seats is not None:
             self._begin(waiting, seats)
@@ -260,7 +262,7 @@ class Game:
                 return
             self._start_or_plan(waiting, hopeless)
 
-    def _start_or_plan(self, waiting: Waiting, hopeless: dict[object, float]) -> None:
+    def _start_or_plan(self, waiting: PendingSimJob, hopeless: dict[object, float]) -> None:
         """`hopeless`, of this cycle: what is started and kept in it only makes it harder for those that follow."""
         shadow, length, leaves = self.shadow, waiting.length_s, waiting.leaves_at(self.now)
         asked = (waiting.ask, id(waiting.allowed), leaves)
@@ -284,7 +286,7 @@ class Game:
 
     # ------------------------------------------------------------------------------------------- runs
 
-    def _begin(self, waiting: Waiting, seats: Seats) -> None:
+    def _begin(self, waiting: PendingSimJob, seats: Seats) -> None:
         place = waiting.place
         del self.pending[place]
         self.line.leave(waiting)
@@ -298,7 +300,7 @@ class Game:
         self.began[place], self.ended[place] = self.now, self.now + run_s
         self.held[place], self.spread[place] = run_s, len(seats.servers)
 
-    def _run_s(self, waiting: Waiting) -> float:
+    def _run_s(self, waiting: PendingSimJob) -> float:
         """Killed at its limit, where that is known."""
         job, world = waiting.job, self.world
         run_s = job.work_s
@@ -313,15 +315,15 @@ class Game:
             run_s += world.jitter_s * random.Random(f"{world.seed} {job.number}").random()
         return run_s if job.limit_s is None else min(run_s, job.limit_s)
 
-    def _apart(self, waiting: Waiting) -> bool:
+    def _apart(self, waiting: PendingSimJob) -> bool:
         """Whether it lies on more servers than it needs, or under several leaf switches."""
         leaf, seats = self.floor.leaf, waiting.seats
         if len(seats.servers) > max(waiting.job.nodes or 1, fewest(waiting.job, self.like)):
             return True
         return leaf is not None and len({int(leaf[server]) for server in seats.servers}) > 1
 
-    def _outcome(self) -> Outcome:
-        return Outcome(
+    def _outcome(self) -> SimOutcome:
+        return SimOutcome(
             mode="slurm",
             began_s=tuple(self.began),
             ended_s=tuple(self.ended),

@@ -30,7 +30,7 @@ class Seats:
 
 
 @dataclass(slots=True, kw_only=True)
-class Floor:
+class FreeResources:
     """Free GPUs, CPUs and MiB; one entry per server. `leaf`: number of its leaf switch; None: no network."""
 
     gpus: Ints
@@ -79,10 +79,10 @@ class Floor:
         return one_seat(ask, found, self.cpus, self.leaf)
 
 
-def floor_of(servers: Sequence[Server], servers_per_leaf: int | None = None) -> Floor:
+def floor_of(servers: Sequence[Server], servers_per_leaf: int | None = None) -> FreeResources:
     """As the servers say what is free; leaves are dealt out in their order."""
     gpus = np.array([server.gpus_free for server in servers], dtype=np.int64)
-    return Floor(
+    return FreeResources(
         gpus=gpus,
         cpus=np.array([server.cpus_free for server in servers], dtype=np.float64),
         mem_mib=np.array([server.mem_free_mib for server in servers], dtype=np.float64),

@@ -14,16 +14,16 @@ from math import inf
 import numpy as np
 
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.engines.lease_clock import Clock
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.engines.lease_clock import LeaseClock
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue.queue_policy import Active
 
 
 @dataclass(slots=True, kw_only=True)
-class Book:
+class JobTable:
     """`left` is in units: iterations where they are whole, else seconds at the proportional share."""
 
-    clock: Clock
+    clock: LeaseClock
     submit_s: Floats
     gpus: Ints
     left: Floats
@@ -142,10 +142,10 @@ class Book:
             self.began_s[number] = self.clock.at(beat)
         heapq.heappush(self._ends, (float(self.end[number]), number))
 
-    def outcome(self, steps: int, beat: float) -> Outcome:
+    def outcome(self, steps: int, beat: float) -> SimOutcome:
         """What became of everybody. `beat`: the last that was played; until then who still runs has held its GPUs."""
         held = self.held + np.where(self.running, beat - self.since, 0.0)
-        return Outcome(
+        return SimOutcome(
             mode="rounds",
             began_s=tuple(None if value != value else value for value in self.began_s.tolist()),
             ended_s=tuple(None if value != value else value for value in self.ended_s.tolist()),

@@ -17,7 +17,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
+class LeaseClock:
     """`first_s`: at beat 0. `round_s`: 0 where leases end at events."""
 
     first_s: float
@@ -52,11 +52,11 @@ class Clock:
         return beat + max(1, ceil(quiet_s / self.round_s - _ROUNDING))
 
 
-def clock_of(submits_s: Sequence[float], round_s: float) -> Clock:
+def clock_of(submits_s: Sequence[float], round_s: float) -> LeaseClock:
     """`submits_s`: of all jobs, in order, at least one."""
     first, last = submits_s[0], submits_s[-1]
     if round_s <= 0:
-        return Clock(first_s=0.0, round_s=0.0)
+        return LeaseClock(first_s=0.0, round_s=0.0)
     if last - first < ONCE_S:
-        return Clock(first_s=first + ONCE_S, round_s=round_s)
-    return Clock(first_s=ceil(first / round_s) * round_s, round_s=round_s)
+        return LeaseClock(first_s=first + ONCE_S, round_s=round_s)
+    return LeaseClock(first_s=ceil(first / round_s) * round_s, round_s=round_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurmwrap.sim.arrays import Floats, Ints
-from slurmwrap.sim.engines.pending_sim_job import Waiting
+from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.queue.queue_policy import Active, Policy
 from slurmwrap.sim.sim_job import SimJob
 
@@ -21,7 +21,7 @@ _Key = tuple[float, int]  # the policy's, then in the order of joining
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class PendingQueue:
     """`standing`: what the policy orders by, of each job, by place in the trace; None: it changes with time."""
 
     policy: Policy
@@ -31,14 +31,14 @@ class Line:
     work_s: Floats
     standing: list[float] | None
     _keys: list[_Key] = field(default_factory=list)
-    _waiting: list[Waiting] = field(default_factory=list)
+    _waiting: list[PendingSimJob] = field(default_factory=list)
     _key: dict[int, _Key] = field(default_factory=dict)  # by place in the trace
     _joined: int = 0
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def join(self, waiting: Waiting) -> None:
+    def join(self, waiting: PendingSimJob) -> None:
         key = (0.0 if self.standing is None else self.standing[waiting.place], self._joined)
         at = bisect_left(self._keys, key)
         self._keys.insert(at, key)
@@ -46,19 +46,19 @@ class Line:
         self._key[waiting.place] = key
         self._joined += 1
 
-    def leave(self, waiting: Waiting) -> None:
+    def leave(self, waiting: PendingSimJob) -> None:
         """KeyError for who does not wait."""
         at = bisect_left(self._keys, self._key.pop(waiting.place))
         del self._keys[at], self._waiting[at]
 
-    def first(self, most: int, now: float) -> list[Waiting]:
+    def first(self, most: int, now: float) -> list[PendingSimJob]:
         """The first `most`."""
         if self.standing is not None:
             return self._waiting[:most]
         order = self.policy.order(self._active(), now)
         return [self._waiting[at] for at in order[:most].tolist()]
 
-    def walk(self, most: int, now: float) -> Iterator[Waiting]:
+    def walk(self, most: int, now: float) -> Iterator[PendingSimJob]:
         """The same one by one; who has been handed out may leave meanwhile."""
         if self.standing is None:
             yield from self.first(most, now)
@@ -86,12 +86,12 @@ class Line:
         )
 
 
-def line_of(jobs: Sequence[SimJob], policy: Policy) -> Line:
+def line_of(jobs: Sequence[SimJob], policy: Policy) -> PendingQueue:
     """Empty. `jobs`: all of the trace."""
     gpus = np.array([job.gpus for job in jobs], dtype=np.int64)
     work_s = np.array([job.work_s for job in jobs], dtype=np.float64)
     standing = policy.standing(gpus, work_s)
-    return Line(
+    return PendingQueue(
         policy=policy,
         number=np.array([job.number for job in jobs], dtype=np.int64),
         submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),

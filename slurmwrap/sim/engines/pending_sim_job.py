@@ -12,7 +12,7 @@ from slurmwrap.sim.sim_job import SimJob
 
 
 @dataclass(slots=True, kw_only=True)
-class Waiting:
+class PendingSimJob:
     """`place`: index of the job in the trace. Seconds; CPUs and MiB per GPU."""
 
     place: int

@@ -21,12 +21,12 @@ from slurmwrap.placement.demand import Server
 from slurmwrap.sim.arrays import Bools, Ints
 from slurmwrap.sim.consolidate import Places
 from slurmwrap.sim.critical import critical_first
-from slurmwrap.sim.engines.job_table import Book
+from slurmwrap.sim.engines.job_table import JobTable
 from slurmwrap.sim.engines.lease_clock import clock_of
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
 from slurmwrap.sim.model_skew import tied
-from slurmwrap.sim.outcome import Outcome, Progress
-from slurmwrap.sim.pool import Leases, Pool
+from slurmwrap.sim.outcome import Progress, SimOutcome
+from slurmwrap.sim.pool import LeasePool, Leases
 from slurmwrap.sim.queue.queue_policy import Active, Policy
 from slurmwrap.sim.sharing import Sharing, sharing_of
 from slurmwrap.sim.sim_job import SimJob
@@ -48,7 +48,7 @@ def play(
     habits: Habits | None = None,
     window: range | None = None,
     progress: Progress | None = None,
-) -> Outcome:
+) -> SimOutcome:
     """Plays `jobs` (in the order of submission) to the end of all, or of those whose numbers are in `window`.
 
     `servers` are equal and empty. `profiles` by SimJob.model; the mechanism is asked where a job has one. `placement`:
@@ -78,7 +78,7 @@ def play(
 def _leases(gpus: Ints, servers: Sequence[Server], together: Bools) -> Leases:
     if together.any():
         return Places(gpus=gpus, tied=together, count=len(servers), size=servers[0].gpus)
-    return Pool(gpus=gpus, total=sum(server.gpus for server in servers), per_server=servers[0].gpus)
+    return LeasePool(gpus=gpus, total=sum(server.gpus for server in servers), per_server=servers[0].gpus)
 
 
 def _check(jobs: Sequence[SimJob], servers: Sequence[Server]) -> None:
@@ -92,12 +92,12 @@ def _check(jobs: Sequence[SimJob], servers: Sequence[Server]) -> None:
             )
 
 
-def _book(jobs: Sequence[SimJob], server: Server, points: Points, sharing: Sharing | None, round_s: float) -> Book:
+def _book(jobs: Sequence[SimJob], server: Server, points: Points, sharing: Sharing | None, round_s: float) -> JobTable:
     work = np.array([share_work_s(job, points.get(job.model, ()), server) for job in jobs], dtype=np.float64)
     unit = np.array([ITERATION_S.get(job.model, 0.0) if round_s > 0 else 0.0 for job in jobs], dtype=np.float64)
     whole = unit > 0
     unit[~whole] = 1.0
-    return Book(
+    return JobTable(
         clock=clock_of([job.submit_s for job in jobs] or [0.0], round_s),
         submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
         gpus=np.array([job.gpus for job in jobs], dtype=np.int64),
@@ -120,7 +120,7 @@ def _never(number: int) -> TraceError:
 class _Run:
     """One run: the loop over the moments at which something changes."""
 
-    book: Book
+    book: JobTable
     policy: Policy
     sharing: Sharing | None
     habits: Habits

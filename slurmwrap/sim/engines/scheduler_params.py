@@ -9,7 +9,7 @@ from slurmwrap.config import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class SchedulerParams:
     """Seconds. Slurm's defaults are those of slurm.conf(5), 22.05 to 24.11; slurmwrap's are its configuration's.
 
     A job's time limit is its own where the trace tells it; a job that runs longer is killed there. Where nobody tells

@@ -17,7 +17,7 @@ from math import inf
 import numpy as np
 
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.engines.free_resources import Floor, Seats, choose, units, whole
+from slurmwrap.sim.engines.free_resources import FreeResources, Seats, choose, units, whole
 from slurmwrap.sim.engines.sim_request import Ask
 
 _LOOKS = 256  # moments at most that are tried for a job of several servers; then it is planned nowhere
@@ -27,7 +27,7 @@ _SOONER = 1e-9
 
 
 @dataclass(slots=True, kw_only=True)
-class Held:
+class HeldResources:
     """What one running job holds of one server, and when it is believed to end."""
 
     ends: float
@@ -37,7 +37,7 @@ class Held:
 
 
 @dataclass(slots=True, kw_only=True)
-class Table:
+class ServerCapacity:
     """What the servers hold of one request, were nothing kept: a row each."""
 
     room: Ints  # units, by column of Shadow
@@ -58,13 +58,13 @@ class Table:
         return self.soon[:, :count].copy()
 
 
-class Shadow:
+class ShadowTable:
     """One row per server: column 0 is now, then one per running job, in the order of their believed ends."""
 
-    def __init__(self, floor: Floor, columns: int) -> None:
+    def __init__(self, floor: FreeResources, columns: int) -> None:
         count = len(floor.gpus)
         self._floor = floor
-        self._jobs: list[dict[int, Held]] = [{} for _ in range(count)]
+        self._jobs: list[dict[int, HeldResources]] = [{} for _ in range(count)]
         self._dirty = set(range(count))
         self._times = np.full((count, columns + 1), np.inf)
         self._gpus = np.zeros((count, columns + 1), dtype=np.int64)
@@ -83,11 +83,11 @@ class Shadow:
         self._tried: Floats | None = None  # ends of running jobs at which Slurm looks
         self._earliest: dict[Ask, Floats] = {}  # starts, were nothing kept
         self._starts: dict[tuple[Ask, float, int], tuple[Floats, int]] = {}  # with so many of `_keeps`
-        self._tables: dict[tuple[Ask, int], Table] = {}
+        self._tables: dict[tuple[Ask, int], ServerCapacity] = {}
 
     def begins(self, number: int, ask: Ask, seats: Seats, ends: float) -> None:
         for server, count in zip(seats.servers, seats.units, strict=True):
-            self._jobs[server][number] = Held(
+            self._jobs[server][number] = HeldResources(
                 ends=ends, gpus=count * ask.gpus, cpus=count * ask.cpus, mem_mib=count * ask.mem_mib
             )
             self._dirty.add(server)
@@ -238,7 +238,7 @@ class Shadow:
                     return float(block[place]), seats
         return None
 
-    def _table(self, ask: Ask, allowed: Bools | None) -> Table:
+    def _table(self, ask: Ask, allowed: Bools | None) -> ServerCapacity:
         key = (ask, id(allowed))
         found = self._tables.get(key)
         if found is None:
@@ -252,7 +252,7 @@ class Shadow:
             order = np.argsort(times, kind="stable")
             enough = int(np.searchsorted(gains[order].cumsum(), ask.units))
             moments = np.unique(self._tried_at(times[order[enough:]]))
-            found = self._tables[key] = Table(room=room, at=at, moments=moments)
+            found = self._tables[key] = ServerCapacity(room=room, at=at, moments=moments)
         return found
 
     def _tried_at(self, times: Floats) -> Floats:
@@ -286,7 +286,7 @@ class Shadow:
             self._row(server, self._jobs[server])
         self._dirty.clear()
 
-    def _row(self, server: int, jobs: Mapping[int, Held]) -> None:
+    def _row(self, server: int, jobs: Mapping[int, HeldResources]) -> None:
         floor = self._floor
         gpus, cpus, mem = int(floor.gpus[server]), float(floor.cpus[server]), float(floor.mem_mib[server])
         self._times[server, 0], self._gpus[server, 0] = 0.0, gpus

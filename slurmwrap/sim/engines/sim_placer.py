@@ -19,10 +19,10 @@ from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.relaxation import checked, due_level
 from slurmwrap.sim.arrays import Bools
-from slurmwrap.sim.engines.free_resources import Floor
-from slurmwrap.sim.engines.pending_sim_job import Waiting
+from slurmwrap.sim.engines.free_resources import FreeResources
+from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.engines.sim_request import ask_of
-from slurmwrap.sim.placement_bridge import ANYWHERE, Picture, planned, request_of
+from slurmwrap.sim.placement_bridge import ANYWHERE, SimSnapshot, planned, request_of
 
 _PINNED = "ReqNodeList"
 
@@ -31,7 +31,7 @@ _PINNED = "ReqNodeList"
 class Insisting:
     """A job with levels left. `base`: where it may run without our list of nodes."""
 
-    waiting: Waiting
+    waiting: PendingSimJob
     levels: tuple[Level, ...]
     base: Bools | None
     at: int = 0  # the level that holds
@@ -50,14 +50,14 @@ class Insisting:
 class Placer:
     """`insisting`: by place in the trace. `due`: (when a level ends, place)."""
 
-    picture: Picture
+    picture: SimSnapshot
     profiles: Mapping[str, ResourceProfile]
     insisting: dict[int, Insisting] = field(default_factory=dict)
     due: list[tuple[float, int]] = field(default_factory=list)
     _plans: dict[object, PlacementPlan] = field(default_factory=dict)  # of the cluster as it is
     _changes: int = 0  # of the picture, when the first of them was made
 
-    def submit(self, waiting: Waiting, floor: Floor, now: float) -> None:
+    def submit(self, waiting: PendingSimJob, floor: FreeResources, now: float) -> None:
         """Plans, and makes the job insist on what the plan asks for."""
         job = waiting.job
         known = job.partition if job.partition in self.picture.partitions else ANYWHERE
@@ -73,7 +73,7 @@ class Placer:
             self._plans[key] = planned(request, self.profiles.get(job.model), snapshot)
         self.obey(waiting, self._plans[key])
 
-    def obey(self, waiting: Waiting, plan: PlacementPlan) -> None:
+    def obey(self, waiting: PendingSimJob, plan: PlacementPlan) -> None:
         """Makes `waiting` ask for what the plan wishes."""
         wishes = {wish.option: wish.value for wish in plan.lines if wish.value}
         if not wishes:
@@ -95,7 +95,7 @@ class Placer:
             self.insisting[waiting.place] = one
             heapq.heappush(self.due, (one.due_s, waiting.place))
 
-    def next_s(self, pending: Mapping[int, Waiting]) -> float:
+    def next_s(self, pending: Mapping[int, PendingSimJob]) -> float:
         """When a level of a job that still waits ends; inf: none does."""
         while self.due:
             moment, place = self.due[0]
@@ -107,7 +107,9 @@ class Placer:
                 self.insisting.pop(place, None)
         return inf
 
-    def loosened(self, head: Sequence[Waiting], pending: Mapping[int, Waiting], now: float) -> Iterator[Insisting]:
+    def loosened(
+        self, head: Sequence[PendingSimJob], pending: Mapping[int, PendingSimJob], now: float
+    ) -> Iterator[Insisting]:
         """Whose next level is due: of the head of the queue, and of a tenth as many with a list of nodes behind it."""
         if self.next_s(pending) > now:
             return
@@ -152,6 +154,6 @@ def _and(allowed: Bools | None, mask: Bools) -> Bools:
     return mask if allowed is None else allowed & mask
 
 
-def _on(waiting: Waiting, nodes: int | None, most: int | None) -> None:
+def _on(waiting: PendingSimJob, nodes: int | None, most: int | None) -> None:
     waiting.nodes = nodes
     waiting.ask = ask_of(waiting.job.gpus, nodes, waiting.cpus, waiting.mem_mib, most)

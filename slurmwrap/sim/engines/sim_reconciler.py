@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.token_bucket import Bucket, filled, take
 from slurmwrap.sim.engines.free_resources import ROUNDING
-from slurmwrap.sim.engines.pending_sim_job import Waiting
+from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.engines.sim_placer import Placer
 from slurmwrap.sim.engines.sim_tuner import Tuner, tuned
 
 if TYPE_CHECKING:
-    from slurmwrap.sim.engines.backfill_engine import Game
+    from slurmwrap.sim.engines.backfill_engine import BackfillSimulator
 
 WAKE_S = 1.0  # reconcile/service_loop.py: nothing is done within the first second
 _SOON_S = 2.0  # and when a change had to wait for its turn
@@ -39,7 +39,7 @@ class Reconciler:
     seen: tuple[int, int] = (-1, -1)  # (what had happened, what had ended) then
     held_back: bool = False
 
-    def submit(self, waiting: Waiting, game: Game) -> None:
+    def submit(self, waiting: PendingSimJob, game: BackfillSimulator) -> None:
         if self.tuner is not None:
             self._tune(waiting, *self.tuner.lone(waiting), game)
         if self.placer is not None:
@@ -47,10 +47,10 @@ class Reconciler:
             if waiting.leaves is not None:
                 heapq.heappush(game.wakes, waiting.leaves_until)
 
-    def next_s(self, game: Game) -> float:
+    def next_s(self, game: BackfillSimulator) -> float:
         return min(self._to_tune_s(game), self._to_loosen_s(game))
 
-    def _to_tune_s(self, game: Game) -> float:
+    def _to_tune_s(self, game: BackfillSimulator) -> float:
         if self.tuner is None:
             return inf
         happened, ended = self.seen
@@ -62,14 +62,14 @@ class Reconciler:
             return max(game.now, self.last + game.world.tick_s)
         return inf
 
-    def _to_loosen_s(self, game: Game) -> float:
+    def _to_loosen_s(self, game: BackfillSimulator) -> float:
         """Who is due and not at the head waits until that moves."""
         due = inf if self.placer is None else self.placer.next_s(game.pending)
         if due <= self.last and self.seen[0] == game.happened and not self.held_back:
             return inf
         return max(due, self.last + game.world.tick_s)
 
-    def look(self, game: Game) -> bool:
+    def look(self, game: BackfillSimulator) -> bool:
         """One pass; whether it changed any request."""
         self.last, self.held_back = game.now, False
         before = game.updates
@@ -86,20 +86,20 @@ class Reconciler:
             game.touched()
         return game.updates > before
 
-    def _tune(self, waiting: Waiting, cpus: float, mem_mib: float, game: Game) -> None:
+    def _tune(self, waiting: PendingSimJob, cpus: float, mem_mib: float, game: BackfillSimulator) -> None:
         """Never to what no empty cluster could hold, whatever the mechanism says: it would wait for ever."""
         before = waiting.cpus, waiting.mem_mib
         tuned(waiting, cpus, mem_mib)
         if game.empty.seats(waiting.ask, waiting.allowed) is None:
             tuned(waiting, *before)
 
-    def _loosen(self, placer: Placer, head: Sequence[Waiting], game: Game) -> None:
+    def _loosen(self, placer: Placer, head: Sequence[PendingSimJob], game: BackfillSimulator) -> None:
         for one in placer.loosened(head, game.pending, game.now):
             if not self._afford(len(placer.keys(one, game.now)), game):
                 return
             placer.loosen(one, game.now)
 
-    def _afford(self, count: int, game: Game) -> bool:
+    def _afford(self, count: int, game: BackfillSimulator) -> bool:
         per_s = game.world.updates_per_s
         rest = take(filled(self.bucket, game.now, per_s), count, per_s)
         if rest is None:
@@ -109,7 +109,7 @@ class Reconciler:
         game.updates += count
         return True
 
-    def _servers(self, game: Game) -> list[Server]:
+    def _servers(self, game: BackfillSimulator) -> list[Server]:
         floor = game.floor
         return [
             replace(server, gpus_free=int(gpus), cpus_free=int(cpus + ROUNDING), mem_free_mib=int(mem))

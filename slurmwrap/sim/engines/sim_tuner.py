@@ -15,21 +15,21 @@ from math import ceil, inf
 from slurmwrap.config import Tuning
 from slurmwrap.model.node import Node
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.pending_rules import hurried, kept_to_share, matters
 from slurmwrap.placement.single_job_tuning import granted
 from slurmwrap.sim import sim_throughput
 from slurmwrap.sim.engines.free_resources import ROUNDING
-from slurmwrap.sim.engines.pending_sim_job import Waiting
+from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.engines.sim_request import ask_of
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class TunedRequest:
     """What one waiting job is to ask for. `keys`: updates of Slurm that it takes (CPUsPerTask, MinCPUsNode, …)."""
 
-    waiting: Waiting
+    waiting: PendingSimJob
     cpus: float  # per GPU
     mem_mib: float
     keys: int
@@ -43,10 +43,10 @@ class Tuner:
     like: Server
     assumed_run_s: float = Tuning().assumed_run_s
     startable: dict[str, float] = field(default_factory=dict)
-    _claims: dict[int, Claim] = field(default_factory=dict)
+    _claims: dict[int, JobDemand] = field(default_factory=dict)
     _alone: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
 
-    def lone(self, waiting: Waiting) -> tuple[float, float]:
+    def lone(self, waiting: PendingSimJob) -> tuple[float, float]:
         """CPUs and MiB per GPU with which gsub submits it: what it would get alone, never more than its share."""
         if not tunable(waiting):
             return waiting.cpus, waiting.mem_mib
@@ -56,7 +56,9 @@ class Tuner:
             self._alone[key] = self._whole(waiting, cpus), memory
         return self._alone[key]
 
-    def changes(self, ready: Sequence[Waiting], servers: Sequence[Server], head: int, now: float) -> list[Change]:
+    def changes(
+        self, ready: Sequence[PendingSimJob], servers: Sequence[Server], head: int, now: float
+    ) -> list[TunedRequest]:
         """What to change about the first `head` of those that wait, highest priority first; who could start, first."""
         ours = {one.name: one for one in ready[:head] if tunable(one)}
         if not ours:
@@ -71,12 +73,12 @@ class Tuner:
 
     def _with_patience(
         self,
-        claims: Sequence[Claim],
+        claims: Sequence[JobDemand],
         servers: Sequence[Server],
-        ours: Mapping[str, Waiting],
-        ready: Sequence[Waiting],
+        ours: Mapping[str, PendingSimJob],
+        ready: Sequence[PendingSimJob],
         now: float,
-    ) -> list[Claim]:
+    ) -> list[JobDemand]:
         plain = [replace(claim, speeds=()) for claim in claims]
         could = {grant.job for grant in allocate(plain, servers, "proportional") if grant.servers}
         self.startable = {job: min(self.startable.get(job, now), now) for job in could}
@@ -89,7 +91,9 @@ class Tuner:
         kept = (kept_to_share(claim, servers) if claim.job in soon else claim for claim in claims)
         return [replace(claim, startable_s=for_s.get(claim.job, 0.0)) for claim in kept]
 
-    def _changes(self, given: Sequence[tuple[Claim, Grant]], ours: Mapping[str, Waiting]) -> Iterator[Change]:
+    def _changes(
+        self, given: Sequence[tuple[JobDemand, Allocation]], ours: Mapping[str, PendingSimJob]
+    ) -> Iterator[TunedRequest]:
         for claim, grant in given:
             waiting = ours[claim.job]
             if not matters(claim, grant, waiting.cpus, waiting.mem_mib):
@@ -97,13 +101,13 @@ class Tuner:
             cpus, memory = self._whole(waiting, grant.cpus), float(grant.mem_mib)
             keys = 2 * (abs(cpus - waiting.cpus) > ROUNDING) + (memory != waiting.mem_mib)
             if keys:
-                yield Change(waiting=waiting, cpus=cpus, mem_mib=memory, keys=keys)
+                yield TunedRequest(waiting=waiting, cpus=cpus, mem_mib=memory, keys=keys)
 
-    def _whole(self, waiting: Waiting, cpus: float) -> float:
+    def _whole(self, waiting: PendingSimJob, cpus: float) -> float:
         """Per GPU so that each node's are whole, as in `--cpus-per-task`."""
         return ceil(cpus * waiting.ask.gpus - ROUNDING) / waiting.ask.gpus
 
-    def _claim(self, waiting: Waiting) -> Claim:
+    def _claim(self, waiting: PendingSimJob) -> JobDemand:
         """No run is longer than its limit: what could be saved, and so the patience for it, is less then."""
         found = self._claims.get(waiting.place)
         if found is None:
@@ -114,20 +118,20 @@ class Tuner:
             self._claims[waiting.place] = found
         return found
 
-    def _fixed(self, waiting: Waiting) -> Claim:
+    def _fixed(self, waiting: PendingSimJob) -> JobDemand:
         nodes, gpus = sim_throughput.shape(waiting.job, self.like)
-        return Claim(
+        return JobDemand(
             job=waiting.name, gpus_per_node=gpus, nodes=nodes, cpus=waiting.cpus, mem_mib=int(waiting.mem_mib),
             servers=waiting.names,
         )  # fmt: skip
 
 
-def tunable(waiting: Waiting) -> bool:
+def tunable(waiting: PendingSimJob) -> bool:
     """Only who asks for nodes with equal parts, and whose speed is known."""
     return bool(waiting.points) and waiting.nodes is not None and waiting.job.gpus % waiting.nodes == 0
 
 
-def tuned(waiting: Waiting, cpus: float, mem_mib: float) -> None:
+def tuned(waiting: PendingSimJob, cpus: float, mem_mib: float) -> None:
     """It asks for so much per GPU from now on."""
     waiting.cpus, waiting.mem_mib = cpus, mem_mib
     waiting.ask = ask_of(waiting.job.gpus, waiting.nodes, cpus, mem_mib)

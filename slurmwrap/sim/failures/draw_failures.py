@@ -146,14 +146,14 @@ class Maker:
         )
         return replace(made, shown=self._shown(job, made))
 
-    def _trials(self, number: int, cause: published_rates.Cause) -> int:
+    def _trials(self, number: int, cause: published_rates.PublishedCause) -> int:
         """Geometric, with the table's mean."""
         again = 1 - 1 / cause.repetition
         if again <= 0:
             return 1
         return min(_MOST_TRIALS, 1 + int(log(1 - self._chance(number, Purpose.TRIALS)) / log(again)))
 
-    def _curable(self, number: int, cause: published_rates.Cause) -> bool:
+    def _curable(self, number: int, cause: published_rates.PublishedCause) -> bool:
         if cause.category == "no_signature":
             return self._chance(number, Purpose.CURABLE) < self.settings.unexplained_curable
         return cause.transient

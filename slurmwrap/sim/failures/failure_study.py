@@ -22,15 +22,15 @@ from slurmwrap.sim.failures.assumptions import assumptions
 from slurmwrap.sim.failures.draw_failures import Doomed, draw
 from slurmwrap.sim.failures.dump_failures import draw_dump
 from slurmwrap.sim.failures.failure_settings import FailureSettings
-from slurmwrap.sim.failures.gpu_time_account import Account
+from slurmwrap.sim.failures.gpu_time_account import GpuTimeAccount
 from slurmwrap.sim.failures.node_failures import hardware_of
 from slurmwrap.sim.failures.play_failures import DAY_S, play
 from slurmwrap.sim.failures.sim_judge import acting
 from slurmwrap.sim.failures.sim_node_history import nodes_of
 from slurmwrap.sim.failures.student_t import foreseen, interval, paired, ratio, resampled
-from slurmwrap.sim.failures.study_arms import PLAIN, Arm, arms_of
-from slurmwrap.sim.failures.study_result import ArmResult, CategoryRow, Check, FailureStudy, Interval
-from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.failures.study_arms import PLAIN, RetryArm, arms_of
+from slurmwrap.sim.failures.study_result import ArmResult, CategoryMeans, FailureStudy, Interval, PublishedCheck
+from slurmwrap.sim.failures.study_world import FailureWorld
 from slurmwrap.sim.sim_job import SimJob
 
 MOST_JOBS = 20_000  # played unless the caller wants more: about a second per arm and seed
@@ -70,7 +70,7 @@ def study(
         settings = replace(settings, node_failures_per_day=0.0, checkpoint_s=None)
     played = middle(with_gpus, most_jobs)
     arms = arms_of(dump=source == "dump")
-    accounts: dict[str, list[Account]] = {arm.name: [] for arm in arms}
+    accounts: dict[str, list[GpuTimeAccount]] = {arm.name: [] for arm in arms}
     for at, seed in enumerate(seeds):
         world = _world(played, _DRAWS[source](played, settings, seed), servers, settings, seed, config, waited_s or {})
         for number, arm in enumerate(arms):
@@ -115,9 +115,9 @@ def _world(
     seed: int,
     config: Config,
     waited_s: Mapping[int, float],
-) -> World:
+) -> FailureWorld:
     hardware = hardware_of(servers, settings, seed)
-    return World(
+    return FailureWorld(
         jobs=jobs,
         doomed=doomed,
         hardware=hardware,
@@ -130,7 +130,7 @@ def _world(
 
 
 def _result(
-    arm: Arm, found: Sequence[Account], plain: Sequence[Account], days: Sequence[int], source: str
+    arm: RetryArm, found: Sequence[GpuTimeAccount], plain: Sequence[GpuTimeAccount], days: Sequence[int], source: str
 ) -> ArmResult:
     many = partial(foreseen, least=0.0) if source == "dump" else interval
 
@@ -171,14 +171,16 @@ def _result(
     )
 
 
-def _saved(found: Sequence[Account], plain: Sequence[Account]) -> tuple[Interval, Interval]:
+def _saved(found: Sequence[GpuTimeAccount], plain: Sequence[GpuTimeAccount]) -> tuple[Interval, Interval]:
     """GPU-hours, and their share of what plain costs."""
     costs, base = [one.cost for one in found], [one.cost for one in plain]
     saved = [b - c for c, b in zip(costs, base, strict=True)]
     return paired([c / _HOUR_S for c in costs], [b / _HOUR_S for b in base]), ratio(saved, base)
 
 
-def _saved_by_day(found: Sequence[Account], plain: Sequence[Account], days: Sequence[int]) -> tuple[Interval, Interval]:
+def _saved_by_day(
+    found: Sequence[GpuTimeAccount], plain: Sequence[GpuTimeAccount], days: Sequence[int]
+) -> tuple[Interval, Interval]:
     """The same, with the days of submission drawn anew."""
     costs, base = (
         np.array([[one.cost_by_day.get(day, 0.0) / _HOUR_S for day in days] for one in accounts])
@@ -187,14 +189,14 @@ def _saved_by_day(found: Sequence[Account], plain: Sequence[Account], days: Sequ
     return resampled(base - costs, base)
 
 
-def _categories(arms: Sequence[Arm], accounts: dict[str, list[Account]]) -> tuple[CategoryRow, ...]:
+def _categories(arms: Sequence[RetryArm], accounts: dict[str, list[GpuTimeAccount]]) -> tuple[CategoryMeans, ...]:
     plain = accounts[PLAIN]
     struck: dict[str, float] = defaultdict(float)
     for one in plain:
         for category, count in one.struck.items():
             struck[category] += count / len(plain)
     rows = [
-        CategoryRow(
+        CategoryMeans(
             category=category,
             jobs=jobs,
             cost_gpu_hours={
@@ -208,7 +210,7 @@ def _categories(arms: Sequence[Arm], accounts: dict[str, list[Account]]) -> tupl
     return tuple(sorted(rows, key=lambda row: -row.cost_gpu_hours[PLAIN]))
 
 
-def _checks(jobs: Sequence[SimJob], plain: Sequence[Account]) -> tuple[Check, ...]:
+def _checks(jobs: Sequence[SimJob], plain: Sequence[GpuTimeAccount]) -> tuple[PublishedCheck, ...]:
     """What came out in the plain world beside Philly's figures."""
     count = len(jobs)
     whole = [one.productive + one.killed + one.wasted for one in plain]
@@ -226,8 +228,8 @@ def _checks(jobs: Sequence[SimJob], plain: Sequence[Account]) -> tuple[Check, ..
     )
 
 
-def _check(name: str, published: float, here: Sequence[float], *, built_in: bool = False) -> Check:
-    return Check(name=name, published=published, here=interval(here), built_in=built_in)
+def _check(name: str, published: float, here: Sequence[float], *, built_in: bool = False) -> PublishedCheck:
+    return PublishedCheck(name=name, published=published, here=interval(here), built_in=built_in)
 
 
 def _sums(one: Sequence[float], other: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
-class Account:
+class GpuTimeAccount:
     """Filled while a world is played."""
 
     productive: float = 0.0  # of runs that ended well, and of earlier ones that they went on from

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.sim_job import SimJob
 
 
 @dataclass(slots=True, kw_only=True)
-class Life:
+class SimJobState:
     """Changes from run to run. Seconds; `kept_s` of `need_s` are safe in a checkpoint."""
 
     job: SimJob
@@ -24,7 +24,7 @@ class Life:
     failures: int = 0
     grown: float = 1.0  # times the memory that it asked for
     avoid: frozenset[int] = frozenset()
-    before: list[AttemptRecord] = field(default_factory=list)
+    before: list[JobRun] = field(default_factory=list)
     lost: list[tuple[str, float]] = field(default_factory=list)  # category, GPU-seconds of the run that are gone
     first_failed_s: float | None = None
 
@@ -50,7 +50,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class SimRunEnding:
     """How one run ended. `category`: of the failure; "" none, "killed": by its user."""
 
     ran_s: float

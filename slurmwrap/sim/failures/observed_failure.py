@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.job_state import Ending, Life
+from slurmwrap.sim.failures.job_state import SimJobState, SimRunEnding
 from slurmwrap.sim.failures.named_random import Purpose
 from slurmwrap.sim.failures.sim_judge import FailedRun
-from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.failures.study_world import FailureWorld
 
 # Slurm's or the kernel's word, not the log's: the classifier does not misread them, nor take others for them.
 _NOT_FROM_LOGS = ("cpu_oom", "job_preempted", "node_failure", "gpu_hardware", "time_limit")
 
 
 def failed_run(
-    world: World, life: Life, ending: Ending, nodes: tuple[int, ...], began_s: float, progress_s: float, kept_s: float
+    world: FailureWorld,
+    life: SimJobState,
+    ending: SimRunEnding,
+    nodes: tuple[int, ...],
+    began_s: float,
+    progress_s: float,
+    kept_s: float,
 ) -> FailedRun:
     """The run as production's records are made of it."""
     names, doom, told = world.hardware.names, life.doom, told_as(world, life, ending)
@@ -40,7 +46,7 @@ def failed_run(
     )
 
 
-def told_as(world: World, life: Life, ending: Ending) -> str:
+def told_as(world: FailureWorld, life: SimJobState, ending: SimRunEnding) -> str:
     """The category that the classifier gives. The same log is read the same way each time."""
     if ending.category in _NOT_FROM_LOGS or ending.node >= 0:
         return ending.category

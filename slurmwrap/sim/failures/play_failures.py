@@ -16,16 +16,16 @@ from math import inf
 from slurmwrap.model.retry_decision import RetryDecision
 from slurmwrap.policy.strikes import Fleet
 from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.gpu_time_account import Account
-from slurmwrap.sim.failures.job_state import KILLED, Ending, Life
+from slurmwrap.sim.failures.gpu_time_account import GpuTimeAccount
+from slurmwrap.sim.failures.job_state import KILLED, SimJobState, SimRunEnding
 from slurmwrap.sim.failures.named_random import Purpose
 from slurmwrap.sim.failures.node_failures import draw_nodes, nodes_wanted
 from slurmwrap.sim.failures.observed_failure import digest_of, failed_run
 from slurmwrap.sim.failures.run_ending import ending_of, kept_s
-from slurmwrap.sim.failures.sim_judge import FailedRun, Outlook, diagnosis_of, judge, record_of
-from slurmwrap.sim.failures.sim_node_history import Watch
-from slurmwrap.sim.failures.study_arms import BLIND, BY_HAND, NONE, OURS, Arm
-from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.failures.sim_judge import FailedRun, JobFate, diagnosis_of, judge, record_of
+from slurmwrap.sim.failures.sim_node_history import SimNodeHistory
+from slurmwrap.sim.failures.study_arms import BLIND, BY_HAND, NONE, OURS, RetryArm
+from slurmwrap.sim.failures.study_world import FailureWorld
 from slurmwrap.sim.sim_job import SimJob
 
 DAY_S = 86_400.0
@@ -33,7 +33,7 @@ _TASK = re.compile(r"(\d+)_\d+", re.ASCII)  # Slurm's id of a task of an array
 _AGAIN = RetryDecision(decision="retry", reason="whatever the reason")
 
 
-def play(world: World, arm: Arm) -> Account:
+def play(world: FailureWorld, arm: RetryArm) -> GpuTimeAccount:
     """One arm's account."""
     return _Playing(world, arm).to_the_end()
 
@@ -48,26 +48,26 @@ def _same(job: SimJob) -> tuple[object, ...]:
 
 
 class _Playing:
-    def __init__(self, world: World, arm: Arm) -> None:
-        self.world, self.arm, self.account = world, arm, Account()
+    def __init__(self, world: FailureWorld, arm: RetryArm) -> None:
+        self.world, self.arm, self.account = world, arm, GpuTimeAccount()
         self.settings, self.hardware = world.settings, world.hardware
         self.fleet = Fleet(nodes=world.nodes)
-        self.watch = Watch(world.nodes, world.config) if arm.exclusion else None
+        self.watch = SimNodeHistory(world.nodes, world.config) if arm.exclusion else None
         self.place = {node.name: at for at, node in enumerate(world.nodes)}
         self.blocked: dict[tuple[int, str], float] = {}  # (uid, digest) → since when
         self.in_hand: dict[int, float] = {}  # chains of a dump that we run again ourselves → until when
-        self.put_off: dict[int, Life] = {}  # chain → its user's own good run, not needed if ours ends well
+        self.put_off: dict[int, SimJobState] = {}  # chain → its user's own good run, not needed if ours ends well
         self.passed: set[object] = set()  # what the newest pre-run of passed
-        self.due: list[tuple[float, int, Life]] = []  # retries, by their start
+        self.due: list[tuple[float, int, SimJobState]] = []  # retries, by their start
 
-    def to_the_end(self) -> Account:
+    def to_the_end(self) -> GpuTimeAccount:
         for at, life in self._in_time():
             self._run(life, at)
         self._count_excluded()
         self.account.replaced = len(self.put_off)
         return self.account
 
-    def _in_time(self) -> Iterator[tuple[float, Life]]:
+    def _in_time(self) -> Iterator[tuple[float, SimJobState]]:
         """First runs and retries in the order of their starts."""
         for job in sorted(self.world.jobs, key=lambda job: job.submit_s):
             while self.due and self.due[0][0] <= job.submit_s:
@@ -167,11 +167,11 @@ class _Playing:
         self._over(0.0, after_s)
         return False
 
-    def _life(self, job: SimJob, doom: FailingJob | None) -> Life:
+    def _life(self, job: SimJob, doom: FailingJob | None) -> SimJobState:
         nodes = nodes_wanted(job, self.hardware)
         share = job.gpus / nodes / self.hardware.gpus * self.hardware.mem_mib
         asked = job.mem_mib / nodes if job.mem_mib else share
-        return Life(
+        return SimJobState(
             job=job,
             doom=doom or FailingJob(number=job.number, uid=0),
             need_s=job.work_s if doom is None or not doom.category else max(job.work_s, doom.run_s + 1),
@@ -181,7 +181,7 @@ class _Playing:
 
     # ---------------------------------------------------------------------------------------------- one run
 
-    def _run(self, life: Life, at: float) -> None:
+    def _run(self, life: SimJobState, at: float) -> None:
         job = life.job
         excluded = self.watch.excluded(at, nodes=life.nodes, gpus=job.gpus) if self.watch else frozenset[int]()
         nodes = draw_nodes(self.hardware, life.nodes, excluded | life.avoid, self.world.seed, job.number, life.run)
@@ -201,7 +201,7 @@ class _Playing:
 
     # ------------------------------------------------------------------------------------------ its failure
 
-    def _failed(self, life: Life, ending: Ending, nodes: tuple[int, ...], at: float) -> None:
+    def _failed(self, life: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> None:
         end = at + ending.ran_s
         if ending.node >= 0 and ending.node not in nodes:
             nodes = (ending.node, *nodes[1:])  # a dump's failure is told of a node that was not drawn
@@ -222,7 +222,7 @@ class _Playing:
         self._change(life, outlook)
         heappush(self.due, (end + outlook.delay_s, life.job.number, life))
 
-    def _hold(self, life: Life, until_s: float) -> None:
+    def _hold(self, life: SimJobState, until_s: float) -> None:
         """While we run the job again its user does not submit it again."""
         chain = life.doom.chain
         if chain >= 0 and (until_s == inf or chain in self.in_hand):
@@ -234,7 +234,7 @@ class _Playing:
         if late is not None:
             heappush(self.due, (at, late.job.number, late))
 
-    def _booked(self, life: Life, ending: Ending, nodes: tuple[int, ...], at: float) -> FailedRun:
+    def _booked(self, life: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> FailedRun:
         """The failed run; what it lost and kept is written down."""
         account, progress = self.account, life.kept_s + ending.ran_s
         kept = kept_s(life, progress, self.settings.checkpoint_s)
@@ -250,16 +250,16 @@ class _Playing:
         life.met += ending.node < 0
         return failed
 
-    def _outlook(self, life: Life, ending: Ending, failed: FailedRun) -> Outlook | None:
+    def _outlook(self, life: SimJobState, ending: SimRunEnding, failed: FailedRun) -> JobFate | None:
         """None: nobody runs it again; or Slurm did, and nothing is added (the dump has that run)."""
         if life.doom.requeued:
             return None
         if self.arm.retries == OURS:
             return self._ours(life, failed)
         delay = self._blindly(life, ending)
-        return None if delay is None else Outlook(decision=_AGAIN, again=True, delay_s=delay)
+        return None if delay is None else JobFate(decision=_AGAIN, again=True, delay_s=delay)
 
-    def _blindly(self, life: Life, ending: Ending) -> float | None:
+    def _blindly(self, life: SimJobState, ending: SimRunEnding) -> float | None:
         """Seconds until it runs again; None: it does not."""
         settings, arm, doom = self.settings, self.arm, life.doom
         if arm.retries == NONE:
@@ -274,7 +274,7 @@ class _Playing:
         own = ending.node < 0 and not doom.curable
         return None if own and life.met >= doom.trials else settings.requeue_s
 
-    def _ours(self, life: Life, failed: FailedRun) -> Outlook:
+    def _ours(self, life: SimJobState, failed: FailedRun) -> JobFate:
         outlook = judge(failed, life.before, self.fleet, self.world.config)
         record = record_of(failed, diagnosis_of(failed))
         life.before.append(replace(record, decision=outlook.decision.decision))
@@ -282,14 +282,14 @@ class _Playing:
             self.blocked.setdefault((block.uid, block.digest), failed.ended_s)
         return outlook
 
-    def _by_hand_again(self, life: Life, *, misread: bool) -> Outlook:
+    def _by_hand_again(self, life: SimJobState, *, misread: bool) -> JobFate:
         """A false stop: its user submits it again, as a job without a past."""
         self.account.false_stops += 1
         self.account.budget_stops += not misread
         life.before.clear()
-        return Outlook(decision=_AGAIN, again=True, delay_s=self.settings.hand_delay_s)
+        return JobFate(decision=_AGAIN, again=True, delay_s=self.settings.hand_delay_s)
 
-    def _change(self, life: Life, outlook: Outlook) -> None:
+    def _change(self, life: SimJobState, outlook: JobFate) -> None:
         if outlook.mem_mib is not None:
             life.grown *= outlook.mem_mib / life.mem_mib
             life.mem_mib = outlook.mem_mib
@@ -298,7 +298,7 @@ class _Playing:
 
     # ---------------------------------------------------------------------------------------------- its end
 
-    def _settle(self, life: Life, last_start: float | None) -> None:
+    def _settle(self, life: SimJobState, last_start: float | None) -> None:
         """It ended well (with the start of its last run), or its user ended it."""
         for category, lost in life.lost:
             self.account.by_category[category] += lost
@@ -310,7 +310,7 @@ class _Playing:
             self.account.cured_by[life.lost[0][0]] += 1
             self.account.cured_after_s += last_start - life.first_failed_s
 
-    def _give_up(self, life: Life, at: float, *, misread: bool) -> None:
+    def _give_up(self, life: SimJobState, at: float, *, misread: bool) -> None:
         account, lost_s = self.account, life.gpu_s_lost
         kept = (life.lost[-1][0], life.kept_s * life.job.gpus)
         for category, lost in (*life.lost, kept):

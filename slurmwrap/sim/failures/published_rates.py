@@ -43,7 +43,7 @@ MUTANTS_MET, MUTANTS_STOPPED = 81, 79
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class PublishedCause:
     """One row of table 7. Run times to failure in minutes, `share` of all of them in per cent."""
 
     reason: str  # as Philly calls it
@@ -69,9 +69,9 @@ class Cause:
         return CATEGORIES[self.category].decision in ("retry", "retry_elsewhere")
 
 
-def _row(reason: str, category: str, bucket: str, *numbers: float) -> Cause:
+def _row(reason: str, category: str, bucket: str, *numbers: float) -> PublishedCause:
     trials, jobs, users, p50, p90, p95, share, one, few, many = numbers
-    return Cause(
+    return PublishedCause(
         reason=reason,
         category=category,
         bucket=bucket,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from slurmwrap.sim.failures import node_failures as hosts
 from slurmwrap.sim.failures.draw_failures import again_s
-from slurmwrap.sim.failures.job_state import KILLED, Ending, Life
+from slurmwrap.sim.failures.job_state import KILLED, SimJobState, SimRunEnding
 from slurmwrap.sim.failures.named_random import Purpose
-from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.failures.study_world import FailureWorld
 
 
-def ending_of(world: World, life: Life, nodes: tuple[int, ...], excluded: frozenset[int]) -> Ending:
+def ending_of(world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]) -> SimRunEnding:
     """What comes first. `excluded`: places of nodes that this run was kept away from."""
     doom, left = life.doom, life.need_s - life.kept_s
     if doom.by_node:
@@ -19,27 +19,29 @@ def ending_of(world: World, life: Life, nodes: tuple[int, ...], excluded: frozen
     own = min(own, left)
     first = hosts.fails_after(world.hardware, nodes, world.seed, life.job.number, life.run)
     if first >= own:
-        return Ending(ran_s=own, category=category)
+        return SimRunEnding(ran_s=own, category=category)
     node = hosts.struck(world.hardware, nodes, world.seed, life.job.number, life.run)
     gpu = hosts.blames_gpu(world.seed, life.job.number, life.run)
-    return Ending(ran_s=first, category="gpu_hardware" if gpu else "node_failure", node=node, gpu_fault=gpu)
+    return SimRunEnding(ran_s=first, category="gpu_hardware" if gpu else "node_failure", node=node, gpu_fault=gpu)
 
 
-def kept_s(life: Life, progress_s: float, every_s: float | None) -> float:
+def kept_s(life: SimJobState, progress_s: float, every_s: float | None) -> float:
     """Of `progress_s`, what the newest checkpoint holds; a job that cannot work resumes nothing."""
     if every_s is None or not life.sound:
         return life.kept_s
     return max(life.kept_s, progress_s // every_s * every_s)
 
 
-def _told_of_node(world: World, life: Life, nodes: tuple[int, ...], excluded: frozenset[int]) -> Ending:
+def _told_of_node(
+    world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]
+) -> SimRunEnding:
     """A dump says that a node failed, not which one: a lemon with the lemons' share of all failures, else a node of
     the run. A lemon that is avoided fails under nobody."""
     if life.run:
-        return Ending(ran_s=life.need_s - life.kept_s)
+        return SimRunEnding(ran_s=life.need_s - life.kept_s)
     lemons = sorted(world.hardware.lemons)
     chance, share = world.chance(life.job, Purpose.BY_LEMON), world.settings.lemons_cause
     node = lemons[int(chance / share * len(lemons))] if lemons and chance < share else nodes[0]
     if node in excluded:
-        return Ending(ran_s=life.need_s - life.kept_s)
-    return Ending(ran_s=life.doom.run_s, category="node_failure", node=node)
+        return SimRunEnding(ran_s=life.need_s - life.kept_s)
+    return SimRunEnding(ran_s=life.doom.run_s, category="node_failure", node=node)

@@ -1,6 +1,6 @@
 """What slurmwrap makes of a simulated run that failed: production's records, and production's decision. Pure.
 
-Nothing is decided here. A run becomes an AttemptRecord, a JobRecord and a Diagnosis as the reconciler would hold them;
+Nothing is decided here. A run becomes an JobRun, a JobRecord and a Diagnosis as the reconciler would hold them;
 retry.ledger.ledger_of counts, retry.policy.decide decides.
 """
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from slurmwrap.config import RULES, Config
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.action import Verb
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.retry_decision import RetryDecision
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.decide import decide
-from slurmwrap.policy.decision_context import Case
+from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.policy.strikes import Fleet
 from slurmwrap.sim.sim_job import SimJob
@@ -54,7 +54,7 @@ class FailedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class JobFate:
     """What follows for the job."""
 
     decision: RetryDecision
@@ -90,11 +90,11 @@ def diagnosis_of(failed: FailedRun) -> Diagnosis:
     )
 
 
-def record_of(failed: FailedRun, diagnosis: Diagnosis) -> AttemptRecord:
+def record_of(failed: FailedRun, diagnosis: Diagnosis) -> JobRun:
     """As the reconciler would store it."""
     job = failed.job
-    return AttemptRecord(
-        attempt=Attempt(cluster="sim", job_id=job.number + 1, submit_time=_submit(failed)),
+    return JobRun(
+        attempt=RunKey(cluster="sim", job_id=job.number + 1, submit_time=_submit(failed)),
         address=str(job.number + 1),
         restarts=failed.run,
         uid=failed.uid,
@@ -111,7 +111,7 @@ def record_of(failed: FailedRun, diagnosis: Diagnosis) -> AttemptRecord:
     )
 
 
-def judge(failed: FailedRun, before: Sequence[AttemptRecord], fleet: Fleet, config: Config) -> Outlook:
+def judge(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet, config: Config) -> JobFate:
     """Production's decision about the job after this run. `before`: its earlier runs, with what was decided."""
     case = case_of(failed, before, fleet)
     found = decide(case, config)
@@ -121,16 +121,16 @@ def judge(failed: FailedRun, before: Sequence[AttemptRecord], fleet: Fleet, conf
     delay = found.start_at - case.now if found.start_at is not None else 0.0
     memory = next((int(a.value) for a in actions if a.key == "MinMemoryNode"), None)
     excluded = next((a.value for a in actions if a.key == "ExcNodeList"), "")
-    return Outlook(
+    return JobFate(
         decision=found, again=again, delay_s=delay, mem_mib=memory, avoid=expand(excluded) if excluded else ()
     )
 
 
-def case_of(failed: FailedRun, before: Sequence[AttemptRecord], fleet: Fleet) -> Case:
+def case_of(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet) -> DecisionContext:
     """All that the decision may know: its user agreed to retries, and one output file serves all runs."""
     record = record_of(failed, diagnosis_of(failed))
     assert record.diagnosis is not None
-    return Case(
+    return DecisionContext(
         diagnosis=record.diagnosis,
         record=record,
         job=_job(record, requeued=failed.told in _REQUEUED_BY_SLURM),
@@ -148,7 +148,7 @@ def _submit(failed: FailedRun) -> int:
     return EPOCH_S + int(failed.began_s) + failed.run
 
 
-def _job(record: AttemptRecord, *, requeued: bool) -> JobRecord:
+def _job(record: JobRun, *, requeued: bool) -> JobRecord:
     return JobRecord(
         job_id=record.attempt.job_id,
         uid=record.uid,
@@ -165,7 +165,7 @@ def _job(record: AttemptRecord, *, requeued: bool) -> JobRecord:
     )
 
 
-def _consent(record: AttemptRecord) -> Submission:
+def _consent(record: JobRun) -> Submission:
     return Submission(
         cluster=record.attempt.cluster,
         job_id=record.attempt.job_id,

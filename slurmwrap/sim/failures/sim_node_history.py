@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from slurmwrap.config import Config
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.node import Node, NodeHealth, Partition, Snapshot
-from slurmwrap.model.run import AttemptRecord, StrikeRecord
-from slurmwrap.placement.candidates import Field, field_of
+from slurmwrap.model.run import JobRun, StrikeRecord
+from slurmwrap.placement.candidates import CandidateNodes, field_of
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.excluded_nodes import avoid
 from slurmwrap.placement.resource_units import need_of
@@ -34,7 +34,7 @@ def nodes_of(servers: Sequence[Server]) -> tuple[Node, ...]:
     )
 
 
-class Watch:
+class SimNodeHistory:
     """Times are the trace's seconds and must not go back between two calls of `excluded`."""
 
     def __init__(self, nodes: Sequence[Node], config: Config) -> None:
@@ -47,7 +47,7 @@ class Watch:
         self._held: dict[int, dict[str, list[float]]] = {}  # day of their ends → node → [runs, hours]
         self._health: tuple[NodeHealth, ...] = ()
         self._day = -1
-        self._fields: dict[tuple[int, int], tuple[JobRequest, Field] | None] = {}
+        self._fields: dict[tuple[int, int], tuple[JobRequest, CandidateNodes] | None] = {}
         self._avoided: dict[tuple[int, int], frozenset[int]] = {}
         self.days: deque[frozenset[int]] = deque()  # nodes that were suspect or lemons, day by day
 
@@ -59,7 +59,7 @@ class Watch:
             held[0] += 1
             held[1] += (ended_s - began_s) / 3600
 
-    def failed(self, diagnosis: Diagnosis, record: AttemptRecord, ended_s: float) -> None:
+    def failed(self, diagnosis: Diagnosis, record: JobRun, ended_s: float) -> None:
         """A run failed; its strike, if there is one, is known from its end on."""
         for strike in strikes_of(diagnosis, record):
             self._strikes.append(
@@ -108,7 +108,7 @@ class Watch:
         named = avoid(request, field, self._health, self._config).nodes
         return frozenset(self._place[name] for name in named if name in self._place)
 
-    def _field(self, shape: tuple[int, int]) -> tuple[JobRequest, Field] | None:
+    def _field(self, shape: tuple[int, int]) -> tuple[JobRequest, CandidateNodes] | None:
         if shape not in self._fields:
             request = _request(*shape)
             need = need_of(request)

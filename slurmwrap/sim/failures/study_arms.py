@@ -9,7 +9,7 @@ BLIND, BY_HAND, NONE, OURS = "blind", "by hand", "none", "production"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class RetryArm:
     """`retries`: who runs a failed job again. BLIND: Philly, whatever the reason; BY_HAND: its user; NONE: nobody,
     what a dump shows is all that happened; OURS: retry.policy.decide."""
 
@@ -21,16 +21,16 @@ class Arm:
     base: str = BLIND  # what the plain world does
 
 
-def arms_of(*, dump: bool) -> tuple[Arm, ...]:
+def arms_of(*, dump: bool) -> tuple[RetryArm, ...]:
     """`plain` first: the others are measured against it. A dump needs no second plain world: it is one."""
     base = NONE if dump else BLIND
-    plain = Arm(name=PLAIN, title="as it was" if dump else "plain, blind retries (Philly)", retries=base)
-    hand = Arm(name="by-hand", title="plain, resubmitted by hand", retries=BY_HAND)
+    plain = RetryArm(name=PLAIN, title="as it was" if dump else "plain, blind retries (Philly)", retries=base)
+    hand = RetryArm(name="by-hand", title="plain, resubmitted by hand", retries=BY_HAND)
     return (
         plain,
         *(() if dump else (hand,)),
-        Arm(name="pre-run", title="+ pre-run", trial=True, retries=base),
-        Arm(name="retry", title="+ adaptive retry", retries=OURS, base=base),
-        Arm(name="exclusion", title="+ node exclusion", retries=base, exclusion=True),
-        Arm(name="all", title="all three", trial=True, retries=OURS, exclusion=True, base=base),
+        RetryArm(name="pre-run", title="+ pre-run", trial=True, retries=base),
+        RetryArm(name="retry", title="+ adaptive retry", retries=OURS, base=base),
+        RetryArm(name="exclusion", title="+ node exclusion", retries=base, exclusion=True),
+        RetryArm(name="all", title="all three", trial=True, retries=OURS, exclusion=True, base=base),
     )

@@ -17,7 +17,7 @@ _MOST_CATEGORIES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class StackedBar:
     """One arm of a stacked bar chart, GPU-hours; `low` and `high`: the 95 % interval of the whole."""
 
     title: str
@@ -28,10 +28,10 @@ class Bar:
     high: float
 
 
-def bars(study: FailureStudy) -> tuple[Bar, ...]:
+def bars(study: FailureStudy) -> tuple[StackedBar, ...]:
     """What a plot needs, in the order of the arms."""
     return tuple(
-        Bar(
+        StackedBar(
             title=arm.title,
             wasted=arm.wasted_gpu_hours.mean,
             trials=arm.trial_gpu_hours.mean,

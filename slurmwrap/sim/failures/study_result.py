@@ -59,7 +59,7 @@ class ArmResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CategoryRow:
+class CategoryMeans:
     """Means over the seeds. Of a job that met several causes each run counts for its own."""
 
     category: str  # of diagnosis/taxonomy.py
@@ -69,7 +69,7 @@ class CategoryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class PublishedCheck:
     """A figure that came out beside the published one. `built_in`: the draw was made to meet it."""
 
     name: str
@@ -91,8 +91,8 @@ class FailureStudy:
     productive_gpu_hours: Interval  # of the runs that ended well, plain world
     killed_gpu_hours: Interval  # of the runs that their users ended, plain world
     arms: tuple[ArmResult, ...]
-    categories: tuple[CategoryRow, ...]  # the dearest in plain first
-    checks: tuple[Check, ...]
+    categories: tuple[CategoryMeans, ...]  # the dearest in plain first
+    checks: tuple[PublishedCheck, ...]
     assumed: tuple[str, ...]  # in words
     settings: FailureSettings = field(default_factory=FailureSettings)
 

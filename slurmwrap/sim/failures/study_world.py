@@ -15,7 +15,7 @@ from slurmwrap.sim.sim_job import SimJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class FailureWorld:
     """The same jobs, in store for them the same, on the same nodes."""
 
     jobs: Sequence[SimJob]

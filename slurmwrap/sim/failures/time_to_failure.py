@@ -15,7 +15,7 @@ from math import exp, log
 
 import numpy as np
 
-from slurmwrap.sim.failures.published_rates import LEAST_MIN, LONGEST_MIN, MINUTE_S, PHILLY, Cause
+from slurmwrap.sim.failures.published_rates import LEAST_MIN, LONGEST_MIN, MINUTE_S, PHILLY, PublishedCause
 
 _AT = (0.0, 0.5, 0.9, 0.95, 1.0)
 
@@ -44,7 +44,7 @@ class Curve:
         return 1e-6
 
 
-def curve_of(cause: Cause) -> Curve:
+def curve_of(cause: PublishedCause) -> Curve:
     """The curve of one row of table 7."""
     return _curves()[cause.reason]
 
@@ -57,13 +57,13 @@ def _curves() -> dict[str, Curve]:
     return {cause.reason: _fitted(cause, curve, total) for cause, curve in zip(PHILLY, plain, strict=True)}
 
 
-def _steep_on(cause: Cause) -> Curve:
+def _steep_on(cause: PublishedCause) -> Curve:
     least = min(cause.p50_min, max(LEAST_MIN, cause.p50_min**2 / cause.p90_min))
     most = min(LONGEST_MIN, cause.p95_min**2 / cause.p90_min)
     return Curve(knots=tuple(map(log, (least, cause.p50_min, cause.p90_min, cause.p95_min, max(most, cause.p95_min)))))
 
 
-def _fitted(cause: Cause, curve: Curve, total_min: float) -> Curve:
+def _fitted(cause: PublishedCause, curve: Curve, total_min: float) -> Curve:
     """Its end moved to where the share comes out; bisection, since the mean grows with the end."""
     wanted = cause.share / 100 * total_min / cause.trials
     if not cause.share:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
 
 # (jobs, highest priority first; servers as they are now) -> one grant per job, in the same order. A grant without
 # `servers` did not fit (the authors' mechanisms and opt name a server once per GPU, production's once per node);
 # `speed` is relative to the job's proportional share of these servers, None: 1.
-Mechanism = Callable[[Sequence[Claim], Sequence[Server]], Sequence[Grant]]
+Mechanism = Callable[[Sequence[JobDemand], Sequence[Server]], Sequence[Allocation]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import ROUNDS, Settings
+from slurmwrap.placement.demand import ROUNDS, GradedSettings
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
 from slurmwrap.sim.mechanism.optimal import opt
 from slurmwrap.sim.mechanism.reference_greedy import reference_greedy
@@ -27,7 +27,7 @@ def mechanism_of(
     Synergy's simulator does with LAS.
     """
     if name == "graded":
-        return partial(allocate, policy="graded", settings=ROUNDS if leases else Settings())
+        return partial(allocate, policy="graded", settings=ROUNDS if leases else GradedSettings())
     if name == "tune":
         return partial(reference_tune, consolidate=consolidate, largest_first=largest_first)
     plain: dict[str, Mechanism] = {

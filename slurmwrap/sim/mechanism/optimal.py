@@ -27,14 +27,14 @@ from itertools import islice
 
 import highspy
 
-from slurmwrap.placement.demand import Claim, Grant, Server, SpeedPoint
+from slurmwrap.placement.demand import Allocation, JobDemand, Server, SpeedPoint
 from slurmwrap.placement.throughput import speed_at
 
 _SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Option:
+class GroupAllocation:
     """What each job of a group may be given: CPUs and MiB per GPU."""
 
     speed: float  # relative to the proportional share
@@ -44,7 +44,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class AllServers:
     """All servers together."""
 
     gpus: int
@@ -57,17 +57,17 @@ class Pool:
         return self.cpus / self.gpus, self.mem_mib // self.gpus
 
 
-Options = tuple[Option, ...]
+Options = tuple[GroupAllocation, ...]
 Group = tuple[Options, int]  # what each job may be given, how many they are
 
 
-def opt(claims: Sequence[Claim], servers: Sequence[Server]) -> tuple[Grant, ...]:
+def opt(claims: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
     """One grant per claim, in order. `servers` count as a whole, whatever is free on them.
 
     Jobs are taken in order while there are GPUs for them and what they have at their shares or, without a profile, ask
     for; the others get no server. `Grant.servers`: one name per GPU, filled in order; CPUs and memory are the pool's.
     """
-    pool = Pool(
+    pool = AllServers(
         gpus=sum(server.gpus for server in servers),
         cpus=sum(server.cpus for server in servers),
         mem_mib=sum(server.mem_mib for server in servers),
@@ -77,14 +77,14 @@ def opt(claims: Sequence[Claim], servers: Sequence[Server]) -> tuple[Grant, ...]
     return tuple(_grant(claim, given.get(number), seats) for number, claim in enumerate(claims))
 
 
-def optimum(menus: Sequence[tuple[int, Options]], pool: Pool) -> dict[int, Option]:
+def optimum(menus: Sequence[tuple[int, Options]], pool: AllServers) -> dict[int, GroupAllocation]:
     """Number of a job → what it is given. `menus`: of each job, highest priority first, what it may be given."""
     groups: dict[Options, list[int]] = {}
     for number, menu in menus:
         groups.setdefault(menu, []).append(number)
     alike = sorted(groups)  # so that the order of the jobs does not make another problem of it
     counts = best_counts(tuple((menu, len(groups[menu])) for menu in alike), pool)
-    given: dict[int, Option] = {}
+    given: dict[int, GroupAllocation] = {}
     for menu, of_menu in zip(alike, counts, strict=True):
         slowest_first = sorted(zip(menu, of_menu, strict=True))
         options = [option for option, count in slowest_first for _ in range(count)]
@@ -93,7 +93,7 @@ def optimum(menus: Sequence[tuple[int, Options]], pool: Pool) -> dict[int, Optio
 
 
 @lru_cache(maxsize=65_536)
-def best_counts(groups: tuple[Group, ...], pool: Pool) -> tuple[tuple[int, ...], ...]:
+def best_counts(groups: tuple[Group, ...], pool: AllServers) -> tuple[tuple[int, ...], ...]:
     """How many of each group are given each of its options. ValueError where the pool does not hold them at all."""
     model = highspy.Highs()  # type: ignore[no-untyped-call]
     for name, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 0.0), ("mip_abs_gap", 0.0)):
@@ -112,7 +112,7 @@ def best_counts(groups: tuple[Group, ...], pool: Pool) -> tuple[tuple[int, ...],
     return tuple(tuple(round(model.val(count)) for count in row) for row in counts)
 
 
-def _admitted(claims: Sequence[Claim], pool: Pool) -> list[tuple[int, Options]]:
+def _admitted(claims: Sequence[JobDemand], pool: AllServers) -> list[tuple[int, Options]]:
     """Those that the pool holds for certain: each at its share, or at the one thing that it may be given."""
     taken = []
     gpus, cpus, mem_mib = pool.gpus, float(pool.cpus), pool.mem_mib
@@ -126,7 +126,7 @@ def _admitted(claims: Sequence[Claim], pool: Pool) -> list[tuple[int, Options]]:
     return taken
 
 
-def options_of(claim: Claim, share: tuple[float, int]) -> Options:
+def options_of(claim: JobDemand, share: tuple[float, int]) -> Options:
     """What is no slower than the share and dearer than nothing as fast, of its profile's points and its share.
 
     `share`: CPUs and MiB per GPU. As it asks where the profile says nothing of the share. On purpose not
@@ -134,7 +134,7 @@ def options_of(claim: Claim, share: tuple[float, int]) -> Options:
     """
     at_share = speed_at(claim.speeds, *share)
     if at_share <= 0:
-        return (Option(cpus=claim.cpus, mem_mib=claim.mem_mib, speed=1.0, gpus=claim.gpus),)
+        return (GroupAllocation(cpus=claim.cpus, mem_mib=claim.mem_mib, speed=1.0, gpus=claim.gpus),)
     return _options(claim.speeds, share, claim.gpus)
 
 
@@ -145,7 +145,8 @@ def _options(speeds: tuple[SpeedPoint, ...], share: tuple[float, int], gpus: int
     points.append((*share, at_share))
     useful = {one for one in points if not any(_beats(other, one) for other in points)}
     return tuple(
-        Option(cpus=cpus, mem_mib=mem_mib, speed=speed / at_share, gpus=gpus) for cpus, mem_mib, speed in sorted(useful)
+        GroupAllocation(cpus=cpus, mem_mib=mem_mib, speed=speed / at_share, gpus=gpus)
+        for cpus, mem_mib, speed in sorted(useful)
     )
 
 
@@ -154,10 +155,10 @@ def _beats(other: tuple[float, int, float], one: tuple[float, int, float]) -> bo
     return other != one and other[0] <= one[0] and other[1] <= one[1] and other[2] >= one[2]
 
 
-def _grant(claim: Claim, given: Option | None, seats: Iterator[str]) -> Grant:
+def _grant(claim: JobDemand, given: GroupAllocation | None, seats: Iterator[str]) -> Allocation:
     if given is None:
-        return Grant(job=claim.job, cpus=claim.cpus, mem_mib=claim.mem_mib)
-    return Grant(
+        return Allocation(job=claim.job, cpus=claim.cpus, mem_mib=claim.mem_mib)
+    return Allocation(
         job=claim.job,
         cpus=given.cpus,
         mem_mib=given.mem_mib,

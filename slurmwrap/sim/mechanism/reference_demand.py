@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from slurmwrap.placement.demand import Claim, Server, SpeedPoint
+from slurmwrap.placement.demand import JobDemand, Server, SpeedPoint
 from slurmwrap.placement.throughput import speed_at
 from slurmwrap.sim.mechanism.reference_seats import Amount, share_of
 
 
-def best_of(claim: Claim, server: Server) -> Amount:
+def best_of(claim: JobDemand, server: Server) -> Amount:
     """Per GPU. `server`: like all of them. Its share for a job without a profile, or one that says nothing of that."""
     return _best_of(claim.speeds, claim.gpus, server)
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.free_capacity import rooms_of
 from slurmwrap.sim.mechanism.reference_demand import best_of
 from slurmwrap.sim.mechanism.reference_seats import Seats, granted, seat
 
 
 def reference_greedy(
-    claims: Sequence[Claim], servers: Sequence[Server], *, consolidate: bool = False
-) -> tuple[Grant, ...]:
+    claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
+) -> tuple[Allocation, ...]:
     """One grant per claim, in order. `claims`: the whole queue; `servers`: equal and empty."""
     rooms = rooms_of(servers)
     free = sum(room.gpus for room in rooms)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurmwrap.placement.demand import Claim, Grant, Server
-from slurmwrap.placement.free_capacity import ROUNDING, Room
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
+from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity
 
-Seats = tuple[tuple[Room, int], ...]  # servers with how many of the job's GPUs; (): no place
+Seats = tuple[tuple[FreeCapacity, int], ...]  # servers with how many of the job's GPUs; (): no place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ def share_of(server: Server, speed: float | None = 1.0) -> Amount:
     return Amount(cpus=server.cpus / server.gpus, mem_mib=server.mem_mib / server.gpus, speed=speed)
 
 
-def seat(claim: Claim, amount: Amount, rooms: Sequence[Room], *, consolidate: bool) -> Seats:
+def seat(claim: JobDemand, amount: Amount, rooms: Sequence[FreeCapacity], *, consolidate: bool) -> Seats:
     """Takes the room for all GPUs of the job, or none."""
     seats = _consolidated(claim.gpus, amount, rooms) if consolidate else _in_order(claim.gpus, amount, rooms)
     take(seats, amount)
@@ -44,9 +44,9 @@ def take(seats: Seats, amount: Amount, sign: int = 1) -> None:
         room.take(sign * gpus, amount.cpus, amount.mem_mib)
 
 
-def granted(claim: Claim, amount: Amount, seats: Seats) -> Grant:
+def granted(claim: JobDemand, amount: Amount, seats: Seats) -> Allocation:
     """`Grant.servers`: one name per GPU."""
-    return Grant(
+    return Allocation(
         job=claim.job,
         cpus=amount.cpus,
         mem_mib=int(amount.mem_mib),
@@ -55,12 +55,12 @@ def granted(claim: Claim, amount: Amount, seats: Seats) -> Grant:
     )
 
 
-def emptiest_last(rooms: Iterable[Room]) -> list[Room]:
+def emptiest_last(rooms: Iterable[FreeCapacity]) -> list[FreeCapacity]:
     """Fewest free GPUs first, of those that have any; equals in the order of the servers."""
     return sorted((room for room in rooms if room.gpus > 0), key=lambda room: room.gpus)
 
 
-def _consolidated(gpus: int, amount: Amount, rooms: Sequence[Room]) -> Seats:
+def _consolidated(gpus: int, amount: Amount, rooms: Sequence[FreeCapacity]) -> Seats:
     if gpus > 1:
         holding = [room for room in rooms if room.holds(gpus, amount.cpus, amount.mem_mib)]
         if holding:
@@ -68,7 +68,7 @@ def _consolidated(gpus: int, amount: Amount, rooms: Sequence[Room]) -> Seats:
     return _in_order(gpus, amount, emptiest_last(rooms))
 
 
-def _in_order(gpus: int, amount: Amount, rooms: Iterable[Room]) -> Seats:
+def _in_order(gpus: int, amount: Amount, rooms: Iterable[FreeCapacity]) -> Seats:
     seats, left = [], gpus
     for room in rooms:
         if room.gpus <= 0 or not room.holds(1, amount.cpus, amount.mem_mib):
@@ -81,7 +81,7 @@ def _in_order(gpus: int, amount: Amount, rooms: Iterable[Room]) -> Seats:
     return ()
 
 
-def _most(room: Room, amount: Amount) -> int:
+def _most(room: FreeCapacity, amount: Amount) -> int:
     """How many GPUs with that much each the server has room for."""
     by_cpus = (room.cpus + ROUNDING) // amount.cpus if amount.cpus > 0 else room.gpus
     by_memory = (room.mem_mib + ROUNDING) // amount.mem_mib if amount.mem_mib > 0 else room.gpus

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmwrap.placement.demand import Claim, Grant, Server
-from slurmwrap.placement.free_capacity import ROUNDING, Room, rooms_of
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
+from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity, rooms_of
 from slurmwrap.sim.mechanism.reference_demand import best_of
 from slurmwrap.sim.mechanism.reference_seats import Amount, Seats, emptiest_last, granted, seat, share_of, take
 
@@ -26,18 +26,18 @@ from slurmwrap.sim.mechanism.reference_seats import Amount, Seats, emptiest_last
 class _Seated:
     """One job of the round."""
 
-    claim: Claim
+    claim: JobDemand
     given: Amount
     seats: Seats = ()
 
-    def on(self, room: Room) -> int:
+    def on(self, room: FreeCapacity) -> int:
         """How many of its GPUs are there."""
         return next((gpus for other, gpus in self.seats if other is room), 0)
 
 
 def reference_tune(
-    claims: Sequence[Claim], servers: Sequence[Server], *, consolidate: bool = False, largest_first: bool = False
-) -> tuple[Grant, ...]:
+    claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False, largest_first: bool = False
+) -> tuple[Allocation, ...]:
     """One grant per claim, in order. `claims`: those whose GPUs fit; `servers`: equal and empty."""
     rooms, share = rooms_of(servers), share_of(servers[0])
     jobs = [_Seated(claim=claim, given=best_of(claim, servers[0])) for claim in claims]
@@ -58,7 +58,7 @@ def _above(given: Amount, share: Amount) -> bool:
     return given.cpus > share.cpus + ROUNDING or given.mem_mib > share.mem_mib + ROUNDING
 
 
-def _give_back(job: _Seated, seated: Sequence[_Seated], rooms: Sequence[Room], share: Amount) -> None:
+def _give_back(job: _Seated, seated: Sequence[_Seated], rooms: Sequence[FreeCapacity], share: Amount) -> None:
     """Makes room for what the job is given now."""
     for room, gpus in _where(job.claim.gpus, rooms):
         missing = (job.given.cpus * gpus - room.cpus, job.given.mem_mib * gpus - room.mem_mib)
@@ -73,7 +73,7 @@ def _give_back(job: _Seated, seated: Sequence[_Seated], rooms: Sequence[Room], s
             _revert(victim, share)
 
 
-def _where(gpus: int, rooms: Sequence[Room]) -> Seats:
+def _where(gpus: int, rooms: Sequence[FreeCapacity]) -> Seats:
     """The servers that are to have room, with how many GPUs on each."""
     whole = next((room for room in rooms if room.gpus >= gpus), None) if gpus > 1 else None
     if whole is not None:

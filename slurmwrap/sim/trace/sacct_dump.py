@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.sacct_rows import Broken, Head, Row, read_head, read_rows
-from slurmwrap.sim.trace.sacct_run import Reader, Run
+from slurmwrap.sim.trace.sacct_rows import Broken, Head, SacctRow, read_head, read_rows
+from slurmwrap.sim.trace.sacct_run import SacctReader, SacctRun
 from slurmwrap.sim.trace.trace_limits import JOB_CAP, fault
 from slurmwrap.sim.trace.trace_load import Actual, Load
 
@@ -96,9 +96,9 @@ def _check(head: Head, name: str) -> None:
         )
 
 
-def _runs(rows: Iterator[Row | Broken], head: Head, tally: _Tally, name: str) -> Iterator[Run]:
+def _runs(rows: Iterator[SacctRow | Broken], head: Head, tally: _Tally, name: str) -> Iterator[SacctRun]:
     """What started, in the dump's order; the rest is counted."""
-    reader = Reader(head)
+    reader = SacctReader(head)
     for row in rows:
         tally.rows += 1
         if tally.rows > JOB_CAP:
@@ -120,9 +120,9 @@ def _runs(rows: Iterator[Row | Broken], head: Head, tally: _Tally, name: str) ->
             yield run
 
 
-def _distinct(runs: Iterable[Run], tally: _Tally) -> list[Run]:
+def _distinct(runs: Iterable[SacctRun], tally: _Tally) -> list[SacctRun]:
     """Each run once: where dumps overlap, the row that knows its end."""
-    found: dict[tuple[str, str, float, float], Run] = {}
+    found: dict[tuple[str, str, float, float], SacctRun] = {}
     for run in runs:
         key = (run.cluster, run.job, run.times.submit, run.times.start)  # a job that was resized has several starts
         tally.twice += key in found
@@ -131,7 +131,7 @@ def _distinct(runs: Iterable[Run], tally: _Tally) -> list[Run]:
     return list(found.values())
 
 
-def _load(runs: Sequence[Run], tally: _Tally, name: str) -> Load:
+def _load(runs: Sequence[SacctRun], tally: _Tally, name: str) -> Load:
     if not any(run.gpus for run in runs):
         raise _without_gpus(runs, tally, name)
     epoch = min(run.times.submit for run in runs)
@@ -147,7 +147,7 @@ def _load(runs: Sequence[Run], tally: _Tally, name: str) -> Load:
     )
 
 
-def _job(number: int, run: Run, epoch: float, until: float) -> SimJob:
+def _job(number: int, run: SacctRun, epoch: float, until: float) -> SimJob:
     end = until if run.times.end is None else run.times.end
     return SimJob(
         number=number,
@@ -167,7 +167,7 @@ def _job(number: int, run: Run, epoch: float, until: float) -> SimJob:
     )
 
 
-def _actual(run: Run, epoch: float) -> Actual:
+def _actual(run: SacctRun, epoch: float) -> Actual:
     return Actual(
         submit_s=run.times.submit - epoch,
         start_s=run.times.start - epoch,
@@ -178,7 +178,7 @@ def _actual(run: Run, epoch: float) -> Actual:
     )
 
 
-def _remarks(runs: Sequence[Run], tally: _Tally) -> Iterator[str]:
+def _remarks(runs: Sequence[SacctRun], tally: _Tally) -> Iterator[str]:
     for count, what in (
         (tally.never, "never started and {is} left out"),
         (sum(not run.gpus for run in runs), "held no GPU and {is} kept apart"),
@@ -212,7 +212,7 @@ def _unreadable(first: Broken, tally: _Tally, name: str) -> TraceError:
     return fault(name, first.line, f"{first.why}{more}", f"mend or remove the line, or dump again: {COMMAND}")
 
 
-def _without_gpus(runs: Sequence[Run], tally: _Tally, name: str) -> TraceError:
+def _without_gpus(runs: Sequence[SacctRun], tally: _Tally, name: str) -> TraceError:
     if runs:
         return TraceError(
             f"{name}: {_jobs(len(runs))} started, and none of them held a GPU",

@@ -58,7 +58,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SacctRow:
     """One row, as it stood or `mended`."""
 
     line: int
@@ -104,9 +104,9 @@ def read_head(line: str, number: int, name: str) -> Head:
     return Head(line=number, text=line, delimiter=delimiter, places=places, width=len(columns), closed=not columns[-1])
 
 
-def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[Row | Broken]:
+def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow | Broken]:
     """`lines` below the head, with their numbers. A head that comes again is skipped: dumps may be put together."""
-    row: Row | None = None
+    row: SacctRow | None = None
     for one in _pieces(lines, head):
         if row is not None and isinstance(one, _Scrap) and _ends_a_name(one, head):
             row = replace(row, fields=[*row.fields[:-1], "\n".join((row.fields[-1], *one.lines))], mended=True)
@@ -120,7 +120,7 @@ def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[Row | Br
         yield row
 
 
-def _pieces(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[Row | _Scrap]:
+def _pieces(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow | _Scrap]:
     """Rows, mended ones too, and between them what is none."""
     begun: list[str] = []
     since = 0
@@ -132,13 +132,13 @@ def _pieces(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[Row | _Scr
             if begun:
                 yield _Scrap(line=since, lines=tuple(begun))
                 begun = []
-            yield Row(line=number, fields=fields)
+            yield SacctRow(line=number, fields=fields)
             continue
         since = since if begun else number
         begun.append(line)
         mended = _mended("\n".join(begun).split(head.delimiter), head)
         if mended is not None:
-            yield Row(line=since, fields=mended, mended=True)
+            yield SacctRow(line=since, fields=mended, mended=True)
             begun = []
         elif len(begun) >= _LINES or len(fields) > head.width:
             yield _Scrap(line=since, lines=tuple(begun))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from slurmwrap.diagnosis.slurm_state import base_state
 from slurmwrap.model.sacct_times import parse_elapsed, parse_limit, parse_stamp
 from slurmwrap.model.tres import Tres, parse_memory, parse_old_gres, parse_tres
-from slurmwrap.sim.trace.sacct_rows import TIMES, Head, Row
+from slurmwrap.sim.trace.sacct_rows import TIMES, Head, SacctRow
 from slurmwrap.sim.trace.trace_limits import LINE_CAP, MOST_COUNT, MOST_MIB, MOST_SECONDS, printable, shown
 
 _TITLES = {
@@ -21,7 +21,7 @@ _state = lru_cache(maxsize=256)(base_state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class RunTimes:
     """Of one run, in Unix seconds: submit <= eligible <= start <= end."""
 
     submit: float
@@ -33,13 +33,13 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SacctRun:
     """One run of a job. Amounts are of the whole job, None: not said."""
 
     line: int
     cluster: str
     job: str
-    times: Times
+    times: RunTimes
     gpus: int
     cpus: int | None
     mem_mib: int | None
@@ -54,13 +54,13 @@ class Run:
     exit_code: str
 
 
-class Reader:
+class SacctReader:
     """Reads rows below one head. Column names in lower case; where several say the same, the first that does counts."""
 
     def __init__(self, head: Head) -> None:
         self._places = head.places
 
-    def text(self, row: Row, *columns: str) -> str:
+    def text(self, row: SacctRow, *columns: str) -> str:
         """The first of `columns` that says anything; "" where none does."""
         for column in columns:
             at = self._places.get(column)
@@ -68,7 +68,7 @@ class Reader:
                 return said
         return ""
 
-    def run(self, row: Row) -> Run | None:
+    def run(self, row: SacctRow) -> SacctRun | None:
         """None: it never started. ValueError says which field cannot be read."""
         alloc = self._tres(row, "alloctres")
         times = self._times(row, alloc)
@@ -79,7 +79,7 @@ class Reader:
         gpus = self._gpus(row, alloc, req, nodes or 1)
         whole_nodes = bool(req.gpus) and gpus > (req.gpus or 0)  # --exclusive
         asked = alloc if whole_nodes else req
-        return Run(
+        return SacctRun(
             line=row.line,
             cluster=self.text(row, "cluster"),
             job=printable(self.text(row, "jobid", "jobidraw")),
@@ -98,7 +98,7 @@ class Reader:
             exit_code=printable(self.text(row, "exitcode")),
         )
 
-    def _times(self, row: Row, alloc: Tres) -> Times | None:
+    def _times(self, row: SacctRow, alloc: Tres) -> RunTimes | None:
         """None: it never started."""
         submit, start, end = (self._seconds(row, parse_stamp, column) for column in ("submit", "start", "end"))
         eligible = self._seconds(row, parse_stamp, "eligible")
@@ -108,7 +108,7 @@ class Reader:
         if submit is None:
             raise ValueError("Submit is empty, and Start is not")
         first = min(submit, start)
-        return Times(
+        return RunTimes(
             submit=first,
             eligible=max(first, min(first if eligible is None else eligible, start)),
             start=start,
@@ -118,13 +118,13 @@ class Reader:
             early=start < submit,
         )
 
-    def _unassigned(self, row: Row, alloc: Tres) -> bool:
+    def _unassigned(self, row: SacctRow, alloc: Tres) -> bool:
         """Cancelled while it waited; Slurm then prints the end as its start too."""
         if "nodelist" in self._places:
             return self.text(row, "nodelist").lower() in _UNASSIGNED
         return "alloctres" in self._places and alloc == Tres()
 
-    def _seconds(self, row: Row, parse: Callable[[str], float | None], *columns: str) -> float | None:
+    def _seconds(self, row: SacctRow, parse: Callable[[str], float | None], *columns: str) -> float | None:
         """None: that did not happen, or nobody said."""
         said = self.text(row, *columns)
         try:
@@ -137,7 +137,7 @@ class Reader:
             )
         return seconds
 
-    def _tres(self, row: Row, column: str) -> Tres:
+    def _tres(self, row: SacctRow, column: str) -> Tres:
         said = self.text(row, column)
         try:
             tres = parse_tres(said)
@@ -147,18 +147,18 @@ class Reader:
             raise ValueError(f"{_TITLES[column]} is {shown(said)}: more than any cluster has")
         return tres
 
-    def _count(self, row: Row, *columns: str) -> int | None:
+    def _count(self, row: SacctRow, *columns: str) -> int | None:
         """None also for what is no count: "Unknown", ""."""
         said = self.text(row, *columns)
         return int(said) if said.isascii() and said.isdecimal() and len(said) < 8 and int(said) else None
 
-    def _gpus(self, row: Row, alloc: Tres, req: Tres, nodes: int) -> int:
+    def _gpus(self, row: SacctRow, alloc: Tres, req: Tres, nodes: int) -> int:
         """As allocated; before Slurm 21.08 beside the TRES also as "gpu:4" per node."""
         if alloc.gpus is not None or req.gpus is not None:
             return alloc.gpus or req.gpus or 0
         return parse_old_gres(self.text(row, "allocgres", "reqgres")) * nodes
 
-    def _memory(self, row: Row, alloc: Tres, asked: Tres, nodes: int) -> int | None:
+    def _memory(self, row: SacctRow, alloc: Tres, asked: Tres, nodes: int) -> int | None:
         """As requested; where that is all memory of the nodes (--mem=0), as allocated."""
         if asked.mem_mib:
             return asked.mem_mib

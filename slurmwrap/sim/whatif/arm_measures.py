@@ -15,10 +15,10 @@ from statistics import fmean, median
 
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures.study_result import Interval
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.outcome_measures import percentile
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.whatif.whatif_study import Arm, Delays, Fit, Locality, Spread, Trust
+from slurmwrap.sim.whatif.whatif_study import DelayFit, Delays, DelaySpread, Locality, StudyWorld, Trust
 
 CLASSES = ((1, 1, "1 GPU"), (2, 4, "2–4 GPUs"), (5, 8, "5–8 GPUs"), (9, 10**9, "more than 8 GPUs"))
 ALL = "all"
@@ -46,18 +46,18 @@ class Span:
 def arm_of(
     name: str,
     jobs: Sequence[SimJob],
-    outcome: Outcome,
+    outcome: SimOutcome,
     spans: Iterable[Span],
     *,
     servers: Sequence[Server],
     window: tuple[float, float],
-) -> Arm:
+) -> StudyWorld:
     """`jobs`: those that are measured; all of them ended. `spans`: of every run that held GPUs, measured or not.
     `window`: on the trace's clock."""
     by_class = [(label, [job for job in jobs if low <= job.gpus <= high]) for low, high, label in CLASSES]
     busy = busy_of(spans, sum(server.gpus for server in servers), window)
     most = max((server.gpus for server in servers), default=1)
-    return Arm(
+    return StudyWorld(
         name=name,
         all=_delays(ALL, jobs, outcome),
         classes=tuple(_delays(label, members, outcome) for label, members in by_class if members),
@@ -69,7 +69,7 @@ def arm_of(
     )  # fmt: skip
 
 
-def spans_of(jobs: Iterable[SimJob], outcome: Outcome) -> Iterable[Span]:
+def spans_of(jobs: Iterable[SimJob], outcome: SimOutcome) -> Iterable[Span]:
     """One span per job that ran in a world where nothing is taken back."""
     for job in jobs:
         ended = outcome.ended_s[job.number]
@@ -77,7 +77,7 @@ def spans_of(jobs: Iterable[SimJob], outcome: Outcome) -> Iterable[Span]:
             yield Span(began_s=ended - outcome.held_s[job.number], ended_s=ended, gpus=job.gpus)
 
 
-def _delays(label: str, jobs: Sequence[SimJob], outcome: Outcome) -> Delays:
+def _delays(label: str, jobs: Sequence[SimJob], outcome: SimOutcome) -> Delays:
     jcts = sorted(_jct(job, outcome) for job in jobs)
     waits = sorted(_wait(job, outcome) for job in jobs)
     return Delays(
@@ -90,18 +90,18 @@ def _delays(label: str, jobs: Sequence[SimJob], outcome: Outcome) -> Delays:
     )
 
 
-def _jct(job: SimJob, outcome: Outcome) -> float:
+def _jct(job: SimJob, outcome: SimOutcome) -> float:
     ended = outcome.ended_s[job.number]
     assert ended is not None, f"job {job.job} is measured and never ended"
     return ended - job.submit_s
 
 
-def queueing_change(jobs: Sequence[SimJob], before: Outcome, after: Outcome) -> Interval | None:
+def queueing_change(jobs: Sequence[SimJob], before: SimOutcome, after: SimOutcome) -> Interval | None:
     """Mean delay in `after` less that in `before`, over the same jobs, with its 95 % interval."""
     return _change([(job.submit_s, _wait(job, after) - _wait(job, before)) for job in jobs])
 
 
-def jct_change(jobs: Sequence[SimJob], before: Outcome, after: Outcome) -> Interval | None:
+def jct_change(jobs: Sequence[SimJob], before: SimOutcome, after: SimOutcome) -> Interval | None:
     """The same of the JCT."""
     return _change([(job.submit_s, _jct(job, after) - _jct(job, before)) for job in jobs])
 
@@ -124,13 +124,15 @@ def _mean(days: Sequence[tuple[float, int]]) -> float:
     return sum(total for total, _ in days) / sum(count for _, count in days)
 
 
-def _wait(job: SimJob, outcome: Outcome) -> float:
+def _wait(job: SimJob, outcome: SimOutcome) -> float:
     return max(0.0, _jct(job, outcome) - outcome.held_s[job.number])
 
 
-def spread_of(ordered: Sequence[float]) -> Spread:
+def spread_of(ordered: Sequence[float]) -> DelaySpread:
     """Of sorted seconds, at least one."""
-    return Spread(mean=fmean(ordered), median=median(ordered), p95=percentile(ordered, 95), p99=percentile(ordered, 99))
+    return DelaySpread(
+        mean=fmean(ordered), median=median(ordered), p95=percentile(ordered, 95), p99=percentile(ordered, 99)
+    )
 
 
 def within(ordered: Sequence[float]) -> tuple[float, ...]:
@@ -143,7 +145,7 @@ def fewest_nodes(gpus: int, per_node: int) -> int:
     return ceil(gpus / max(1, per_node))
 
 
-def _locality(label: str, jobs: Sequence[SimJob], outcome: Outcome, per_node: int) -> Locality:
+def _locality(label: str, jobs: Sequence[SimJob], outcome: SimOutcome, per_node: int) -> Locality:
     used = [outcome.servers[job.number] for job in jobs]
     least = [fewest_nodes(job.gpus, per_node) for job in jobs]
     return Locality(
@@ -184,7 +186,7 @@ def _summed(held: Sequence[float], steady: Sequence[float], there: float, width:
     return tuple(shares)
 
 
-def trust_of(real: Arm, model: Arm) -> Trust:
+def trust_of(real: StudyWorld, model: StudyWorld) -> Trust:
     """How far the model lies from what happened."""
     whole = _fit(real.all, model.all)
     classes = [_fit(a, b) for a, b in zip(real.classes, model.classes, strict=True) if a.jobs >= FEW]
@@ -201,14 +203,14 @@ def trust_of(real: Arm, model: Arm) -> Trust:
     )
 
 
-def _fit(real: Delays, model: Delays) -> Fit:
+def _fit(real: Delays, model: Delays) -> DelayFit:
     curves = zip(GRID_S, real.queueing_within, model.queueing_within, strict=True)
     gap = max(abs(a - b) for at, a, b in curves if at >= _SLACK_S)
     means = real.queueing.mean, model.queueing.mean
-    return Fit(label=real.label, word=_word(gap, *means), gap=gap, mean_real_s=means[0], mean_model_s=means[1])
+    return DelayFit(label=real.label, word=_word(gap, *means), gap=gap, mean_real_s=means[0], mean_model_s=means[1])
 
 
-def _badness(fit: Fit) -> tuple[int, float]:
+def _badness(fit: DelayFit) -> tuple[int, float]:
     return ("close", "fair", "far").index(fit.word), _ratio(fit.mean_real_s, fit.mean_model_s)
 
 

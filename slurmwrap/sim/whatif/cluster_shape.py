@@ -14,7 +14,7 @@ from slurmwrap.model.node import Node
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual, Load
-from slurmwrap.sim.whatif.whatif_study import Kind, Shape
+from slurmwrap.sim.whatif.whatif_study import NodeKind, Shape
 
 _STEM = re.compile(r"\d+")
 _ROUNDING = 1e-6
@@ -22,7 +22,7 @@ _GIB = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class ClusterShape:
     """Empty servers, who may run where, and where all that is known from."""
 
     servers: tuple[Server, ...]
@@ -34,28 +34,28 @@ class Site:
         kinds = Counter((server.gpus, server.cpus, server.mem_mib) for server in self.servers)
         return Shape(
             kinds=tuple(
-                Kind(nodes=count, gpus=gpus, cpus=cpus, mem_mib=mem)
+                NodeKind(nodes=count, gpus=gpus, cpus=cpus, mem_mib=mem)
                 for (gpus, cpus, mem), count in sorted(kinds.items(), reverse=True)
             ),
             source=self.source,
         )
 
 
-def site_of_nodes(nodes: Iterable[Node]) -> Site:
+def site_of_nodes(nodes: Iterable[Node]) -> ClusterShape:
     """Of all nodes with GPUs, also those that are down today: the dump is of another day."""
     with_gpus = [node for node in nodes if node.gpus]
     members: dict[str, set[str]] = defaultdict(set)
     for node in with_gpus:
         for partition in node.partitions:
             members[partition].add(node.name)
-    return Site(
+    return ClusterShape(
         servers=tuple(server(node.name, node.gpus, node.cpus, node.mem_mib) for node in with_gpus),
         partitions={name: frozenset(names) for name, names in members.items()},
         source="nodes",
     )
 
 
-def site_of_dump(load: Load) -> Site:
+def site_of_dump(load: Load) -> ClusterShape:
     """The nodes that jobs with GPUs ran on, each with the most that was ever held on it at once.
 
     A node that was never full looks smaller than it is. So one whose name differs from others in numbers alone is
@@ -73,7 +73,7 @@ def site_of_dump(load: Load) -> Site:
         for names in alike.values()
         for name in names
     }
-    return Site(
+    return ClusterShape(
         servers=tuple(servers[name] for name in sorted(servers, key=_by_number)),
         partitions=_partitions(load, servers),
         source="dump",

@@ -13,19 +13,19 @@ from dataclasses import dataclass, replace
 
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.sim.engines import World, play
+from slurmwrap.sim.engines import SchedulerParams, play
 from slurmwrap.sim.failures import FailureStudy, study_of_dump
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import mechanism_of
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual, Load
 from slurmwrap.sim.whatif.arm_measures import GRID_S, Span, arm_of, jct_change, queueing_change, spans_of, trust_of
-from slurmwrap.sim.whatif.cluster_shape import Site
+from slurmwrap.sim.whatif.cluster_shape import ClusterShape
 from slurmwrap.sim.whatif.study_remarks import remarks_of
 from slurmwrap.sim.whatif.study_window import begin_of, counted, end_of, enter
 from slurmwrap.sim.whatif.wasted_gpu_hours import anonymous, waste_of
-from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Arm, Study, Window
+from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study, StudyWorld, Window
 
 # (what is being done, jobs done, of so many)
 Progress = Callable[[str, int, int], None]
@@ -33,7 +33,7 @@ FEW_JOBS, SEEDS, FEWER_SEEDS = 20_000, 10, 5  # of the failures: a larger dump t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StudyOptions:
     """What the reader of the page wants. `since_s`: where the window begins, on the dump's clock; None: guess."""
 
     since_s: float | None = None
@@ -45,7 +45,7 @@ class Submissions:
     """What all worlds have in common. `jobs` as they enter, with what really became of them."""
 
     load: Load
-    site: Site
+    site: ClusterShape
     profiles: Mapping[str, ResourceProfile]
     jobs: tuple[SimJob, ...]
     actual: tuple[Actual, ...]
@@ -63,16 +63,16 @@ class Submissions:
 class Replay:
     """What the model makes of them. Its three parts do not need each other."""
 
-    plain: Outcome
-    ours: Outcome
+    plain: SimOutcome
+    ours: SimOutcome
     failures: FailureStudy
 
 
 def study_of(
     load: Load,
-    site: Site,
+    site: ClusterShape,
     profiles: Mapping[str, ResourceProfile],
-    asked: Asked,
+    asked: StudyOptions,
     *,
     progress: Progress | None = None,
 ) -> Study:
@@ -84,7 +84,9 @@ def study_of(
     return study_from(said, replay)
 
 
-def submissions_of(load: Load, site: Site, profiles: Mapping[str, ResourceProfile], asked: Asked) -> Submissions:
+def submissions_of(
+    load: Load, site: ClusterShape, profiles: Mapping[str, ResourceProfile], asked: StudyOptions
+) -> Submissions:
     """ValueError where no job with GPUs was submitted and ended in the window."""
     told = _nameless(load) if asked.anonymous else load
     window = (begin_of(told) if asked.since_s is None else asked.since_s, end_of(told))
@@ -102,12 +104,12 @@ def _nameless(load: Load) -> Load:
     return replace(load, jobs=anonymous(load.jobs), remarks=remarks)
 
 
-def play_plain(said: Submissions, progress: Progress | None = None) -> Outcome:
+def play_plain(said: Submissions, progress: Progress | None = None) -> SimOutcome:
     """Slurm as it is."""
     return _played(said, None, "any", _telling(progress, "plain Slurm, jobs"))
 
 
-def play_ours(said: Submissions, progress: Progress | None = None) -> Outcome:
+def play_ours(said: Submissions, progress: Progress | None = None) -> SimOutcome:
     """slurmwrap: production's placement, and its allocation where profiles are known."""
     mechanism = mechanism_of("graded") if said.profiles else None
     return _played(said, mechanism, "skew", _telling(progress, "slurmwrap, jobs"))
@@ -129,11 +131,11 @@ def play_failures(said: Submissions, progress: Progress | None = None) -> Failur
 
 def _played(
     said: Submissions, mechanism: Mechanism | None, placement: str, progress: Callable[[int, int], None] | None
-) -> Outcome:
+) -> SimOutcome:
     return play(
         said.jobs,
         said.site.servers,
-        world=World(partitions=said.site.partitions),
+        world=SchedulerParams(partitions=said.site.partitions),
         mechanism=mechanism,
         profiles=said.profiles,
         placement=placement,
@@ -172,9 +174,9 @@ def study_from(said: Submissions, replay: Replay) -> Study:
     )
 
 
-def happened(actual: Sequence[Actual]) -> Outcome:
+def happened(actual: Sequence[Actual]) -> SimOutcome:
     """What Slurm's accounting says, in the form of an outcome."""
-    return Outcome(
+    return SimOutcome(
         mode="slurm",
         began_s=tuple(one.start_s for one in actual),
         ended_s=tuple(one.end_s for one in actual),
@@ -183,7 +185,7 @@ def happened(actual: Sequence[Actual]) -> Outcome:
     )
 
 
-def measured_of(said: Submissions, outcomes: Iterable[Outcome]) -> list[SimJob]:
+def measured_of(said: Submissions, outcomes: Iterable[SimOutcome]) -> list[SimJob]:
     """Those that count and ended in every world."""
     every = list(outcomes)
     return [
@@ -193,7 +195,9 @@ def measured_of(said: Submissions, outcomes: Iterable[Outcome]) -> list[SimJob]:
     ]
 
 
-def arms_of(said: Submissions, outcomes: Mapping[str, Outcome], measured: Sequence[SimJob]) -> tuple[Arm, ...]:
+def arms_of(
+    said: Submissions, outcomes: Mapping[str, SimOutcome], measured: Sequence[SimJob]
+) -> tuple[StudyWorld, ...]:
     """In the order in which they are told."""
     return tuple(
         arm_of(

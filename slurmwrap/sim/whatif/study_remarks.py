@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.model.hostlist import names_in
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Load
-from slurmwrap.sim.whatif.cluster_shape import Site
+from slurmwrap.sim.whatif.cluster_shape import ClusterShape
 
 _HOUR = 3600.0
 
 
 def remarks_of(
-    load: Load, site: Site, plain: Outcome, measured: Sequence[SimJob], window: tuple[float, float]
+    load: Load, site: ClusterShape, plain: SimOutcome, measured: Sequence[SimJob], window: tuple[float, float]
 ) -> tuple[str, ...]:
     """What the reader must know of this dump, the weightiest first."""
     return (*_of_site(site), *_of_jobs(load, plain, measured), *_of_cpus(load, site, window), *load.remarks)
 
 
-def _of_site(site: Site) -> Iterator[str]:
+def _of_site(site: ClusterShape) -> Iterator[str]:
     if site.source == "dump":
         yield (
             "The cluster is a guess: the nodes that jobs with GPUs ran on, each with the most that was ever held on it "
@@ -30,7 +30,7 @@ def _of_site(site: Site) -> Iterator[str]:
         yield "The cluster is as said on the command line: equal nodes, every job may run on each."
 
 
-def _of_jobs(load: Load, plain: Outcome, measured: Sequence[SimJob]) -> Iterator[str]:
+def _of_jobs(load: Load, plain: SimOutcome, measured: Sequence[SimJob]) -> Iterator[str]:
     never = sum(ended is None for ended in plain.ended_s)
     if never:
         yield f"{_jobs(never)} could never start on this cluster, even when it was empty, and {_are(never)} left out."
@@ -45,7 +45,7 @@ def _of_jobs(load: Load, plain: Outcome, measured: Sequence[SimJob]) -> Iterator
         )
 
 
-def _of_cpus(load: Load, site: Site, window: tuple[float, float]) -> Iterator[str]:
+def _of_cpus(load: Load, site: ClusterShape, window: tuple[float, float]) -> Iterator[str]:
     if not load.cpu_jobs:
         return
     names = {server.name for server in site.servers}

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, tzinfo
 from math import log10
 
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
-from slurmwrap.sim.whatif.whatif_study import PLAIN, REAL, Arm, Delays, Study
+from slurmwrap.sim.whatif.whatif_study import PLAIN, REAL, Delays, Study, StudyWorld
 
 WIDTH, HEIGHT = 360.0, 216.0
 LEFT, RIGHT, TOP, BOTTOM = 42.0, 20.0, 10.0, 30.0
@@ -32,7 +32,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ChartLine:
     arm: str
     path: str  # of SVG's attribute d
     area: str = ""  # the same, closed down to the axis; "": not filled
@@ -52,12 +52,12 @@ class Lines:
     bottom: float
     xs: tuple[Tick, ...]
     ys: tuple[Tick, ...]
-    lines: tuple[Line, ...]  # what is drawn later lies above
+    lines: tuple[ChartLine, ...]  # what is drawn later lies above
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class ChartBar:
     """A share of the full length, 0 to 1."""
 
     arm: str
@@ -70,7 +70,7 @@ class Bars:
 
     label: str
     jobs: int
-    bars: tuple[Bar, ...]
+    bars: tuple[ChartBar, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,9 @@ def busy_chart(study: Study, zone: tzinfo | None) -> Lines:
         for arm in study.arms
     }
     filled = f"{paths[REAL]}V{bottom:.1f}H{left:.1f}Z"
-    lines = _layered(Line(arm=name, path=path, area=filled if name == REAL else "") for name, path in paths.items())
+    lines = _layered(
+        ChartLine(arm=name, path=path, area=filled if name == REAL else "") for name, path in paths.items()
+    )
     means = ", ".join(f"{arm.name} {arm.gpu_utilisation:.0%}" for arm in study.arms)
     return Lines(
         title="GPUs held over the window",
@@ -162,13 +164,13 @@ def locality_bars(study: Study) -> tuple[Bars, ...]:
         Bars(
             label=real.label,
             jobs=real.jobs,
-            bars=tuple(Bar(arm=arm.name, share=_fewest(arm, real.label)) for arm in study.arms),
+            bars=tuple(ChartBar(arm=arm.name, share=_fewest(arm, real.label)) for arm in study.arms),
         )
         for real in study.arms[0].locality
     )
 
 
-def _fewest(arm: Arm, label: str) -> float:
+def _fewest(arm: StudyWorld, label: str) -> float:
     found = next(one for one in arm.locality if one.label == label)
     return found.fewest / found.jobs
 
@@ -193,7 +195,7 @@ def _distribution(study: Study, title: str, jobs: int, curves: Curves, verb: str
         name: [(x_of(at), _high(s, top, bottom)) for at, s in zip(study.grid_s, shares, strict=True) if at <= most]
         for name, shares in curves
     }
-    lines = _layered(Line(arm=name, path=_stairs(along, right)) for name, along in points.items())
+    lines = _layered(ChartLine(arm=name, path=_stairs(along, right)) for name, along in points.items())
     ticks = [Tick(at=x_of(s), label=word) for s, word in _AXIS if s <= most]
     return Lines(
         title=title,
@@ -211,7 +213,7 @@ def _distribution(study: Study, title: str, jobs: int, curves: Curves, verb: str
     )
 
 
-def _layered(lines: Iterable[Line]) -> tuple[Line, ...]:
+def _layered(lines: Iterable[ChartLine]) -> tuple[ChartLine, ...]:
     """The dashed line last: where two lines are one, both are seen."""
     return tuple(sorted(lines, key=lambda line: line.arm == PLAIN))
 

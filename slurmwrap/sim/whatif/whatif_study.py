@@ -22,7 +22,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class NodeKind:
     """So many nodes that are alike."""
 
     nodes: int
@@ -35,7 +35,7 @@ class Kind:
 class Shape:
     """The cluster that was replayed on."""
 
-    kinds: tuple[Kind, ...]  # the most GPUs first
+    kinds: tuple[NodeKind, ...]  # the most GPUs first
     source: str  # "nodes": scontrol's list · "options": said by hand · "dump": guessed from what jobs held
 
     @property
@@ -48,7 +48,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class DelaySpread:
     """Of seconds."""
 
     mean: float
@@ -63,8 +63,8 @@ class Delays:
 
     label: str  # "1 GPU", "2–4 GPUs", …
     jobs: int
-    queueing: Spread
-    jct: Spread
+    queueing: DelaySpread
+    jct: DelaySpread
     queueing_within: tuple[float, ...]
     jct_within: tuple[float, ...]
 
@@ -81,7 +81,7 @@ class Locality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class StudyWorld:
     """One world: what really happened, the model of plain Slurm, the model of slurmwrap."""
 
     name: str  # REAL, PLAIN, OURS
@@ -93,7 +93,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class DelayFit:
     """How far the model's delays of one class of GPUs lie from what happened."""
 
     label: str
@@ -111,7 +111,7 @@ class Trust:
 
     word: str  # "close", "fair", "far"
     gap: float
-    worst: Fit | None  # the class of GPUs that fits worst; None: there are too few jobs of each
+    worst: DelayFit | None  # the class of GPUs that fits worst; None: there are too few jobs of each
     mean_real_s: float
     mean_model_s: float
     utilisation_real: float
@@ -160,7 +160,7 @@ class Study:
     users: int
     profiled: int  # of the measured, whose profile is known
     grid_s: tuple[float, ...]  # where the distributions are told
-    arms: tuple[Arm, ...]  # REAL, PLAIN, OURS
+    arms: tuple[StudyWorld, ...]  # REAL, PLAIN, OURS
     queueing_change_s: Interval | None  # mean delay under slurmwrap less that under plain Slurm, both in the model
     jct_change_s: Interval | None  # the same of the JCT. None: the window has too few days for an interval
     trust: Trust
@@ -168,5 +168,5 @@ class Study:
     failures: FailureStudy  # what slurmwrap would have made of the dump's own failures
     remarks: tuple[str, ...] = field(default=())  # what was guessed or left out, in words
 
-    def arm(self, name: str) -> Arm:
+    def arm(self, name: str) -> StudyWorld:
         return next(arm for arm in self.arms if arm.name == name)

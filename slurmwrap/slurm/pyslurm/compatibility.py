@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurmwrap.host.run_command import run
 from slurmwrap.slurm.commands import CONF_PLACES
-from slurmwrap.slurm.pyslurm.worker_client import Link, Refused, Silent, Unfit
+from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, UnsupportedPyslurm, WorkerTimeout
 from slurmwrap.slurm.scontrol_parser import as_release
 
 PROVEN = frozenset({(22, 5), (24, 11)})  # where tests/slurm/test_contract.py has run
@@ -63,7 +63,7 @@ def probe(link: Link) -> str:
     """Imports it in the child; "" where that went well and it was built for the release that its name says."""
     try:
         told = link.ask("hello", timeout_s=_PROBE_S)
-    except (Unfit, Refused, Silent) as error:
+    except (UnsupportedPyslurm, SlurmRefused, WorkerTimeout) as error:
         link.broken = link.broken or str(error)
         return str(error)
     if tuple(told["slurm"][:2]) != as_release(told["pyslurm"]):

@@ -24,7 +24,7 @@ from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.slurm.commands import AMBIGUOUS, SBATCH_TIMEOUT_S, UNREACHABLE, SlurmCommands
 from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, submission_of
-from slurmwrap.slurm.pyslurm.worker_client import Link, Refused, Silent, Unfit
+from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, UnsupportedPyslurm, WorkerTimeout
 from slurmwrap.slurm.pyslurm.worker_records import node_of, partition_of
 from slurmwrap.slurm.scontrol_parser import release_of
 from slurmwrap.slurm.scontrol_requests import SEVERAL_TOPOLOGIES
@@ -62,7 +62,7 @@ class SlurmByPySlurm:
         try:
             nodes = tuple(node_of(told) for told in self._asked("nodes"))
             partitions = tuple(partition_of(told) for told in self._asked("partitions"))
-        except (Unfit, KeyError, TypeError, SlurmUnreachable) as error:
+        except (UnsupportedPyslurm, KeyError, TypeError, SlurmUnreachable) as error:
             if isinstance(error, SlurmUnreachable) and not self._link.broken:
                 raise
             self._note("nodes", error)
@@ -80,12 +80,12 @@ class SlurmByPySlurm:
         timeout_s = SBATCH_TIMEOUT_S if call.timeout_s is None else call.timeout_s
         try:
             job_id = int(self._link.ask(*request, timeout_s=timeout_s))
-        except Unfit as error:
+        except UnsupportedPyslurm as error:
             self._note("submissions", error)
             return self._commands.sbatch(call)
-        except Refused as error:
+        except SlurmRefused as error:
             return _refusal(error)
-        except Silent as error:  # nobody knows: not again, by sbatch neither
+        except WorkerTimeout as error:  # nobody knows: not again, by sbatch neither
             return SbatchResult(exit_code=1, stdout="", stderr=f"{error}\n", job_id=None, timed_out=True)
         plain = any(word == "--parsable" for word in call.options)
         stdout = f"{job_id}\n" if plain else f"Submitted batch job {job_id}\n"
@@ -108,7 +108,7 @@ class SlurmByPySlurm:
         self._commands.checked(action, owner, also)
         try:
             self._asked(*request)
-        except Unfit as error:
+        except UnsupportedPyslurm as error:
             self._note(action.verb.value, error)
             self._commands.apply(action, owner, also)
 
@@ -116,10 +116,10 @@ class SlurmByPySlurm:
         """The answer; SlurmError and SlurmUnreachable as the commands raise them."""
         try:
             return self._link.ask(task, given)
-        except Refused as error:
+        except SlurmRefused as error:
             kind = SlurmUnreachable if re.search(UNREACHABLE, str(error)) else SlurmError
             raise kind(str(error)) from None
-        except Silent as error:
+        except WorkerTimeout as error:
             raise SlurmUnreachable(str(error)) from None
 
     def _as_request(self, call: SbatchCall) -> Request | Unable:
@@ -170,7 +170,7 @@ def _added(cwd: str) -> dict[str, str]:
     return {"SLURM_SUBMIT_DIR": cwd, "SLURM_SUBMIT_HOST": host, "SLURM_PRIO_PROCESS": str(niceness)}
 
 
-def _refusal(error: Refused) -> SbatchResult:
+def _refusal(error: SlurmRefused) -> SbatchResult:
     """In sbatch's words."""
     said = "".join(f"sbatch: {line}\n" for line in _PROGRAM.sub("", error.said).splitlines() if line)
     stderr = f"{said}sbatch: error: Batch job submission failed: {error}\n"

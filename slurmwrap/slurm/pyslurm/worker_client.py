@@ -17,11 +17,11 @@ from slurmwrap.host.line_process import LineProgram
 _WORKER = Path(__file__).with_name("worker.py")
 
 
-class Unfit(Exception):
+class UnsupportedPyslurm(Exception):
     """PySlurm cannot do it, and Slurm was not asked: the commands can."""
 
 
-class Refused(Exception):
+class SlurmRefused(Exception):
     """Slurm said no. `said`: what libslurm printed besides."""
 
     def __init__(self, words: str, said: str) -> None:
@@ -29,7 +29,7 @@ class Refused(Exception):
         self.said = said
 
 
-class Silent(Exception):
+class WorkerTimeout(Exception):
     """No answer in time, or the child ended over it: nobody knows whether Slurm heard the request."""
 
 
@@ -46,13 +46,13 @@ class Link:
     def ask(self, task: str, given: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
         """The answer. Raises Unfit, Refused or Silent."""
         if self.broken:
-            raise Unfit(self.broken)
+            raise UnsupportedPyslurm(self.broken)
         line = json.dumps({"task": task, "with": dict(given or {})}).encode() + b"\n"
         answer = json.loads(self._exchange(line, self._timeout_s if timeout_s is None else timeout_s))
         if "unfit" in answer:
-            raise Unfit(answer["unfit"])
+            raise UnsupportedPyslurm(answer["unfit"])
         if "refused" in answer:
-            raise Refused(answer["refused"], answer["said"])
+            raise SlurmRefused(answer["refused"], answer["said"])
         return answer["ok"]
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Link:
         try:
             return self._program.ask(line, timeout_s)
         except TimeoutError:
-            raise Silent(f"PySlurm: no answer within {timeout_s:g} s") from None
+            raise WorkerTimeout(f"PySlurm: no answer within {timeout_s:g} s") from None
         except OSError as error:
             self.broken = f"PySlurm's process ended ({error})"
-            raise Silent(self.broken) from None
+            raise WorkerTimeout(self.broken) from None

@@ -26,9 +26,9 @@ from slurmwrap.cli.doctor.check_records import (
     UNKNOWN,
     WARN,
     YOU,
-    Check,
-    Ground,
-    Look,
+    CheckContext,
+    CheckResult,
+    CheckSpec,
     folded,
     worst,
 )
@@ -37,7 +37,7 @@ from slurmwrap.cli.doctor.doctor_command import EXIT, code_of
 from slurmwrap.cli.doctor.doctor_output import as_json, explained, listed, one_line
 from slurmwrap.cli.doctor.run_checks import examine
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.config import Config, Log, Mail, Site
+from slurmwrap.config import Config, LogSection, Mail, SiteSection
 from slurmwrap.errors import UsageError
 from slurmwrap.host.journal import SOCKET
 from slurmwrap.report.job_report.job_report_text import plain
@@ -203,37 +203,39 @@ def test_the_page_is_as_it_is_generated() -> None:
     assert with_checks(text) == text, ".venv/bin/python .ci/doctor_page.py writes it anew"
 
 
-def ground(**sections: object) -> Ground:
+def ground(**sections: object) -> CheckContext:
     config = Config(**sections)  # type: ignore[arg-type]
-    return Ground(config=config, environ={}, uid=os.geteuid(), commands=SlurmCommands({"PATH": "/nonexistent"}))
+    return CheckContext(config=config, environ={}, uid=os.geteuid(), commands=SlurmCommands({"PATH": "/nonexistent"}))
 
 
-def a_look(name: str, see: Callable[[Ground], Check], deadline_s: float = allow(30)) -> Look:
-    return Look(name=name, section=YOU, see=see, about="It looks.", mend="Mend.", deadline_s=deadline_s)
+def a_look(name: str, see: Callable[[CheckContext], CheckResult], deadline_s: float = allow(30)) -> CheckSpec:
+    return CheckSpec(name=name, section=YOU, see=see, about="It looks.", mend="Mend.", deadline_s=deadline_s)
 
 
-def good(where: Ground) -> Check:
-    return Check(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5})
+def good(where: CheckContext) -> CheckResult:
+    return CheckResult(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5})
 
 
 def test_a_check_that_goes_wrong_or_hangs_is_told_and_the_others_go_on() -> None:
-    def bad(where: Ground) -> Check:
+    def bad(where: CheckContext) -> CheckResult:
         raise RuntimeError("no")
 
-    def dies(where: Ground) -> Check:
+    def dies(where: CheckContext) -> CheckResult:
         os._exit(9)
 
-    def hangs(where: Ground) -> Check:
+    def hangs(where: CheckContext) -> CheckResult:
         subprocess.run(["/bin/sleep", "600"], check=False)
         return good(where)
 
     looks = [a_look("bad", bad), a_look("hangs", hangs, 0.5), a_look("dies", dies), a_look("good", good)]
     told: set[str] = set()
     assert examine(ground(), looks, told.update) == (
-        Check(name="bad", state=UNKNOWN, text="the check itself failed: RuntimeError: no"),
-        Check(name="hangs", state=FAIL, text="no answer within 0.5 s", hint="Something it waits for hangs. It looks."),
-        Check(name="dies", state=UNKNOWN, text="the check ended without a word"),
-        Check(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5}),
+        CheckResult(name="bad", state=UNKNOWN, text="the check itself failed: RuntimeError: no"),
+        CheckResult(
+            name="hangs", state=FAIL, text="no answer within 0.5 s", hint="Something it waits for hangs. It looks."
+        ),
+        CheckResult(name="dies", state=UNKNOWN, text="the check ended without a word"),
+        CheckResult(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5}),
     )
     assert told == {"bad", "hangs", "dies", "good"}
 
@@ -241,7 +243,7 @@ def test_a_check_that_goes_wrong_or_hangs_is_told_and_the_others_go_on() -> None
 def test_what_a_check_started_ends_with_it(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 
-    def hangs(where: Ground) -> Check:
+    def hangs(where: CheckContext) -> CheckResult:
         subprocess.run(["/bin/sh", "-c", f"echo $$ > {note}; exec sleep 600"], check=False)
         return good(where)
 
@@ -270,14 +272,14 @@ def is_alive(pid: int) -> bool:
     ],
 )
 def test_the_worst_counts_and_what_was_skipped_does_not(states: tuple[str, ...], wanted: str, code: int) -> None:
-    found = [Check(name="x", state=state, text="") for state in states]
+    found = [CheckResult(name="x", state=state, text="") for state in states]
     assert (worst(found), code_of(found)) == (wanted, code)
 
 
 def test_text_of_others_is_harmless() -> None:
-    told = listed([Check(name="x", state=OK, text="cluster '\033[2Jlab'")], [a_look("x", good)], plain)
+    told = listed([CheckResult(name="x", state=OK, text="cluster '\033[2Jlab'")], [a_look("x", good)], plain)
     assert told == "For you, on this host\nok      x  cluster '\\x1b[2Jlab'\n\n1 ok."
-    assert one_line([Check(name="x", state=FAIL, text="a|b\n\033")]).startswith(
+    assert one_line([CheckResult(name="x", state=FAIL, text="a|b\n\033")]).startswith(
         "slurmwrap CRITICAL: x: a/b \\x1b | ok=0 "
     )
 
@@ -288,8 +290,8 @@ def test_nodes_of_which_the_same_is_said_are_one_line() -> None:
 
 
 def test_checks_that_were_skipped_for_one_reason_are_one_row_and_details_are_not_endless() -> None:
-    skipped = [Check(name=name, state=SKIP, text="no site") for name in ("a", "b")]
-    many = Check(name="c", state=WARN, text="odd", details=tuple(map(str, range(14))))
+    skipped = [CheckResult(name=name, state=SKIP, text="no site") for name in ("a", "b")]
+    many = CheckResult(name="c", state=WARN, text="odd", details=tuple(map(str, range(14))))
     looks = [replace(a_look(name, good), section=SITE) for name in ("a", "b", "c")]
     lines = listed([*skipped, many], looks, plain).splitlines()
     below = " " * 18
@@ -299,7 +301,7 @@ def test_checks_that_were_skipped_for_one_reason_are_one_row_and_details_are_not
 
 def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
     for state_dir in (tmp_path / "missing", tmp_path):
-        where = ground(site=Site(state_dir=str(state_dir)))
+        where = ground(site=SiteSection(state_dir=str(state_dir)))
         for check in (
             node_checks.hooks(where),
             node_checks.clocks(where),
@@ -308,7 +310,7 @@ def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
         ):
             said = f"there is no {state_dir}/site.db here: it is the controller's"
             assert (check.state, check.text.partition(",")[0]) == (SKIP, said)
-    missing = ground(site=Site(state_dir=str(tmp_path / "missing")))
+    missing = ground(site=SiteSection(state_dir=str(tmp_path / "missing")))
     assert database_checks.site(missing).text.startswith(f"there is no {tmp_path}/missing here")
     assert site_checks.night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
 
@@ -332,7 +334,7 @@ def test_a_record_that_the_reconciler_takes_meanwhile_is_no_fault(tmp_path: Path
 
 
 def test_where_nothing_could_be_looked_at_programs_are_told_unknown_too() -> None:
-    skipped = Check(name="x", state=SKIP, text="not here")
+    skipped = CheckResult(name="x", state=SKIP, text="not here")
     assert json.loads(as_json([skipped], []))["state"] == UNKNOWN
 
 
@@ -340,7 +342,7 @@ def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
     server = Server()
     try:
         found = site_checks.mail(ground(mail=Mail(server=server.address)))
-        assert found == Check(name="mail", state=OK, text=f"{server.address} answers: 250 ok")
+        assert found == CheckResult(name="mail", state=OK, text=f"{server.address} answers: 250 ok")
         assert server.messages() == []
     finally:
         server.close()
@@ -370,7 +372,7 @@ def test_a_spool_is_probed_and_left_as_it_was(
     spool.mkdir()
     os.chown(spool, owner, owner)
     spool.chmod(mode)
-    found = site_checks.spool(ground(site=Site(spool=str(spool), munge_socket=munge_socket)))
+    found = site_checks.spool(ground(site=SiteSection(spool=str(spool), munge_socket=munge_socket)))
     assert (found.state, found.text) == (OK if "written" in said else FAIL, f"{spool}: {said}")
     assert list(spool.iterdir()) == []
 
@@ -380,7 +382,7 @@ def test_records_that_wait_for_long_are_told(tmp_path: Path) -> None:
         path = tmp_path / f"{number}-n1-{'0' * 32}.obs"
         path.touch()
         os.utime(path, (time.time() - age, time.time() - age))
-    found = site_checks.waiting(ground(site=Site(spool=str(tmp_path))))
+    found = site_checks.waiting(ground(site=SiteSection(spool=str(tmp_path))))
     assert (found.state, found.text) == (WARN, "2 records wait for more than 10 minutes, the oldest for 2 hours")
     assert found.figures["spool_waiting"] == 3
 
@@ -420,5 +422,5 @@ def test_a_file_that_cannot_be_read_for_ever_hangs_nothing(tmp_path: Path, monke
 def test_a_journal_that_does_not_listen_is_told(to: str, wanted: tuple[str, str]) -> None:
     if to == "journal" and Path(SOCKET).exists():
         pytest.skip("a journald listens on this machine")
-    found = site_checks.log(ground(log=Log(to=to)))
+    found = site_checks.log(ground(log=LogSection(to=to)))
     assert (found.state, found.text[: len(wanted[1])]) == wanted

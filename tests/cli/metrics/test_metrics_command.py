@@ -19,17 +19,17 @@ from in_process import Runner
 from synthetic_year import fill
 from waiting import allow
 
-from slurmwrap.cli.doctor.check_records import OK, SKIP, WARN, Ground
+from slurmwrap.cli.doctor.check_records import OK, SKIP, WARN, CheckContext
 from slurmwrap.cli.doctor.metrics_checks import textfile as textfile_check
 from slurmwrap.cli.metrics import metrics_command as metrics
 from slurmwrap.cli.metrics.metric_families import FAMILIES, Round, _heap, figures
 from slurmwrap.cli.reconcile_maintenance import PRUNE_EVERY_S, Housekeeping
-from slurmwrap.config import Config, Retention, Site
+from slurmwrap.config import Config, Retention, SiteSection
 from slurmwrap.config import Metrics as MetricsSettings
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.model.retry_decision import Strike
 from slurmwrap.model.run import Incident
-from slurmwrap.reconcile import Summary
+from slurmwrap.reconcile import PassSummary
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import retention
 from slurmwrap.store.database import Database
@@ -72,7 +72,7 @@ def site(filled: Path, tmp_path: Path) -> Path:
 
 def config_of(site: Path, textfile: str = "") -> Config:
     (site.parent / "spool").mkdir(exist_ok=True)
-    place = Site(state_dir=str(site.parent), spool=str(site.parent / "spool"))
+    place = SiteSection(state_dir=str(site.parent), spool=str(site.parent / "spool"))
     return replace(Config(), site=place, metrics=MetricsSettings(textfile=textfile, every_s=60))
 
 
@@ -224,7 +224,7 @@ def test_between_passes_it_prunes_each_hour_and_writes_each_minute(site: Path) -
     said: list[str] = []
     config = replace(config_of(site, str(out)), retention=Retention(detail_d=30, keep_d=35))
     house = Housekeeping(site, config, site=True, say=said.append)
-    summary = Summary(took_s=0.25, errors=["x"])
+    summary = PassSummary(took_s=0.25, errors=["x"])
     house.after(summary, NOW)
     found = parsed(out.read_text())
     assert found["slurmwrap_reconcile_last_timestamp_seconds", ()] == NOW
@@ -248,11 +248,11 @@ def test_what_goes_wrong_between_passes_is_said_once_and_ends_nothing(site: Path
     out = site.parent / "text" / "slurmwrap.prom"
     house = Housekeeping(site, config_of(site, str(out)), site=True, say=said.append)
     for minute in range(3):
-        house.after(Summary(), NOW + 61.0 * minute)
+        house.after(PassSummary(), NOW + 61.0 * minute)
     assert len(said) == 1
     assert said[0].startswith(f"metrics: metrics {out} cannot be written: No such file")
     out.parent.mkdir()
-    house.after(Summary(), NOW + 300.0)
+    house.after(PassSummary(), NOW + 300.0)
     assert out.exists()
 
 
@@ -263,11 +263,11 @@ def test_once_a_week_at_night_the_file_is_written_anew(site: Path, monkeypatch: 
     said: list[str] = []
     house = Housekeeping(site, config_of(site), site=True, say=said.append)
     made = retention.rewritten_at(site)
-    house.after(Summary(), max(night, made + 86_400))
+    house.after(PassSummary(), max(night, made + 86_400))
     first = retention.rewritten_at(site)
-    house.after(Summary(), night + 12 * 3600 + 400 * 86_400)  # at noon
+    house.after(PassSummary(), night + 12 * 3600 + 400 * 86_400)  # at noon
     noon = retention.rewritten_at(site)
-    house.after(Summary(), night + 400 * 86_400)
+    house.after(PassSummary(), night + 400 * 86_400)
     last = retention.rewritten_at(site)
     monkeypatch.undo()
     time.tzset()
@@ -280,7 +280,7 @@ def test_once_a_week_at_night_the_file_is_written_anew(site: Path, monkeypatch: 
 
 def looked(site: Path, textfile: str, now: float) -> tuple[str, str]:
     config = config_of(site, textfile)
-    ground = Ground(config=config, environ={}, uid=0, commands=SlurmCommands(), now=now)
+    ground = CheckContext(config=config, environ={}, uid=0, commands=SlurmCommands(), now=now)
     found = textfile_check(ground)
     return found.state, found.text
 

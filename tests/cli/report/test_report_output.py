@@ -22,7 +22,7 @@ from typer.testing import Result
 
 from slurmwrap.cli.report import nightly as report_nightly
 from slurmwrap.cli.report.report_output import format_of
-from slurmwrap.config import Config, Mail, Report, Site
+from slurmwrap.config import Config, Mail, Report, SiteSection
 from slurmwrap.errors import StoreError, UsageError
 
 Run = Callable[..., Result]
@@ -164,7 +164,7 @@ DAY = 86_400.0
 
 def site(tmp_path: Path, **changes: Any) -> Config:
     (tmp_path / "state").mkdir(exist_ok=True)
-    return replace(Config(), site=Site(state_dir=str(tmp_path / "state")), **changes)
+    return replace(Config(), site=SiteSection(state_dir=str(tmp_path / "state")), **changes)
 
 
 def reports(tmp_path: Path) -> Path:

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.simulate.simulate_command import Watch, _cleared
+from slurmwrap.cli.simulate.simulate_command import ProgressLine, _cleared
 from slurmwrap.cli.simulate.simulate_output import Ran, page
-from slurmwrap.console import Voice
+from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, TraceError, UsageError
 from slurmwrap.sim.run_simulation import MODES, Simulation, simulate
 from slurmwrap.sim.sim_cluster import servers_of
@@ -392,7 +392,7 @@ def test_a_plot_says_its_world_and_is_the_same_each_time(slurmwrap: Run, tiny: s
 def test_progress_begins_after_a_second_and_is_not_redrawn_too_often() -> None:
     times = iter([0.0, 0.9, 1.0, 1.05, 1.2])
     stream = io.StringIO()
-    watch = Watch(Voice("simulate", stream, tty=True), "jobs have ended", lambda: next(times))
+    watch = ProgressLine(Console("simulate", stream, tty=True), "jobs have ended", lambda: next(times))
     watch.label = "rounds, fifo, tune"
     for ended in (1, 2, 3, 4):
         watch(ended, 1000)
@@ -405,7 +405,7 @@ def test_progress_begins_after_a_second_and_is_not_redrawn_too_often() -> None:
 
 def test_after_an_interruption_no_line_of_progress_is_left() -> None:
     stream = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), _cleared(Voice("simulate", stream, tty=True)):
+    with pytest.raises(KeyboardInterrupt), _cleared(Console("simulate", stream, tty=True)):
         stream.write("\r\033[Krounds: 2 of 1,000")
         raise KeyboardInterrupt
     assert stream.getvalue().endswith("\r\033[K")

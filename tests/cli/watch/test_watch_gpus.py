@@ -14,16 +14,16 @@ from slurmwrap.cli.watch import watch_command
 from slurmwrap.cli.watch.gpu_rows import fold_gpus, gpu_rows, memory, summary
 from slurmwrap.cli.watch.gpu_step import BOOTSTRAP, environment, gpus_by_node, instead, planned, program
 from slurmwrap.cli.watch.gpu_step import command as srun
-from slurmwrap.cli.watch.gpu_utilization import Gpu, GpuUse, as_plain, heard, silent, with_mean
-from slurmwrap.cli.watch.job_status import Facts
-from slurmwrap.cli.watch.watch_screen import Look, change_key, lines, one_line
+from slurmwrap.cli.watch.gpu_utilization import Gpu, JobGpuUse, as_plain, heard, silent, with_mean
+from slurmwrap.cli.watch.job_status import JobStatus
+from slurmwrap.cli.watch.watch_screen import ScreenStyle, change_key, lines, one_line
 from slurmwrap.cli.watch.watch_screen import as_plain as facts_as_plain
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.slurm.squeue_parser import Watched
 
 NOW = 1_795_280_000.0
-ASKED = GpuUse(nodes=("n2", "n3"), of_nodes=2)
+ASKED = JobGpuUse(nodes=("n2", "n3"), of_nodes=2)
 RECORD = JobRecord(
     job_id=81, name="train", user="ada", uid=1000, state="RUNNING", num_nodes=2, gpus=4, nodes=("n2", "n3")
 )
@@ -42,7 +42,7 @@ def gpu(node: str, index: int, percent: float | None, **more: Any) -> Gpu:
 BUSY = heard(ASKED, [line("n3", 1, 4.0), line("n3", 0, 96.0), line("n2", 0, 97.0), line("n2", 1, 91.0)], NOW)
 
 
-def rows(use: GpuUse) -> list[tuple[str, str]]:
+def rows(use: JobGpuUse) -> list[tuple[str, str]]:
     return [(label, text) for label, text, _ in gpu_rows(use, True)]
 
 
@@ -166,16 +166,16 @@ def test_before_and_after_there_are_words() -> None:
     ]
 
 
-def facts(use: GpuUse | None, **more: Any) -> Facts:
+def facts(use: JobGpuUse | None, **more: Any) -> JobStatus:
     record = more.pop("record", RECORD)
-    return Facts(at=NOW, address="81", rows=(Watched(record=record),), gpus=True, gpu_use=use, **more)
+    return JobStatus(at=NOW, address="81", rows=(Watched(record=record),), gpus=True, gpu_use=use, **more)
 
 
 def test_no_line_is_wider_than_the_terminal() -> None:
     use = replace(BUSY, means=(72.0,) * 30, troubles={"n3": "the NVIDIA driver does not answer (GPU 1)"})
     for columns in (40, 79):
-        assert max(len(one) for one in lines(facts(use), Look(columns=columns, zone=UTC))) <= columns
-    assert lines(facts(use), Look(columns=79, zone=UTC))[1:] == [
+        assert max(len(one) for one in lines(facts(use), ScreenStyle(columns=columns, zone=UTC))) <= columns
+    assert lines(facts(use), ScreenStyle(columns=79, zone=UTC))[1:] == [
         "GPU use  72 % of 4 (lowest n3:1 4 %)  ▆▆▆▆▆▆▆▆▆▆",
         "GPU mem  up to 60 of 80 GiB",
         "trouble  n3: the NVIDIA driver does not answer (GPU 1)",
@@ -183,7 +183,7 @@ def test_no_line_is_wider_than_the_terminal() -> None:
 
 
 def test_a_log_has_a_line_when_something_changes_and_not_for_each_number() -> None:
-    assert one_line(facts(BUSY), Look(zone=UTC)) == (
+    assert one_line(facts(BUSY), ScreenStyle(zone=UTC)) == (
         "16:53:20 job 81 (train): running on n[2-3], 2 nodes, 4 GPUs; "
         "GPU use 72 % of 4 (lowest n3:1 4 %); GPU mem up to 60 of 80 GiB"
     )
@@ -209,8 +209,8 @@ def test_a_program_gets_each_gpu() -> None:
 
 
 def test_where_nothing_is_measured_the_option_is_named() -> None:
-    def row(found: Facts) -> list[str]:
-        return [one for one in lines(found, Look(zone=UTC)) if one.startswith("GPU use")]
+    def row(found: JobStatus) -> list[str]:
+        return [one for one in lines(found, ScreenStyle(zone=UTC)) if one.startswith("GPU use")]
 
     off = replace(facts(None), gpus=False)
     assert row(off) == ["GPU use  --gpus measures it, by a small step in the job"]

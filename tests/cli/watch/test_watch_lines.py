@@ -12,21 +12,21 @@ import pytest
 
 from slurmwrap.cli.terminal import paint
 from slurmwrap.cli.watch.job_output import Output, read_output
-from slurmwrap.cli.watch.job_status import Facts, Steps, Trial
+from slurmwrap.cli.watch.job_status import CountedSteps, JobStatus, WatchedPrerun
 from slurmwrap.cli.watch.pending_reasons import meaning
 from slurmwrap.cli.watch.watch_format import sparkline
-from slurmwrap.cli.watch.watch_screen import Look, as_plain, change_key, lines, one_line
+from slurmwrap.cli.watch.watch_screen import ScreenStyle, as_plain, change_key, lines, one_line
 from slurmwrap.errors import UsageError
-from slurmwrap.gsub.follow_prerun import Seen
+from slurmwrap.gsub.follow_prerun import PrerunSnapshot
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
-from slurmwrap.sbatch.request import Wish
+from slurmwrap.sbatch.request import OptionChange
 from slurmwrap.slurm.squeue_parser import Watched
 
 REASONS = Path(__file__).parents[2] / "data" / "slurm" / "reasons.txt"
 NOW = 1_795_280_000.0  # 2026-11-21 16:53:20 UTC
-UTC_LOOK = Look(zone=UTC)
+UTC_LOOK = ScreenStyle(zone=UTC)
 JOB = JobRecord(
     job_id=81, name="train", user="ada", uid=1000, partition="gpu", state="PENDING", reason="Resources", num_nodes=2,
     gpus=16, submit_time=int(NOW) - 800, eligible_time=int(NOW) - 723, time_limit_s=8 * 3600,
@@ -34,9 +34,9 @@ JOB = JobRecord(
 RUNNING = replace(JOB, state="RUNNING", reason="None", start_time=int(NOW) - 860, nodes=("n0", "n1"))
 
 
-def facts(record: JobRecord = JOB, **more) -> Facts:
+def facts(record: JobRecord = JOB, **more) -> JobStatus:
     watched = {key: more.pop(key) for key in ("expected_start", "expected_nodes", "dependency") if key in more}
-    return Facts(at=NOW, address=more.pop("address", "81"), rows=(Watched(record=record, **watched),), **more)
+    return JobStatus(at=NOW, address=more.pop("address", "81"), rows=(Watched(record=record, **watched),), **more)
 
 
 def test_a_waiting_job_says_why_and_when() -> None:
@@ -54,7 +54,7 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
     running = facts(
         RUNNING,
         counts_steps=True,
-        steps=Steps(count=12340, at=NOW - 2, per_s=8.0),
+        steps=CountedSteps(count=12340, at=NOW - 2, per_s=8.0),
         rates=(4.0, 8.0, 6.0, 8.2),
         output=Output(at=NOW - 12, last_line="epoch 3  loss 0.21\x1b[2J", mean_gap_s=1.0),
         gpus=False,
@@ -76,20 +76,20 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
 def test_a_narrow_terminal_gets_every_word_and_no_line_too_long() -> None:
     waiting = facts(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
     for columns in (40, 60, 79, 120):
-        shown = lines(waiting, Look(columns=columns, zone=UTC))
+        shown = lines(waiting, ScreenStyle(columns=columns, zone=UTC))
         assert max(len(line) for line in shown) <= columns
         assert " ".join(" ".join(shown).split()) == " ".join(" ".join(lines(waiting, UTC_LOOK)).split())
 
 
 def test_steps_that_stopped_coming_are_told() -> None:
-    slow = facts(RUNNING, steps=Steps(count=7, at=NOW - 400, per_s=0.05))
+    slow = facts(RUNNING, steps=CountedSteps(count=7, at=NOW - 400, per_s=0.05))
     assert lines(slow, UTC_LOOK)[2] == "steps    7  3/min"
-    stuck = facts(RUNNING, steps=Steps(count=7, at=NOW - 401, per_s=0.05))
+    stuck = facts(RUNNING, steps=CountedSteps(count=7, at=NOW - 401, per_s=0.05))
     assert lines(stuck, UTC_LOOK)[2] == "steps    7  3/min  (none for 6 min)"
 
 
 PLAN = PlacementPlan(
-    lines=(Wish(option="switches", value="1@5:00", reason=""),),
+    lines=(OptionChange(option="switches", value="1@5:00", reason=""),),
     levels=(
         Level(name="fewest nodes, one switch", wait_s=900),
         Level(name="fewest nodes", wait_s=1800),
@@ -110,7 +110,7 @@ PLAN = PlacementPlan(
 )
 def test_what_it_insists_on_and_when_that_loosens(waited: int, relaxes: bool, expected: str) -> None:
     record = replace(JOB, eligible_time=int(NOW) - waited)
-    shown = lines(facts(record, plan=PLAN, relaxes=relaxes), Look(columns=200, zone=UTC))
+    shown = lines(facts(record, plan=PLAN, relaxes=relaxes), ScreenStyle(columns=200, zone=UTC))
     assert [line for line in shown if line.startswith("place")] == [f"place    {expected}"]
 
 
@@ -128,48 +128,56 @@ def row_of(record: JobRecord = PRERUN, expected_start: int | None = None) -> Wat
 @pytest.mark.parametrize(
     ("trial", "expected"),
     [
-        (Trial(job_id=82, row=row_of()), "(job 82) waits for a free GPU; the job starts without it in 9 min"),
+        (WatchedPrerun(job_id=82, row=row_of()), "(job 82) waits for a free GPU; the job starts without it in 9 min"),
         (
-            Trial(job_id=82, row=row_of(replace(PRERUN, reason="Priority"), int(NOW) + 2280)),
+            WatchedPrerun(job_id=82, row=row_of(replace(PRERUN, reason="Priority"), int(NOW) + 2280)),
             "(job 82) waits for a free GPU, expected to start at 17:31; the job starts without it in 9 min",
         ),
         (
-            Trial(job_id=82, row=row_of(replace(PRERUN, reason="Dependency"))),
+            WatchedPrerun(job_id=82, row=row_of(replace(PRERUN, reason="Dependency"))),
             "(job 82) waits for the same dependency",
         ),
         (
-            Trial(job_id=82, row=row_of(replace(PRERUN, reason="QOSMaxJobsPerUserLimit"))),
+            WatchedPrerun(job_id=82, row=row_of(replace(PRERUN, reason="QOSMaxJobsPerUserLimit"))),
             "(job 82) waits: its QOS allows no more jobs for one user now (QOSMaxJobsPerUserLimit); "
             "the job starts without it in 9 min",
         ),
         (
-            Trial(job_id=82, row=row_of(replace(TRIES, start_time=int(NOW) - 3)), seen=Seen(stage="starting")),
+            WatchedPrerun(
+                job_id=82, row=row_of(replace(TRIES, start_time=int(NOW) - 3)), seen=PrerunSnapshot(stage="starting")
+            ),
             "(job 82) has started 3 s ago; the job starts without it in 9 min",
         ),
         (
-            Trial(job_id=82, row=row_of(TRIES), seen=Seen(stage="stepping", steps=3, steps_wanted=3, gpu_percent=41.2)),
+            WatchedPrerun(
+                job_id=82,
+                row=row_of(TRIES),
+                seen=PrerunSnapshot(stage="stepping", steps=3, steps_wanted=3, gpu_percent=41.2),
+            ),
             "(job 82) has run for 2 min: 3 of 3 steps, GPU 41 % busy; the job starts without it in 9 min",
         ),
         (
-            Trial(job_id=82, row=row_of(TRIES)),  # its directory is not seen from here
+            WatchedPrerun(job_id=82, row=row_of(TRIES)),  # its directory is not seen from here
             "(job 82) has run for 2 min; the job starts without it in 9 min",
         ),
         (
-            Trial(job_id=82, row=row_of(replace(TRIES, state="CANCELLED"))),
+            WatchedPrerun(job_id=82, row=row_of(replace(TRIES, state="CANCELLED"))),
             "(job 82) cancelled; it left no verdict; the job starts without it in 9 min",
         ),
         (
-            Trial(job_id=82),
+            WatchedPrerun(job_id=82),
             "(job 82) is not known to Slurm any more, and left no verdict; the job starts without it in 9 min",
         ),
         (
-            Trial(job_id=82, verdict=Verdict(outcome=Outcome.FAIL, layer="exit", reason="train.py:9: ValueError")),
+            WatchedPrerun(
+                job_id=82, verdict=Verdict(outcome=Outcome.FAIL, layer="exit", reason="train.py:9: ValueError")
+            ),
             "fail: train.py:9: ValueError",
         ),
     ],
 )
-def test_a_job_that_waits_for_its_pre_run_says_so(trial: Trial, expected: str) -> None:
-    shown = lines(facts(GATED, trial=trial), Look(columns=200, zone=UTC))
+def test_a_job_that_waits_for_its_pre_run_says_so(trial: WatchedPrerun, expected: str) -> None:
+    shown = lines(facts(GATED, trial=trial), ScreenStyle(columns=200, zone=UTC))
     assert f"pre-run  {expected}" in shown
     assert ("reason   it waits for its pre-run (BeginTime)" in shown) == (trial.verdict is None)
     assert [line for line in shown if line.startswith("start")] == (
@@ -182,7 +190,8 @@ def test_what_failed_in_a_pre_run_that_passed_is_said_until_the_job_ends(state: 
     failed = (FailedCommand(file="/home/a/train.sbatch", line=6, text="mail: command not found"),)
     passed = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 optimizer steps ran", failed_commands=failed)
     shown = lines(
-        facts(replace(GATED, state=state), trial=Trial(job_id=82, verdict=passed)), Look(columns=120, zone=UTC)
+        facts(replace(GATED, state=state), trial=WatchedPrerun(job_id=82, verdict=passed)),
+        ScreenStyle(columns=120, zone=UTC),
     )
     assert "passed, but 1 command of the script failed: line 6: mail: command not found" in "\n".join(shown)
 
@@ -207,7 +216,7 @@ def test_what_failed_in_a_pre_run_that_passed_is_said_until_the_job_ends(state: 
 )  # fmt: skip
 def test_how_it_ended(change: dict[str, object], title: str) -> None:
     ended = facts(replace(RUNNING, **change))  # type: ignore[arg-type]
-    assert lines(ended, Look(columns=120, zone=UTC)) == [f"job 81 (train): {title}"]
+    assert lines(ended, ScreenStyle(columns=120, zone=UTC)) == [f"job 81 (train): {title}"]
 
 
 def tasks() -> tuple[Watched, ...]:
@@ -229,7 +238,7 @@ def tasks() -> tuple[Watched, ...]:
 
 
 def test_an_array_is_counted_and_its_failures_are_named() -> None:
-    array = Facts(at=NOW, address="77", rows=tasks(), gone={"77_7": "COMPLETED", "77_8": "CANCELLED"})
+    array = JobStatus(at=NOW, address="77", rows=tasks(), gone={"77_7": "COMPLETED", "77_8": "CANCELLED"})
     assert lines(array, UTC_LOOK) == [
         "job 77 (train): 80 pending, 3 completed, 2 failed, 1 running, 1 time limit",
         "  reached, 1 out of memory, 1 cancelled",
@@ -245,8 +254,8 @@ def test_an_array_is_counted_and_its_failures_are_named() -> None:
 
 
 def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
-    seen = Seen(stage="waiting for one GPU", seconds=3, steps_wanted=3, reason="Resources")
-    gated = facts(GATED, trial=Trial(job_id=82, row=row_of(expected_start=int(NOW) + 2280), seen=seen))
+    seen = PrerunSnapshot(stage="waiting for one GPU", seconds=3, steps_wanted=3, reason="Resources")
+    gated = facts(GATED, trial=WatchedPrerun(job_id=82, row=row_of(expected_start=int(NOW) + 2280), seen=seen))
     assert one_line(gated, UTC_LOOK) == (
         "16:53:20 job 81 (train): pending, 2 nodes, 16 GPUs; it waits for its pre-run (BeginTime); "
         "pre-run (job 82) waits for a free GPU, expected to start at 17:31; the job starts without it in 9 min"
@@ -296,7 +305,7 @@ def test_a_silent_job_is_warned_of_by_what_is_usual_for_it(age: float, gap: floa
 
 def test_counted_steps_are_a_sign_of_life_and_no_output_at_all_is_said() -> None:
     silent = Output(at=NOW - 2400, last_line="step 7", mean_gap_s=1.0)
-    steps = facts(RUNNING, output=silent, steps=Steps(count=7, at=NOW - 2, per_s=1.0))
+    steps = facts(RUNNING, output=silent, steps=CountedSteps(count=7, at=NOW - 2, per_s=1.0))
     assert lines(steps, UTC_LOOK)[-1] == "         last output 40 min ago"
     nothing = facts(RUNNING, output=Output(at=NOW - 2400, empty=True))
     assert lines(nothing, UTC_LOOK)[-1] == "warning  no output for 40 min"
@@ -330,7 +339,7 @@ def test_a_slurm_that_does_not_answer_is_told_and_the_rest_stays() -> None:
 
 def test_what_it_depends_on_is_told() -> None:
     waiting = facts(replace(JOB, reason="Dependency"), dependency="afterok:80(unfulfilled)")
-    assert lines(waiting, Look(columns=120, zone=UTC))[1] == (
+    assert lines(waiting, ScreenStyle(columns=120, zone=UTC))[1] == (
         "reason   it waits for other jobs (--dependency): afterok:80(unfulfilled) (Dependency)"
     )
 
@@ -341,7 +350,7 @@ def test_names_cannot_speak_to_the_terminal() -> None:
 
 
 def test_colours_wrap_whole_lines() -> None:
-    shown = lines(facts(), Look(zone=UTC, paint=paint))
+    shown = lines(facts(), ScreenStyle(zone=UTC, paint=paint))
     assert shown[0] == "\x1b[1mjob 81 (train): pending for 12 min, 2 nodes, 16 GPUs\x1b[0m"
     assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown] == lines(facts(), UTC_LOOK)
 

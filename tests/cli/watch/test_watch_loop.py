@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.cli.watch import watch_command as watch
-from slurmwrap.cli.watch.job_status import Facts
+from slurmwrap.cli.watch.job_status import JobStatus
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.slurm.squeue_parser import JOB_FIELDS, Watched, parse_watched, watched_format
@@ -24,11 +24,11 @@ class Script:
     def __init__(self, *looks: JobRecord | SlurmError | None, last: str = "") -> None:
         self.looks, self.last = list(looks), last
 
-    def look(self, now: float) -> Facts:
+    def look(self, now: float) -> JobStatus:
         found = self.looks.pop(0)
         if isinstance(found, SlurmError):
             raise found
-        return Facts(at=1030.0, address="81", rows=() if found is None else (Watched(record=found),))
+        return JobStatus(at=1030.0, address="81", rows=() if found is None else (Watched(record=found),))
 
     def ending(self) -> str:
         return self.last

@@ -20,7 +20,7 @@ from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.sacct_dump import COMMAND
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.make_study import Asked, study_of
+from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
 from slurmwrap.sim.whatif.whatif_study import Study
 from slurmwrap.store.deserialize import from_plain
 
@@ -208,7 +208,7 @@ def test_a_page_that_cannot_be_written_is_said_at_once(slurmwrap: Run, dump: Pat
 
 def test_a_narrow_terminal_gets_a_table_that_fits(dump: Path) -> None:
     load = open_load(dump)
-    text = told(study_of(load, site_of_dump(load), {}, Asked()), Path("p.html"), width=60)
+    text = told(study_of(load, site_of_dump(load), {}, StudyOptions()), Path("p.html"), width=60)
     assert max(len(line) for line in text.splitlines()) <= 60
     assert "slurmwrap, model" in text
 

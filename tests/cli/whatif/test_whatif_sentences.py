@@ -14,14 +14,14 @@ from slurmwrap.cli.whatif.whatif_sentences import believe, brief, headline, pre_
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 from slurmwrap.sim.trace.read_trace import parse
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.make_study import Asked, study_of
-from slurmwrap.sim.whatif.whatif_study import Fit, Study
+from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
+from slurmwrap.sim.whatif.whatif_study import DelayFit, Study
 
 
 @cache
 def study() -> Study:
     load = parse(month(jobs=250, nodes=2, seed=5).splitlines(), "month.psv")
-    found = study_of(load, site_of_dump(load), {}, Asked())
+    found = study_of(load, site_of_dump(load), {}, StudyOptions())
     return replace(found, trust=replace(found.trust, word="close"))
 
 
@@ -99,7 +99,7 @@ def test_the_pre_run_is_told_by_what_jobs_waited_in_vain() -> None:
 
 
 def test_the_class_that_fits_worst_is_named() -> None:
-    fit = Fit(label="5–8 GPUs", word="fair", gap=0.2, mean_real_s=7200.0, mean_model_s=3600.0)
+    fit = DelayFit(label="5–8 GPUs", word="fair", gap=0.2, mean_real_s=7200.0, mean_model_s=3600.0)
     told = believe(replace(study(), trust=replace(study().trust, worst=fit)))
     assert told[-1] == "It fits worst for jobs with 5–8 GPUs: mean queueing delay 60 min in the model, 2 h really."
 

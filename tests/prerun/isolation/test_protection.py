@@ -12,7 +12,7 @@ import pytest
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.isolation import protection
 from slurmwrap.prerun.isolation.overlay import Overlay, plan
-from slurmwrap.prerun.isolation.script_writes import Touch
+from slurmwrap.prerun.isolation.script_writes import FileWrite
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 Trial = Callable[..., TrialResult]
@@ -197,7 +197,7 @@ def test_a_home_for_scratch_frees_nothing(make_spec: Spec, files: Path) -> None:
 def test_what_was_met_is_read_and_a_forged_line_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "touched").write_text("rm\t/w/a\nrm\t/w/a\nmv\t?\nnonsense\n")
     assert protection.met(str(tmp_path)) == (
-        Touch(path="/w/a", line=0, command="rm"),
-        Touch(path="", line=0, command="mv"),
-        Touch(path="", line=0, command="nonsense"),
+        FileWrite(path="/w/a", line=0, command="rm"),
+        FileWrite(path="", line=0, command="mv"),
+        FileWrite(path="", line=0, command="nonsense"),
     )

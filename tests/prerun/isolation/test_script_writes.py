@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.prerun.isolation import script_writes
-from slurmwrap.prerun.isolation.script_writes import Touch
+from slurmwrap.prerun.isolation.script_writes import FileWrite
 
 ENVIRON = {"TMPDIR": "/tmp", "HOME": "/home/ada", "DATA": "/data/ada", "SLURM_TMPDIR": "/tmp/7"}
 NOTHING: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ LINES = [
 ]
 
 
-def found(script: str, **more: object) -> tuple[Touch, ...]:
+def found(script: str, **more: object) -> tuple[FileWrite, ...]:
     def is_free(path: str) -> bool:
         return path.startswith(("/tmp", "/dev/"))
 
@@ -127,12 +127,12 @@ def test_a_line_touches(line: str, paths: tuple[str, ...]) -> None:
 
 def test_lines_are_numbered_and_what_follows_the_training_does_not_count() -> None:
     script = "#!/bin/bash\n#SBATCH -N1\n\nrm a\nsrun python train.py\ncp best.pt /data/ada/\n"
-    assert found(script) == (Touch(path="/w/a", line=4, command="rm"),)
+    assert found(script) == (FileWrite(path="/w/a", line=4, command="rm"),)
 
 
 def test_what_is_not_there_cannot_be_removed() -> None:
     script = "#!/bin/bash\nrm -f old.log\ncp a old.log\n"
-    assert found(script, exists=lambda path: False) == (Touch(path="/w/old.log", line=3, command="cp"),)
+    assert found(script, exists=lambda path: False) == (FileWrite(path="/w/old.log", line=3, command="cp"),)
 
 
 def test_scripts_of_other_languages_have_no_lines_of_shell() -> None:
@@ -186,7 +186,7 @@ def test_scripts_without_redirections_of_ours_stay_as_they_are(script: str) -> N
 
 def test_a_log_that_is_read_afterwards_is_named() -> None:
     script = "#!/bin/bash\npython eval.py > eval.log\npython train.py > t.log\ngrep acc eval.log\n"
-    assert script_writes.reads_back(script, "/w", (), {}) == (Touch(path="/w/eval.log", line=2, command=">"),)
+    assert script_writes.reads_back(script, "/w", (), {}) == (FileWrite(path="/w/eval.log", line=2, command=">"),)
 
 
 def test_programs_behind_launchers_are_known() -> None:
@@ -195,7 +195,7 @@ def test_programs_behind_launchers_are_known() -> None:
 
 
 def test_the_reason_names_three_and_the_hint_can_be_pasted() -> None:
-    many = [Touch(path=f"/w/{n}", line=n, command="rm") for n in range(1, 6)]
+    many = [FileWrite(path=f"/w/{n}", line=n, command="rm") for n in range(1, 6)]
     assert (
         script_writes.reason(many) == "would touch /w/1 (line 1: rm), /w/2 (line 2: rm), /w/3 (line 3: rm) and 2 more"
     )
@@ -208,7 +208,7 @@ def test_the_reason_names_three_and_the_hint_can_be_pasted() -> None:
 def test_where_all_is_covered_a_redirection_to_a_place_unknown_is_no_harm() -> None:
     texts = {"/w/run.sh": '#!/bin/bash\npython train.py >> "$LOG"\n/bin/rm -rf "$OLD"\n'}
 
-    def found(covered: bool) -> tuple[Touch, ...]:
+    def found(covered: bool) -> tuple[FileWrite, ...]:
         return script_writes.touches(
             "#!/bin/bash\nsrun ./run.sh\n",
             "/w",
@@ -219,5 +219,5 @@ def test_where_all_is_covered_a_redirection_to_a_place_unknown_is_no_harm() -> N
             covered=covered,
         )
 
-    assert found(False) == (Touch(path="", line=0, command=">"),)
+    assert found(False) == (FileWrite(path="", line=0, command=">"),)
     assert found(True) == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.inject.slurmwrap_shadow import Shadow
+from slurmwrap.inject.slurmwrap_shadow import ShadowTrees
 from slurmwrap.prerun.isolation.writable_paths import is_free, resolved
 
 
@@ -27,7 +27,7 @@ def test_the_longest_entry_that_holds_a_path_decides(
     path: str, free: list[str], held: list[str], expected: bool
 ) -> None:
     assert is_free(path, free, held) is expected
-    assert Shadow("/trial", free, held).is_free(path) is expected
+    assert ShadowTrees("/trial", free, held).is_free(path) is expected
 
 
 def test_the_links_of_directories_are_resolved_and_the_last_one_is_not(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from slurmwrap.prerun.static.python_source import read_source
 from slurmwrap.prerun.static.script_environment import surrounding_findings
 from slurmwrap.prerun.static.shell_pitfalls import text_findings
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.undefined_names import name_faults
 from slurmwrap.sbatch.request import JobRequest, ResourceShape, Script
 
@@ -62,8 +62,8 @@ WORDS = st.lists(
 )
 
 
-def desk() -> Desk:
-    return Desk(script="j", run=run, environ={"PATH": "/nowhere"}, node_local=(), deadline=math.inf)
+def desk() -> StaticContext:
+    return StaticContext(script="j", run=run, environ={"PATH": "/nowhere"}, node_local=(), deadline=math.inf)
 
 
 @settings(max_examples=60)

@@ -7,7 +7,7 @@ import pytest
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.node import Node, Partition, Snapshot
 from slurmwrap.prerun.static.impossible_requests import request_findings
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, Script, Setting
+from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, SbatchSetting, Script
 
 NODES = tuple(
     Node(name=f"n{i}", state="IDLE", cpus=64, mem_mib=512_000, gpus=4, gpu_type="a100", partitions=("gpu",))
@@ -22,13 +22,13 @@ SNAPSHOT = Snapshot(
 )
 
 
-def told(shape: ResourceShape, *settings: Setting) -> list[tuple[str, str]]:
+def told(shape: ResourceShape, *settings: SbatchSetting) -> list[tuple[str, str]]:
     request = JobRequest(script=Script(path="j", name="j", content=b""), shape=shape, settings=settings)
     return [(f.message, f.fix) for f in request_findings(request, SNAPSHOT, "j")]
 
 
-def partition(name: str) -> Setting:
-    return Setting(option="partition", value=name, origin=Origin.SCRIPT, where="j:2", line=2)
+def partition(name: str) -> SbatchSetting:
+    return SbatchSetting(option="partition", value=name, origin=Origin.SCRIPT, where="j:2", line=2)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from slurmwrap.host.run_command import run
 from slurmwrap.prerun.static.entry_points import entry_points
 from slurmwrap.prerun.static.python_interpreter import conda_prefix, look_up, python_of
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.static_context import Desk
+from slurmwrap.prerun.static.static_context import StaticContext
 
 
-def desk(environ: dict[str, str]) -> Desk:
-    return Desk(script="j", run=run, environ=environ, node_local=("/dev/",), deadline=math.inf)
+def desk(environ: dict[str, str]) -> StaticContext:
+    return StaticContext(script="j", run=run, environ=environ, node_local=("/dev/",), deadline=math.inf)
 
 
 def only(script: str, folder: Path, **environ: str) -> EntryPoint:

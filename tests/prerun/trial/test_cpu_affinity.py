@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from slurmwrap.prerun.trial import cpu_affinity
-from slurmwrap.prerun.trial.cpu_affinity import Grip, Seen
+from slurmwrap.prerun.trial.cpu_affinity import AffinityLimiter, SeenProcess
 
 THREADS = {cpu: frozenset({cpu % 4, cpu % 4 + 4}) for cpu in range(8)}  # 4 cores of two, numbered as Linux does
 PYTHON = ("python", "train.py")
@@ -81,8 +81,11 @@ def test_cpus_near_the_gpus_are_read_from_sysfs(tmp_path: Path) -> None:
 
 
 def test_workers_are_known_by_the_name_that_torch_gives_them() -> None:
-    seen = [Seen(pid=1, parent=0, name="python", argv=PYTHON), Seen(pid=9, parent=1, name="python", argv=PYTHON)]
-    named = [Seen(pid=pid, parent=1, name="pt_data_worker", argv=PYTHON) for pid in (2, 3)]
+    seen = [
+        SeenProcess(pid=1, parent=0, name="python", argv=PYTHON),
+        SeenProcess(pid=9, parent=1, name="python", argv=PYTHON),
+    ]
+    named = [SeenProcess(pid=pid, parent=1, name="pt_data_worker", argv=PYTHON) for pid in (2, 3)]
     assert cpu_affinity.loader_workers([*seen, *named], {1}) == 2
 
 
@@ -95,14 +98,14 @@ def test_other_workers_are_what_a_trainer_forked_or_spawned() -> None:
     )
     tracker = ("python", "-c", "from multiprocessing.resource_tracker import main;main(5)")
     seen = [
-        Seen(pid=1, parent=0, name="bash", argv=("bash", "slurm_script")),
-        Seen(pid=2, parent=1, name="python", argv=PYTHON),  # counts steps
-        Seen(pid=3, parent=2, name="python", argv=PYTHON),
-        Seen(pid=4, parent=2, name="python", argv=spawned),
-        Seen(pid=5, parent=2, name="python", argv=tracker),
-        Seen(pid=6, parent=2, name="nvcc", argv=("nvcc", "x.cu")),
-        Seen(pid=7, parent=2, name="python", argv=PYTHON),  # a rank of mp.spawn: counts steps as well
-        Seen(pid=8, parent=7, name="python", argv=PYTHON),
+        SeenProcess(pid=1, parent=0, name="bash", argv=("bash", "slurm_script")),
+        SeenProcess(pid=2, parent=1, name="python", argv=PYTHON),  # counts steps
+        SeenProcess(pid=3, parent=2, name="python", argv=PYTHON),
+        SeenProcess(pid=4, parent=2, name="python", argv=spawned),
+        SeenProcess(pid=5, parent=2, name="python", argv=tracker),
+        SeenProcess(pid=6, parent=2, name="nvcc", argv=("nvcc", "x.cu")),
+        SeenProcess(pid=7, parent=2, name="python", argv=PYTHON),  # a rank of mp.spawn: counts steps as well
+        SeenProcess(pid=8, parent=7, name="python", argv=PYTHON),
     ]
     assert cpu_affinity.loader_workers(seen, {2, 7}) == 3
     assert cpu_affinity.loader_workers(seen, set()) == 0
@@ -140,7 +143,7 @@ def tasks(tree: subprocess.Popen[bytes]) -> list[set[int]]:
 
 def test_every_task_is_held_and_let_go(tree: subprocess.Popen[bytes]) -> None:
     full = frozenset(os.sched_getaffinity(0))
-    grip = Grip(lambda: processes(tree))
+    grip = AffinityLimiter(lambda: processes(tree))
     one = frozenset({min(full)})
     grip.hold(one)
     assert tasks(tree) == [one] * 3
@@ -152,7 +155,7 @@ def test_every_task_is_held_and_let_go(tree: subprocess.Popen[bytes]) -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_a_process_that_chose_its_own_mask_is_a_stray_and_an_idle_thread_is_not(tree: subprocess.Popen[bytes]) -> None:
     full = frozenset(os.sched_getaffinity(0))
-    grip, one = Grip(lambda: processes(tree)), {min(full)}
+    grip, one = AffinityLimiter(lambda: processes(tree)), {min(full)}
     idle = next(t.id for t in psutil.Process(tree.pid).threads() if t.id != tree.pid)
     os.sched_setaffinity(idle, one)
     assert not grip.strays(full)
@@ -164,6 +167,6 @@ def test_processes_that_are_gone_are_no_trouble() -> None:
     ended = subprocess.Popen(["true"])
     process = psutil.Process(ended.pid)
     ended.wait()
-    grip = Grip(lambda: [process])
+    grip = AffinityLimiter(lambda: [process])
     grip.hold({0})
     assert (grip.strays({0}), grip.workers()) == (False, 0)

@@ -9,7 +9,7 @@ import pytest
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial.cpu_profiler import (
-    Pace,
+    MeasurementWindow,
     Profiled,
     Profiler,
     curve_end,
@@ -78,7 +78,7 @@ class Trial:
             start=self.now,
             deadline=self.now + seconds,
             stress={resource: self.stress(resource) for resource in stress},
-            pace=Pace(**pace) if pace else None,  # type: ignore[arg-type]
+            pace=MeasurementWindow(**pace) if pace else None,  # type: ignore[arg-type]
         )
 
 
@@ -286,7 +286,7 @@ def test_warm_is_a_number_of_steps_or_two_windows_that_agree() -> None:
 
 
 def test_a_short_time_makes_short_windows_and_a_long_one_no_longer_than_needed() -> None:
-    assert pace_for(10_000.0, 64) == Pace()
+    assert pace_for(10_000.0, 64) == MeasurementWindow()
     short = pace_for(60.0, 4)
     assert 3.0 <= short.window_s < 10.0
     assert short.window_steps < 100

@@ -11,7 +11,7 @@ import pytest
 
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial import no_training as module
-from slurmwrap.prerun.trial.no_training import AT_WORK_S, IDLE_S, Look, Patience, listening
+from slurmwrap.prerun.trial.no_training import AT_WORK_S, IDLE_S, ActivitySample, NoTrainingDetector, listening
 
 NOTHING = StepReading()
 
@@ -28,16 +28,16 @@ class Expected:
         """No process is looked at here."""
 
 
-def patience(folder: Path, **expected: bool) -> Patience:
-    return Patience(str(folder), Expected(**expected), began=0.0, no_training_s=40.0)  # type: ignore[arg-type]
+def patience(folder: Path, **expected: bool) -> NoTrainingDetector:
+    return NoTrainingDetector(str(folder), Expected(**expected), began=0.0, no_training_s=40.0)  # type: ignore[arg-type]
 
 
 def told(
-    one: Patience, seconds: float, reading: StepReading = NOTHING, *, python: bool = True, cores: float = 1.0
+    one: NoTrainingDetector, seconds: float, reading: StepReading = NOTHING, *, python: bool = True, cores: float = 1.0
 ) -> str:
     """The first reason, of looks once a second."""
     for at in range(int(seconds) + 1):
-        one.take(Look(at=float(at), cpu_s=at * cores, io_bytes=0.0, python=python, blocked=False))
+        one.take(ActivitySample(at=float(at), cpu_s=at * cores, io_bytes=0.0, python=python, blocked=False))
         if why := one.ended(float(at), reading):
             return f"{at}: {why}"
     return ""
@@ -89,7 +89,7 @@ def test_ports_are_those_of_the_processes_given() -> None:
 def test_waiting_for_a_disk_is_no_sleep(tmp_path: Path) -> None:
     one = patience(tmp_path)
     for at in range(int(IDLE_S) + 15):
-        one.take(Look(at=float(at), cpu_s=0.0, io_bytes=0.0, python=False, blocked=True))
+        one.take(ActivitySample(at=float(at), cpu_s=0.0, io_bytes=0.0, python=False, blocked=True))
     assert "only sleeps" not in one.ended(30.0, NOTHING)
 
 
@@ -102,7 +102,7 @@ def test_a_server_whose_code_could_train_is_known_by_its_port_and_its_rest(
     monkeypatch.setattr(
         module,
         "look_at",
-        lambda at, processes: Look(at=at, cpu_s=at * cores, io_bytes=0.0, python=True, blocked=False),
+        lambda at, processes: ActivitySample(at=at, cpu_s=at * cores, io_bytes=0.0, python=True, blocked=False),
     )
     one, why = patience(tmp_path, may_train=True), ""
     while now < 120 and not why:
@@ -117,7 +117,7 @@ def test_open_ports_are_looked_for_every_third_second_and_not_before(
     asked: list[float] = []
     now = 100.0
     monkeypatch.setattr(module, "listening", lambda processes: asked.append(now) or ())
-    one = Patience(str(tmp_path), Expected(), began=now, no_training_s=40.0)  # type: ignore[arg-type]
+    one = NoTrainingDetector(str(tmp_path), Expected(), began=now, no_training_s=40.0)  # type: ignore[arg-type]
     for _ in range(8):
         one.look(now, ())
         now += 1.0

@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
-from slurmwrap.prerun.trial.step_detection import TEXT_S, TEXT_TIMES, Signs, enough
+from slurmwrap.prerun.trial.step_detection import TEXT_S, TEXT_TIMES, StepDetector, enough
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 NOTHING = StepReading()
@@ -31,28 +31,28 @@ def text(count: int) -> StepReading:
 
 
 def test_what_was_counted_goes_before_what_was_printed(spec: TrialSpec) -> None:
-    signs, counted = Signs(spec), StepReading(count=3, source="optimizer")
+    signs, counted = StepDetector(spec), StepReading(count=3, source="optimizer")
     printed(spec, 40)
     signs.look(0.0, (), NOTHING)
     assert (signs.shown(counted), signs.shown(NOTHING)) == (counted, text(40))
 
 
 def test_nothing_is_read_where_steps_are_counted(spec: TrialSpec) -> None:
-    signs = Signs(spec)
+    signs = StepDetector(spec)
     printed(spec, 40)
     signs.look(0.0, (), StepReading(count=1, source="optimizer"))
     assert signs.text == NOTHING
 
 
 def test_a_few_backward_passes_give_way_to_printed_steps_and_many_do_not(spec: TrialSpec) -> None:
-    signs, few, many = Signs(spec), *(StepReading(count=n, source="backward") for n in (5, 500))
+    signs, few, many = StepDetector(spec), *(StepReading(count=n, source="backward") for n in (5, 500))
     printed(spec, 4)
     signs.look(0.0, (), NOTHING)
     assert (signs.shown(few), signs.shown(many)) == (text(4), many)
 
 
 def test_printed_steps_end_a_trial_when_its_time_is_up(spec: TrialSpec) -> None:
-    signs = Signs(spec)
+    signs = StepDetector(spec)
     printed(spec, 2)
     signs.look(0.0, (), NOTHING)
     assert not signs.decided(NOTHING, 1.0, last=True)
@@ -62,7 +62,7 @@ def test_printed_steps_end_a_trial_when_its_time_is_up(spec: TrialSpec) -> None:
 
 
 def test_many_printed_steps_end_it_earlier_after_a_while(spec: TrialSpec) -> None:
-    signs = Signs(spec)
+    signs = StepDetector(spec)
     printed(spec, MANY)
     signs.look(5.0, (), NOTHING)
     assert not signs.decided(NOTHING, 4.0 + TEXT_S, last=False)
@@ -70,7 +70,7 @@ def test_many_printed_steps_end_it_earlier_after_a_while(spec: TrialSpec) -> Non
 
 
 def test_printed_steps_end_nothing_early_where_torch_may_still_step(spec: TrialSpec) -> None:
-    signs = Signs(spec)
+    signs = StepDetector(spec)
     printed(spec, MANY)
     signs.look(0.0, (), NOTHING)
     assert not signs.decided(StepReading(count=1, source="dataloader"), 2 * TEXT_S, last=False)
@@ -79,7 +79,7 @@ def test_printed_steps_end_nothing_early_where_torch_may_still_step(spec: TrialS
 
 
 def test_a_busy_gpu_is_shown_and_never_enough(spec: TrialSpec) -> None:
-    signs = Signs(spec)
+    signs = StepDetector(spec)
     signs.look(0.0, (7,), NOTHING)
     busy = [GpuSample(at=float(n), sm=1.0, pids=(7,)) for n in range(50)]
     assert signs.shown(NOTHING, busy) == StepReading(count=50, source="gpu", first=0.0, last=49.0)
@@ -87,7 +87,7 @@ def test_a_busy_gpu_is_shown_and_never_enough(spec: TrialSpec) -> None:
 
 
 def test_of_a_flood_of_output_the_end_is_read(spec: TrialSpec) -> None:
-    signs = Signs(spec)
+    signs = StepDetector(spec)
     Path(spec.output).write_bytes(b"x" * (10 << 20) + b"\n")
     printed(spec, 5)
     signs.look(0.0, (), NOTHING)
@@ -95,7 +95,7 @@ def test_of_a_flood_of_output_the_end_is_read(spec: TrialSpec) -> None:
 
 
 def test_no_output_shows_nothing(spec: TrialSpec) -> None:
-    signs = Signs(spec)
+    signs = StepDetector(spec)
     signs.look(0.0, (), NOTHING)
     assert (signs.text, signs.shown(NOTHING), signs.decided(NOTHING, 1e9, last=True)) == (NOTHING, NOTHING, False)
 

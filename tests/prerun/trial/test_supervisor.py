@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slurmwrap.model.trial_result import Progress, TrialResult
+from slurmwrap.model.trial_result import TrialProgress, TrialResult
 from slurmwrap.prerun.trial import supervisor
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
@@ -213,7 +213,7 @@ def test_memory_and_cpu_of_the_tree_are_measured(trial: Trial, job: Path) -> Non
 
 
 def test_progress_is_told_while_it_runs(make_spec: Callable[..., TrialSpec]) -> None:
-    seen: list[Progress] = []
+    seen: list[TrialProgress] = []
     spec = make_spec("#!/bin/sh\nprintf 'one\\rtwo'\nsleep 1.2\n")
     supervisor.run_trial(spec, environ={"PATH": "/usr/bin:/bin"}, on_progress=seen.append)
     assert [p.steps for p in seen] == [0] * len(seen)
@@ -225,7 +225,7 @@ def test_an_interrupt_leaves_no_process(make_spec: Callable[..., TrialSpec], tmp
     class Stop(BaseException):
         pass
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: TrialProgress) -> None:
         if progress.seconds > 0.1:
             raise Stop
 

@@ -15,9 +15,9 @@ from waiting import wait_until
 
 from slurmwrap.model.trial_result import StepReading, TrialResult
 from slurmwrap.prerun.trial import step_files
-from slurmwrap.prerun.trial.cpu_profiler import Pace
-from slurmwrap.prerun.trial.stressors import Crew, footprint, last_cache
-from slurmwrap.prerun.trial.trial_profiler import Measuring, unparked
+from slurmwrap.prerun.trial.cpu_profiler import MeasurementWindow
+from slurmwrap.prerun.trial.stressors import StressorPool, footprint, last_cache
+from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, unparked
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 LONG = (
@@ -26,10 +26,10 @@ LONG = (
     "for _ in range(2):\n    if not os.fork(): time.sleep(100)\n"
     "while True:\n    time.sleep(0.002); optimizer.step()\n"
 )
-QUICK = Pace(settle_s=0.05, window_s=0.2, window_steps=10, warm_steps=5)
+QUICK = MeasurementWindow(settle_s=0.05, window_s=0.2, window_steps=10, warm_steps=5)
 
 
-def swept(measuring: Measuring, spec: TrialSpec) -> bool:
+def swept(measuring: TrialProfiler, spec: TrialSpec) -> bool:
     return measuring.done(time.monotonic(), step_files.read_steps(spec.step_dir), ended=False)
 
 
@@ -49,7 +49,7 @@ def test_a_running_trial_is_swept_and_has_its_cpus_back(make_spec: Callable[...,
     training = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
         own = psutil.Process(training.pid)
-        measuring = Measuring(spec, lambda: [own, *own.children()], {}, pace=QUICK)
+        measuring = TrialProfiler(spec, lambda: [own, *own.children()], {}, pace=QUICK)
         wait_until(lambda: step_files.read_steps(spec.step_dir).count >= 3, "three steps")
         wait_until(lambda: swept(measuring, spec), "the end of the sweep", pause=0.01)
         found = measuring.result()
@@ -94,7 +94,7 @@ def test_signs_of_training_stand_for_steps_only_in_numbers(make_spec: Callable[.
 def test_what_tells_no_speed_is_not_measured(make_spec: Callable[..., TrialSpec]) -> None:
     spec = make_spec("#!/bin/sh\n", profile_s=30.0)
     for reading in (StepReading(count=50, source="text"), StepReading(count=50, source="gpu")):
-        measuring = Measuring(spec, list, {})
+        measuring = TrialProfiler(spec, list, {})
         assert measuring.done(0.0, reading, ended=False)
         assert measuring.result().end == ""
 
@@ -105,8 +105,8 @@ def test_a_training_out_of_our_reach_is_not_measured(make_spec: Callable[..., Tr
     Path(spec.step_dir, str(os.getpid())).write_text("9 optimizer 1.0 2.0 0 0\n")
     reading = step_files.read_steps(spec.step_dir)
     assert reading.count == 9
-    assert Measuring(spec, list, {}).done(0.0, reading, ended=False)
-    near = Measuring(spec, lambda: [psutil.Process()], {})
+    assert TrialProfiler(spec, list, {}).done(0.0, reading, ended=False)
+    near = TrialProfiler(spec, lambda: [psutil.Process()], {})
     assert not near.done(0.0, reading, ended=False)
     near.close()
 
@@ -120,7 +120,7 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.parametrize("kind", ["cpu", "memory"])
 def test_stressors_run_where_they_are_told_and_end(kind: str) -> None:
-    crew, cpu = Crew(), min(os.sched_getaffinity(0))
+    crew, cpu = StressorPool(), min(os.sched_getaffinity(0))
     getattr(crew, kind)({cpu})
     (pid,) = crew.pids
     try:
@@ -132,7 +132,7 @@ def test_stressors_run_where_they_are_told_and_end(kind: str) -> None:
 
 
 def test_a_stressor_ends_when_nobody_is_left_to_stop_it() -> None:
-    code = "from slurmwrap.prerun.trial.stressors import Crew; c = Crew(); c.cpu({%d}); print(*c.pids)"
+    code = "from slurmwrap.prerun.trial.stressors import StressorPool; c = StressorPool(); c.cpu({%d}); print(*c.pids)"
     argv = [sys.executable, "-c", code % min(os.sched_getaffinity(0))]
     pid = int(subprocess.run(argv, capture_output=True, check=True, text=True).stdout)
     wait_until(lambda: gone(pid), "the stressor's end")

@@ -11,9 +11,19 @@ from slurmwrap.errors import UsageError
 from slurmwrap.model.node import Node
 from slurmwrap.prerun.trial import trial_spec
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
-from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, Option
+from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, SbatchOption
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, Own, ResourceShape, Script, Setting
+from slurmwrap.sbatch.request import (
+    CpuUnit,
+    GpuUnit,
+    GsubOptions,
+    JobRequest,
+    MemUnit,
+    Origin,
+    ResourceShape,
+    SbatchSetting,
+    Script,
+)
 
 SHAPE = ResourceShape(
     nodes=2,
@@ -31,7 +41,7 @@ NODE = Node(name="n0", state="IDLE", cpus=128, mem_mib=1_000_000, gpus=8)
 
 def request(shape: ResourceShape = SHAPE, **settings: str | None) -> JobRequest:
     given = tuple(
-        Setting(option=name.replace("_", "-"), value=value, origin=Origin.COMMAND_LINE, where="command line")
+        SbatchSetting(option=name.replace("_", "-"), value=value, origin=Origin.COMMAND_LINE, where="command line")
         for name, value in settings.items()
     )
     script = Script(path="train.sbatch", name="train.sbatch", content=b"#!/bin/sh\n")
@@ -103,7 +113,7 @@ def test_every_option_of_a_site_plugin_is_kept_in_its_order() -> None:
     asked = parse_request(
         ["--bind=/a", "--trace", "--bind", "/b c", "--gres=gpu:1", "a.sh"], environ={}, cwd="/home/a",
         read_script=lambda _: b"#!/bin/sh\n#SBATCH --bind=/first --exclusive\n", read_stdin=lambda: b"",
-        extra=[Option("bind", "", REQUIRED), Option("trace", "", OPTIONAL)],
+        extra=[SbatchOption("bind", "", REQUIRED), SbatchOption("trace", "", OPTIONAL)],
     )  # fmt: skip
     assert options(asked)[-4:] == ("--bind=/first", "--bind=/a", "--trace", "--bind=/b c")
 
@@ -189,7 +199,7 @@ def test_variables_that_the_real_allocation_would_set_are_there() -> None:
 
 
 def asks(gpus: int | None, shape: ResourceShape = SHAPE) -> JobRequest:
-    return replace(request(shape), own=Own(prerun_gpus=gpus))
+    return replace(request(shape), own=GsubOptions(prerun_gpus=gpus))
 
 
 def test_a_trial_has_one_gpu_unless_asked_for_more_and_never_more_than_the_job() -> None:

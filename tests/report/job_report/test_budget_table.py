@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurmwrap.config import Retry
-from slurmwrap.model.evidence import Attempt, Citation, Diagnosis
-from slurmwrap.model.run import AttemptRecord, LedgerReset
+from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
+from slurmwrap.model.run import JobRun, LedgerReset
 from slurmwrap.policy.retry_budget import ledger_of
-from slurmwrap.report.job_report.budget_table import Account, Budget, account_of
+from slurmwrap.report.job_report.budget_table import Budget, RetryBudgetReport, account_of
 
 NODE = Citation(source="kernel:n1", line=0, text="NVRM: Xid 79")
 
 
-def run(number: int, category: str = "nccl_error", decision: str = "retry", step: int | None = None) -> AttemptRecord:
-    return AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=81, submit_time=1000 * number),
+def run(number: int, category: str = "nccl_error", decision: str = "retry", step: int | None = None) -> JobRun:
+    return JobRun(
+        attempt=RunKey(cluster="lab", job_id=81, submit_time=1000 * number),
         uid=7,
         restarts=number,
         state="FAILED",
@@ -30,7 +30,7 @@ def run(number: int, category: str = "nccl_error", decision: str = "retry", step
 
 def test_each_root_cause_has_its_own_budget() -> None:
     runs = [run(0), run(1, "cpu_oom", "resize"), run(2), run(3, "no_signature"), run(4, "gpu_oom", "stop")]
-    assert account_of(runs, Retry(), ()) == Account(
+    assert account_of(runs, Retry(), ()) == RetryBudgetReport(
         budgets=(
             Budget(category="nccl_error", failures=2, used=2, limit=3, left=1),
             Budget(category="cpu_oom", failures=1, used=1, limit=3, left=2),
@@ -71,4 +71,4 @@ def test_an_older_job_of_the_same_id_is_left_out() -> None:
 
 
 def test_of_no_runs_there_is_nothing() -> None:
-    assert account_of([], Retry(), ()) == Account()
+    assert account_of([], Retry(), ()) == RetryBudgetReport()

@@ -13,7 +13,7 @@ from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.job_report.job_report_text import MAX_LINES, tell
-from slurmwrap.report.job_report.timeline import Story, story_of
+from slurmwrap.report.job_report.timeline import JobTimeline, story_of
 from slurmwrap.report.text_format import width
 
 CHANGES = (
@@ -26,7 +26,7 @@ CHANGES = (
 PLAN = {"node_count": 2, "gpus_per_node": 8, "switch": "s1", "locality": "consolidated"}
 
 
-def retried(day: dict[str, Any]) -> Story:
+def retried(day: dict[str, Any]) -> JobTimeline:
     """Ada's job 101 of the composed day: planned twice, struck by an Xid, run again elsewhere."""
     story = story_of("101", day["submissions"], day["preruns"], day["attempts"], day["actions"])
     assert story.submission is not None
@@ -75,7 +75,7 @@ def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dic
     ]
 
 
-def stopped(day: dict[str, Any]) -> Story:
+def stopped(day: dict[str, Any]) -> JobTimeline:
     """Fay's job 170, which its pre-run stopped."""
     story = story_of("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])
     finding = Finding(
@@ -176,7 +176,7 @@ NAME_ERROR = Finding(
 OTHER = Finding(severity=Severity.WARNING, message="the file 'data.bin' does not exist", file="train.sbatch", line=3)
 
 
-def late(day: dict[str, Any]) -> Story:
+def late(day: dict[str, Any]) -> JobTimeline:
     """Ada's job 101, which failed of what gsub had warned of."""
     story = retried(day)
     assert story.submission is not None
@@ -236,7 +236,7 @@ def test_a_pre_run_alone_says_whose_it_is_and_names_its_output(day: dict[str, An
     alone = replace(
         trial, **about, output="/home/fay/.local/x/output", verdict=replace(trial.verdict, evidence=(cite,))
     )
-    page = tell(Story(address="171", preruns=(alone,))).splitlines()
+    page = tell(JobTimeline(address="171", preruns=(alone,))).splitlines()
     assert page[0] == "Job 171 bert"
     assert page[1].startswith("  of fay, 32 GPUs, pre-run ended 2026-")
     assert page[2] == "  t.sbatch in /home/fay"

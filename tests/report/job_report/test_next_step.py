@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.model.evidence import Attempt, Diagnosis
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.run import AttemptRecord, PrerunRecord
+from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.job_report.next_step import Next, more_memory, next_step
-from slurmwrap.report.job_report.timeline import Story
+from slurmwrap.report.job_report.timeline import JobTimeline
 
 ASKED = Submission(
     cluster="lab", job_id=81, uid=1, user="ada", at=1.0, script_path="train.sbatch", work_dir="/home/ada"
@@ -23,7 +23,7 @@ ASKED = Submission(
 SCRIPT = "/home/ada/train.sbatch"
 
 
-def run(category: str, **changes: Any) -> AttemptRecord:
+def run(category: str, **changes: Any) -> JobRun:
     known = CATEGORIES[category]
     diagnosis = Diagnosis(
         category=category,
@@ -35,8 +35,8 @@ def run(category: str, **changes: Any) -> AttemptRecord:
         node=changes.pop("node", ""),
         input_path=changes.pop("input_path", ""),
     )
-    base = AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=81, submit_time=2),
+    base = JobRun(
+        attempt=RunKey(cluster="lab", job_id=81, submit_time=2),
         address="81",
         state="FAILED",
         end_time=100,
@@ -71,10 +71,10 @@ def run(category: str, **changes: Any) -> AttemptRecord:
         (run("success"), ()),
         (run("cancelled", decision="none"), ()),
     ],
-    ids=lambda value: value.diagnosis.category if isinstance(value, AttemptRecord) else "",
+    ids=lambda value: value.diagnosis.category if isinstance(value, JobRun) else "",
 )
-def test_the_command_fits_the_failure(record: AttemptRecord, commands: tuple[str, ...]) -> None:
-    assert next_step(Story(address="81", submission=ASKED, attempts=(record,))).commands == commands
+def test_the_command_fits_the_failure(record: JobRun, commands: tuple[str, ...]) -> None:
+    assert next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,))).commands == commands
 
 
 def test_a_job_without_a_script_file_is_told_to_repeat_its_call() -> None:
@@ -84,10 +84,10 @@ def test_a_job_without_a_script_file_is_told_to_repeat_its_call() -> None:
         (run("no_signature", std_out="/o"), "tail -n 60 /o", f"{no_file} gsub --prerun=only …"),
         (run("nccl_error"), "", f"{no_file} NCCL_DEBUG=INFO gsub --retry …"),
     ):
-        step = next_step(Story(address="81", submission=replace(ASKED, script_path=""), attempts=(record,)))
+        step = next_step(JobTimeline(address="81", submission=replace(ASKED, script_path=""), attempts=(record,)))
         assert (step.command, step.sentence[-len(said) :]) == (command, said)
         assert step.commands == ((command,) if command else ())
-    unknown = next_step(Story(address="81", attempts=(run("gpu_oom"),)))
+    unknown = next_step(JobTimeline(address="81", attempts=(run("gpu_oom"),)))
     assert unknown == Next(sentence="Fix it, test it on one GPU, then submit again.")
 
 
@@ -96,7 +96,7 @@ def test_whatever_a_user_called_his_files_stays_one_word() -> None:
     asked = replace(ASKED, script_path=evil, work_dir="/w d")
     told = {
         category: next_step(
-            Story(
+            JobTimeline(
                 address="81",
                 submission=asked,
                 attempts=(run(category, input_path=evil, node=evil, std_out=evil),),
@@ -116,12 +116,12 @@ def test_what_was_measured_counts_where_it_is_more() -> None:
 def test_of_an_array_the_newest_failure_is_meant() -> None:
     tasks = tuple(
         replace(
-            run(category), address=f"77_{n}", attempt=Attempt(cluster="lab", job_id=90 + n, submit_time=2), end_time=at
+            run(category), address=f"77_{n}", attempt=RunKey(cluster="lab", job_id=90 + n, submit_time=2), end_time=at
         )
         for n, (category, at) in enumerate((("gpu_oom", 100), ("model_diverged", 300), ("success", 400)))
     )
     asked = replace(ASKED, job_id=77)
-    step = next_step(Story(address="77", submission=asked, attempts=tasks))
+    step = next_step(JobTimeline(address="77", submission=asked, attempts=tasks))
     assert step == Next(sentence="Change what diverges, then submit again.", command=f"gsub {SCRIPT}")
 
 
@@ -146,20 +146,20 @@ def test_asked_by_the_id_of_a_pre_run_its_verdict_and_its_job_are_told(
 ) -> None:
     verdict = Verdict(outcome=outcome, layer="step", reason="three steps ran")
     tried = PrerunRecord(cluster="lab", job_id=real, prerun_job_id=82, uid=1, at=9.0, verdict=verdict)
-    own = replace(run("success"), attempt=Attempt(cluster="lab", job_id=82, submit_time=2), address="82")
-    assert next_step(Story(address="82", preruns=(tried,), slurm_says="COMPLETED")) == step
-    assert next_step(Story(address="82", preruns=(tried,), attempts=(own,))) == step
+    own = replace(run("success"), attempt=RunKey(cluster="lab", job_id=82, submit_time=2), address="82")
+    assert next_step(JobTimeline(address="82", preruns=(tried,), slurm_says="COMPLETED")) == step
+    assert next_step(JobTimeline(address="82", preruns=(tried,), attempts=(own,))) == step
     waiting = Next(sentence="It has not ended.", command="slurmwrap watch 81")
-    assert next_step(Story(address="81", preruns=(tried,), slurm_says="PENDING (BeginTime)")) == waiting
+    assert next_step(JobTimeline(address="81", preruns=(tried,), slurm_says="PENDING (BeginTime)")) == waiting
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED (None assigned)"])
 def test_a_job_that_has_ended_is_not_said_to_go_on(state: str) -> None:
     sentence = "It ended, and is not judged yet: `slurmwrap reconcile` does that."
-    assert next_step(Story(address="81", submission=ASKED, slurm_says=state)) == Next(sentence=sentence)
+    assert next_step(JobTimeline(address="81", submission=ASKED, slurm_says=state)) == Next(sentence=sentence)
 
 
-def late(step: int | None, run_s: int = 60, **changes: Any) -> AttemptRecord:
+def late(step: int | None, run_s: int = 60, **changes: Any) -> JobRun:
     record = run("traceback_from_crash", start_time=1000, end_time=1000 + run_s, **changes)
     assert record.diagnosis is not None
     return replace(record, diagnosis=replace(record.diagnosis, step=step))
@@ -185,9 +185,9 @@ def passed(speed: float | None = None) -> PrerunRecord:
     ],
 )
 def test_a_pre_run_is_advised_that_goes_beyond_the_failure(
-    record: AttemptRecord, preruns: tuple[PrerunRecord, ...], steps: str, at: str
+    record: JobRun, preruns: tuple[PrerunRecord, ...], steps: str, at: str
 ) -> None:
-    step = next_step(Story(address="81", submission=ASKED, attempts=(record,), preruns=preruns))
+    step = next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,), preruns=preruns))
     further = f" --prerun-steps {steps}" if steps else ""
     said = f" It failed {at}: this pre-run goes that far." if at else ""
     assert step == Next(
@@ -196,7 +196,7 @@ def test_a_pre_run_is_advised_that_goes_beyond_the_failure(
     )
 
 
-def timed_out(left: float | None, cap: int | None = None) -> AttemptRecord:
+def timed_out(left: float | None, cap: int | None = None) -> JobRun:
     record = run("time_limit", time_limit_s=60, start_time=1000, end_time=1063, longest_s=cap, state="TIMEOUT")
     assert record.diagnosis is not None
     return replace(record, diagnosis=replace(record.diagnosis, remaining_s=left))
@@ -215,8 +215,8 @@ def timed_out(left: float | None, cap: int | None = None) -> AttemptRecord:
         ),
     ],
 )
-def test_after_a_time_limit_the_progress_decides(record: AttemptRecord, option: str, said: str) -> None:
-    step = next_step(Story(address="81", submission=ASKED, attempts=(record,)))
+def test_after_a_time_limit_the_progress_decides(record: JobRun, option: str, said: str) -> None:
+    step = next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,)))
     assert (step.command, step.sentence[: len(said)]) == (f"gsub {option} {SCRIPT}", said)
 
 
@@ -224,7 +224,9 @@ def test_after_an_error_in_the_output_the_script_is_to_keep_the_exit_code() -> N
     record = late(100)
     assert record.diagnosis is not None
     flawed = replace(record.diagnosis, category="completed_with_error", error="traceback_from_crash", decision="none")
-    story = Story(address="81", submission=ASKED, attempts=(replace(record, state="COMPLETED", diagnosis=flawed),))
+    story = JobTimeline(
+        address="81", submission=ASKED, attempts=(replace(record, state="COMPLETED", diagnosis=flawed),)
+    )
     step = next_step(story)
     assert step.command == f"gsub --prerun=only --prerun-steps 150 {SCRIPT}"
     assert "The script hid the program's exit code: begin it with `set -eo pipefail`" in step.sentence
@@ -244,5 +246,5 @@ def test_after_an_error_in_the_output_the_script_is_to_keep_the_exit_code() -> N
 )
 def test_a_job_that_was_requeued_is_not_said_to_be_cancelled(says: str, sentence: str, command: str) -> None:
     requeued = run("cancelled", state="REQUEUED", decision="none")
-    story = Story(address="81", submission=ASKED, attempts=(requeued,), slurm_says=says)
+    story = JobTimeline(address="81", submission=ASKED, attempts=(requeued,), slurm_says=says)
     assert next_step(story) == Next(sentence=sentence, command=command)

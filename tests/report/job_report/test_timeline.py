@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.model.evidence import Attempt, Diagnosis
-from slurmwrap.model.run import ActionRecord, AttemptRecord, PrerunRecord
+from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.policy.decide import REQUEUED_ALREADY
 from slurmwrap.report.job_report.next_step import Next, next_step
-from slurmwrap.report.job_report.timeline import Story, last_failure, story_of
+from slurmwrap.report.job_report.timeline import JobTimeline, last_failure, story_of
 
 ASKED = Submission(
     cluster="lab",
@@ -35,14 +35,12 @@ PASSED = PrerunRecord(
 FAILED = replace(PASSED, verdict=Verdict(outcome=Outcome.FAIL, layer="exit", reason="exit 1"))
 
 
-def run(
-    submit_time: int = 10_001, category: str = "gpu_oom", decision: str = "stop", job_id: int = 81
-) -> AttemptRecord:
+def run(submit_time: int = 10_001, category: str = "gpu_oom", decision: str = "stop", job_id: int = 81) -> JobRun:
     diagnosis = Diagnosis(
         category=category, domain="U", decision=decision, confidence=1, signature="", advice="Use less."
     )
-    return AttemptRecord(
-        attempt=Attempt(cluster="lab", job_id=job_id, submit_time=submit_time),
+    return JobRun(
+        attempt=RunKey(cluster="lab", job_id=job_id, submit_time=submit_time),
         address=str(job_id),
         uid=1001,
         state="FAILED",
@@ -52,7 +50,7 @@ def run(
     )
 
 
-def action(record: AttemptRecord, **changes: object) -> ActionRecord:
+def action(record: JobRun, **changes: object) -> ActionRecord:
     base = ActionRecord(
         action_id=1,
         attempt=record.attempt,
@@ -72,7 +70,9 @@ def test_a_story_is_of_the_newest_job_with_that_id() -> None:
     old = replace(ASKED, at=100.0, prerun_job_id=None)
     mine = run()
     story = story_of("81", [ASKED, old], [PASSED, replace(PASSED, at=150.0)], [mine, run(101)], [action(mine)])
-    assert story == Story(address="81", submission=ASKED, preruns=(PASSED,), attempts=(mine,), actions=(action(mine),))
+    assert story == JobTimeline(
+        address="81", submission=ASKED, preruns=(PASSED,), attempts=(mine,), actions=(action(mine),)
+    )
 
 
 def test_a_job_of_that_id_on_another_cluster_of_the_same_home_is_another_job() -> None:
@@ -93,19 +93,21 @@ def test_an_older_job_whose_id_came_back_at_once_is_another_job() -> None:
 def test_a_submission_of_the_older_job_says_nothing_of_the_newer() -> None:
     old, newer = run(10_001), run(20_000)
     told = story_of("81", [ASKED], [PASSED], [old, newer], [])
-    assert told == Story(address="81", attempts=(newer,))
+    assert told == JobTimeline(address="81", attempts=(newer,))
 
 
 def test_asked_by_the_prerun_the_real_job_is_told() -> None:
     runs = [run(), run(job_id=82)]
-    told = Story(address="81", submission=ASKED, preruns=(PASSED,), attempts=(runs[0],))
+    told = JobTimeline(address="81", submission=ASKED, preruns=(PASSED,), attempts=(runs[0],))
     assert story_of("82", [ASKED], [PASSED], runs, []) == story_of("81", [ASKED], [PASSED], runs, []) == told
 
 
 def test_an_array_is_told_whole_a_task_alone_and_a_raw_id_too() -> None:
     tasks = tuple(replace(run(10_000 + n, job_id=90 + n), address=f"81_{n}") for n in range(3))
     assert story_of("81", [ASKED], [], tasks, []).attempts == tasks
-    assert story_of("81_1", [ASKED], [], tasks, []) == Story(address="81_1", submission=ASKED, attempts=(tasks[1],))
+    assert story_of("81_1", [ASKED], [], tasks, []) == JobTimeline(
+        address="81_1", submission=ASKED, attempts=(tasks[1],)
+    )
     assert story_of("92", [], [], tasks, []).attempts == (tasks[2],)
 
 
@@ -147,14 +149,14 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
     ("story", "step"),
     [
         (
-            Story(address="81", submission=ASKED, preruns=(FAILED,)),
+            JobTimeline(address="81", submission=ASKED, preruns=(FAILED,)),
             Next(
                 sentence="Fix what the pre-run found, test it on one GPU, then submit again.",
                 command=f"gsub --prerun=only {SCRIPT}",
             ),
         ),
         (
-            Story(
+            JobTimeline(
                 address="81",
                 submission=ASKED,
                 preruns=(FAILED,),
@@ -166,29 +168,29 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
             ),
         ),
         (
-            Story(address="81", submission=ASKED, preruns=(PASSED,)),
+            JobTimeline(address="81", submission=ASKED, preruns=(PASSED,)),
             Next(sentence="It has not ended.", command="slurmwrap watch 81"),
         ),
         (
-            Story(address="81", submission=ASKED, attempts=(run(),)),
+            JobTimeline(address="81", submission=ASKED, attempts=(run(),)),
             Next(
                 sentence="Fix it, test it on one GPU, then submit again.",
                 command=f"gsub --prerun=only {SCRIPT}",
             ),
         ),
         (
-            Story(address="81", attempts=(run(),)),
+            JobTimeline(address="81", attempts=(run(),)),
             Next(sentence="Fix it, test it on one GPU, then submit again."),
         ),
         (
-            Story(address="81", submission=ASKED, attempts=(BLOCKED,)),
+            JobTimeline(address="81", submission=ASKED, attempts=(BLOCKED,)),
             Next(
                 sentence="Find the file that it could not read, fix or replace it, then submit again.",
                 command=f"gsub {SCRIPT}",
             ),
         ),
         (
-            Story(
+            JobTimeline(
                 address="81",
                 submission=ASKED,
                 attempts=(replace(BLOCKED, decision_reason="/data/a.npz: does not exist"),),
@@ -196,7 +198,7 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
             Next(sentence="Put the file there, or correct its path; then submit again.", command=f"gsub {SCRIPT}"),
         ),
         (
-            Story(
+            JobTimeline(
                 address="81",
                 submission=ASKED,
                 attempts=(replace(NOT_LAUNCHED, decision="stop", decision_reason=HELD),),
@@ -204,7 +206,7 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
             Next(sentence="Slurm holds it: let it start again, or cancel it.", command="scontrol release 81"),
         ),
         (
-            Story(
+            JobTimeline(
                 address="81",
                 submission=ASKED,
                 attempts=(NOT_LAUNCHED,),
@@ -213,11 +215,11 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
             Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81"),
         ),
         (
-            Story(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, done_at=2.0),)),
+            JobTimeline(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, done_at=2.0),)),
             Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81"),
         ),
         (
-            Story(
+            JobTimeline(
                 address="81",
                 submission=ASKED,
                 attempts=(WITH_REQUEUE,),
@@ -230,24 +232,24 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
             Next(sentence="It can be run again:", command="scontrol requeuehold 81 && scontrol release 81"),
         ),
         (
-            Story(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, error="no"),)),
+            JobTimeline(address="81", attempts=(WITH_REQUEUE,), actions=(action(WITH_REQUEUE, error="no"),)),
             Next(sentence="Use less."),
         ),
         (
-            Story(address="81", attempts=(run(category="success", decision="none"),)),
+            JobTimeline(address="81", attempts=(run(category="success", decision="none"),)),
             Next(sentence="Nothing: it completed."),
         ),
         (
-            Story(address="81", attempts=(run(category="cancelled", decision="none"),)),
+            JobTimeline(address="81", attempts=(run(category="cancelled", decision="none"),)),
             Next(sentence="Nothing: it was cancelled."),
         ),
         (
-            Story(address="81", attempts=(run(category=""),)),
+            JobTimeline(address="81", attempts=(run(category=""),)),
             Next(sentence="It ended and is not judged yet; the reconciler does that within a minute."),
         ),
     ],
 )  # fmt: skip
-def test_next(story: Story, step: Next) -> None:
+def test_next(story: JobTimeline, step: Next) -> None:
     assert next_step(story) == step
 
 

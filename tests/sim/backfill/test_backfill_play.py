@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import Server
-from slurmwrap.sim.engines import World, play
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.engines import SchedulerParams, play
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue.policy_registry import policy_of
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
 ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
 TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)
-WORLD = World(resolution_s=0.0, group_s=0.0, backfill_s=30.0)
+WORLD = SchedulerParams(resolution_s=0.0, group_s=0.0, backfill_s=30.0)
 NO_BACKFILL = replace(WORLD, backfill_s=0.0)
 
 
@@ -27,13 +27,15 @@ def job(number: int, gpus: int, work_s: float, **more: object) -> SimJob:
     return SimJob(number=number, job=f"j{number}", work_s=work_s, gpus=gpus, **known)  # type: ignore[arg-type]
 
 
-def run(jobs: Sequence[SimJob], servers: Sequence[Server] = ONE, world: World = WORLD, **more: object) -> Outcome:
+def run(
+    jobs: Sequence[SimJob], servers: Sequence[Server] = ONE, world: SchedulerParams = WORLD, **more: object
+) -> SimOutcome:
     return play(jobs, servers, world=world, profiles={}, **more)  # type: ignore[arg-type]
 
 
 def test_jobs_start_in_turn_as_soon_as_they_fit() -> None:
     outcome = run([job(n, 1, 100.0) for n in range(9)])
-    assert outcome == Outcome(
+    assert outcome == SimOutcome(
         mode="slurm",
         began_s=(0.0,) * 8 + (100.0,),
         ended_s=(100.0,) * 8 + (200.0,),

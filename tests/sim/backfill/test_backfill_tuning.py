@@ -10,17 +10,17 @@ import pytest
 
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Claim, Grant, Server, Settings, SpeedPoint
-from slurmwrap.sim.engines import World, play
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server, SpeedPoint
+from slurmwrap.sim.engines import SchedulerParams, play
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
 ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
 SHARE = 10 * 1024  # MiB of a GPU
-WORLD = World(resolution_s=0.0, group_s=0.0, backfill_s=30.0)
-GRADED: Mechanism = partial(allocate, policy="graded", settings=Settings())
+WORLD = SchedulerParams(resolution_s=0.0, group_s=0.0, backfill_s=30.0)
+GRADED: Mechanism = partial(allocate, policy="graded", settings=GradedSettings())
 HUNGRY = ResourceProfile(
     key="hungry", surface=tuple(SpeedPoint(cpus=c, mem_mib=1024, speed=c / 3) for c in (1, 2, 3, 4, 5, 6))
 )
@@ -33,7 +33,7 @@ def job(number: int, model: str, work_s: float = 600.0, **more: object) -> SimJo
     return SimJob(number=number, job=str(number), work_s=work_s, model=model, **known)  # type: ignore[arg-type]
 
 
-def run(jobs: Sequence[SimJob], mechanism: Mechanism | None = GRADED, world: World = WORLD) -> Outcome:
+def run(jobs: Sequence[SimJob], mechanism: Mechanism | None = GRADED, world: SchedulerParams = WORLD) -> SimOutcome:
     return play(jobs, ONE, world=world, mechanism=mechanism, profiles=KNOWN)
 
 
@@ -91,7 +91,7 @@ def test_gsub_comes_a_little_later_than_sbatch() -> None:
 def test_the_mechanism_sees_waiting_jobs_in_order_and_what_is_free() -> None:
     seen: list[tuple[list[str], list[int]]] = []
 
-    def watching(claims: Sequence[Claim], servers: Sequence[Server]) -> Sequence[Grant]:
+    def watching(claims: Sequence[JobDemand], servers: Sequence[Server]) -> Sequence[Allocation]:
         seen.append(([claim.job for claim in claims], [server.gpus_free for server in servers]))
         return allocate(claims, servers, "proportional")
 
@@ -108,8 +108,8 @@ def test_a_profile_says_how_long_a_job_takes_with_what_it_asked() -> None:
 
 
 def test_a_mechanism_that_asks_for_more_than_there_is_makes_nobody_wait_for_ever() -> None:
-    def greedy(claims: Sequence[Claim], servers: Sequence[Server]) -> Sequence[Grant]:
-        return [Grant(job=claim.job, cpus=25.0, mem_mib=1024, servers=("n0",)) for claim in claims]
+    def greedy(claims: Sequence[JobDemand], servers: Sequence[Server]) -> Sequence[Allocation]:
+        return [Allocation(job=claim.job, cpus=25.0, mem_mib=1024, servers=("n0",)) for claim in claims]
 
     outcome = run([job(n, "hungry") for n in range(3)], greedy, replace(WORLD, opens_s=60.0))
     assert outcome.ended_s == (660.0,) * 3

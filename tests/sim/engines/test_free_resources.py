@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmwrap.sim.engines.free_resources import Floor, Seats, floor_of
+from slurmwrap.sim.engines.free_resources import FreeResources, Seats, floor_of
 from slurmwrap.sim.engines.sim_request import Ask, ask_of
 from slurmwrap.sim.sim_cluster import servers_of
 
 
-def floor(*free: tuple[int, int], per_leaf: int | None = None) -> Floor:
+def floor(*free: tuple[int, int], per_leaf: int | None = None) -> FreeResources:
     """Servers of 8 GPUs and 24 CPUs with so many (GPUs, CPUs) free."""
     found = floor_of(servers_of(len(free), gpus=8, cpus=24, mem_gb=80), per_leaf)
     found.gpus[:] = [gpus for gpus, _ in free]

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.sim.engines.pending_queue import line_of
-from slurmwrap.sim.engines.pending_sim_job import Waiting
+from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.engines.sim_request import ask_of
 from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
 from slurmwrap.sim.queue.queue_policy import Active
 from slurmwrap.sim.sim_job import SimJob
 
 
-def waits(job: SimJob) -> Waiting:
-    return Waiting(
+def waits(job: SimJob) -> PendingSimJob:
+    return PendingSimJob(
         place=job.number, job=job, nodes=None, cpus=1.0, mem_mib=1.0, asked=(1.0, 1.0),
         ask=ask_of(job.gpus, None, 1.0, 1.0), length_s=1.0,
     )  # fmt: skip

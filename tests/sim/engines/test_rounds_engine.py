@@ -11,11 +11,11 @@ import pytest
 
 from slurmwrap.errors import TraceError
 from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
-from slurmwrap.placement.demand import Claim, Grant, Server
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.proportional import proportional
 from slurmwrap.sim.engines.rounds_engine import play
 from slurmwrap.sim.mechanism.mechanism import Habits
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue.policy_registry import policy_of
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
@@ -37,7 +37,7 @@ def played(
     servers: Sequence[Server] = TWO_GPUS,
     round_s: float = 0.0,
     placement: str = "any",
-) -> Outcome:
+) -> SimOutcome:
     return play(jobs, servers, policy_of(policy, jobs), proportional, profiles={}, round_s=round_s, placement=placement)
 
 
@@ -47,21 +47,21 @@ class Twice:
 
     asked: list[list[str]] = field(default_factory=list)
 
-    def __call__(self, claims: Sequence[Claim], servers: Sequence[Server]) -> list[Grant]:
+    def __call__(self, claims: Sequence[JobDemand], servers: Sequence[Server]) -> list[Allocation]:
         self.asked.append([claim.job for claim in claims])
         return [
-            Grant(job=claim.job, cpus=3, mem_mib=64_000, servers=(servers[0].name,), speed=1.0 if place else 2.0)
+            Allocation(job=claim.job, cpus=3, mem_mib=64_000, servers=(servers[0].name,), speed=1.0 if place else 2.0)
             for place, claim in enumerate(claims)
         ]
 
 
 def test_no_jobs_are_no_trouble() -> None:
-    assert played(()) == Outcome(mode="rounds", began_s=(), ended_s=(), held_s=(), servers=())
+    assert played(()) == SimOutcome(mode="rounds", began_s=(), ended_s=(), held_s=(), servers=())
 
 
 def test_a_shorter_job_takes_the_gpus_of_a_longer_one_which_goes_on_later() -> None:
     outcome = played((job(0, 5, 100, gpus=2), job(1, 25, 30, gpus=2)), "srtf")
-    assert replace(outcome, steps=0) == Outcome(
+    assert replace(outcome, steps=0) == SimOutcome(
         mode="rounds",
         began_s=(5.0, 25.0),
         ended_s=(135.0, 55.0),
@@ -203,8 +203,8 @@ def test_with_the_habit_a_mechanism_is_shown_the_whole_queue() -> None:
 
 
 def test_who_finds_no_place_on_empty_servers_is_named_and_not_waited_for_without_end() -> None:
-    def never(claims: Sequence[Claim], servers: Sequence[Server]) -> list[Grant]:
-        return [Grant(job=claim.job, cpus=3, mem_mib=64_000) for claim in claims]
+    def never(claims: Sequence[JobDemand], servers: Sequence[Server]) -> list[Allocation]:
+        return [Allocation(job=claim.job, cpus=3, mem_mib=64_000) for claim in claims]
 
     jobs = (job(0, 0, 100, model="net"),)
     with pytest.raises(TraceError, match="job 0 of the trace finds no place, not even on empty servers"):

@@ -14,7 +14,7 @@ from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.failures.node_failures import hardware_of
 from slurmwrap.sim.failures.sim_judge import acting
 from slurmwrap.sim.failures.sim_node_history import nodes_of
-from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.failures.study_world import FailureWorld
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -39,12 +39,12 @@ def trace() -> Callable[..., list[SimJob]]:
 
 
 @pytest.fixture
-def world() -> Callable[..., World]:
+def world() -> Callable[..., FailureWorld]:
     """A world of these jobs in which only the jobs of `doomed` fail. Further words: FailureSettings."""
 
-    def make(jobs: list[SimJob], *doomed: FailingJob, config: Config | None = None, **settings: Any) -> World:
+    def make(jobs: list[SimJob], *doomed: FailingJob, config: Config | None = None, **settings: Any) -> FailureWorld:
         chosen = replace(QUIET, **settings)
-        return World(
+        return FailureWorld(
             jobs=jobs,
             doomed={one.number: one for one in doomed},
             hardware=hardware_of(SERVERS, chosen, 1),

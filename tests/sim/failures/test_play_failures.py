@@ -9,22 +9,22 @@ import pytest
 
 from slurmwrap.config import Config
 from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.gpu_time_account import Account
+from slurmwrap.sim.failures.gpu_time_account import GpuTimeAccount
 from slurmwrap.sim.failures.node_failures import Hardware
 from slurmwrap.sim.failures.observed_failure import mistaken_for
 from slurmwrap.sim.failures.play_failures import play
-from slurmwrap.sim.failures.study_arms import Arm, arms_of
-from slurmwrap.sim.failures.study_world import World
+from slurmwrap.sim.failures.study_arms import RetryArm, arms_of
+from slurmwrap.sim.failures.study_world import FailureWorld
 from slurmwrap.sim.sim_job import SimJob
 
 Trace = Callable[..., list[SimJob]]
-Made = Callable[..., World]
+Made = Callable[..., FailureWorld]
 ARMS = {arm.name: arm for arm in arms_of(dump=False)}
 WRONG = FailingJob(number=0, uid=1, category="semantic_error", run_s=100.0, trials=3, shown=True)
 FLAKY = FailingJob(number=0, uid=1, category="mpi_runtime_failure", run_s=100.0, trials=2, curable=True)
 
 
-def played(world: World, arm: str) -> Account:
+def played(world: FailureWorld, arm: str) -> GpuTimeAccount:
     return play(world, ARMS[arm])
 
 
@@ -160,7 +160,7 @@ def test_a_killed_job_is_nobodys_waste(trace: Trace, world: Made) -> None:
     assert (found.killed, found.cost, found.completed, found.unsuccessful) == (3600.0, 0.0, 0, 0)
 
 
-def lemon_world(trace: Trace, world: Made) -> World:
+def lemon_world(trace: Trace, world: Made) -> FailureWorld:
     """200 one-GPU jobs of a day each; node 3 fails about twice a day that it is held, no other one does."""
     jobs = trace(2000, work_s=(86_400.0,))
     found = world(jobs, checkpoint_s=3600.0)
@@ -214,4 +214,4 @@ def test_a_dump_is_left_as_it_was() -> None:
         ("exclusion", "none"),
         ("all", "production"),
     ]
-    assert arms_of(dump=False)[0] == Arm(name="plain", title="plain, blind retries (Philly)")
+    assert arms_of(dump=False)[0] == RetryArm(name="plain", title="plain, blind retries (Philly)")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.config import Config
-from slurmwrap.model.run import AttemptRecord
+from slurmwrap.model.run import JobRun
 from slurmwrap.placement import excluded_nodes as production_avoid
 from slurmwrap.policy import decide, retry_budget, strikes
 from slurmwrap.policy.strikes import Fleet, strikes_of
@@ -26,7 +26,7 @@ RUN = FailedRun(job=JOB, uid=7, run=0, began_s=0.0, ended_s=600.0, nodes=("n03",
 
 def again_and_again(run: FailedRun, times: int) -> list[tuple[str, bool]]:
     """The decisions about `times` runs that all fail of the same."""
-    before: list[AttemptRecord] = []
+    before: list[JobRun] = []
     found = []
     for number in range(times):
         one = replace(run, run=number, began_s=run.began_s + 3600 * number, ended_s=run.ended_s + 3600 * number)
@@ -94,7 +94,7 @@ def test_an_input_that_we_find_broken_ourselves_is_blocked_at_once() -> None:
 
 def test_progress_beyond_the_last_checkpoint_renews_the_budget() -> None:
     """The third run came further than any before: what was spent is forgiven."""
-    before: list[AttemptRecord] = []
+    before: list[JobRun] = []
     found = []
     for number, kept in enumerate((0.0, 0.0, 3600.0, 7200.0, 10_800.0, 14_400.0)):
         run = replace(

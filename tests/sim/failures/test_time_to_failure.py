@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sim.failures.published_rates import LONGEST_MIN, PHILLY, Cause
+from slurmwrap.sim.failures.published_rates import LONGEST_MIN, PHILLY, PublishedCause
 from slurmwrap.sim.failures.time_to_failure import curve_of
 
 BY_REASON = {cause.reason: cause for cause in PHILLY}
 
 
 @pytest.mark.parametrize("cause", PHILLY, ids=lambda cause: cause.reason)
-def test_published_percentiles_are_met(cause: Cause) -> None:
+def test_published_percentiles_are_met(cause: PublishedCause) -> None:
     curve = curve_of(cause)
     found = tuple(curve.seconds(share) / 60 for share in (0.5, 0.9, 0.95))
     assert found == pytest.approx((cause.p50_min, cause.p90_min, cause.p95_min))
 
 
 @pytest.mark.parametrize("cause", PHILLY, ids=lambda cause: cause.reason)
-def test_no_run_is_longer_than_the_trace_or_shorter_than_a_longer_share(cause: Cause) -> None:
+def test_no_run_is_longer_than_the_trace_or_shorter_than_a_longer_share(cause: PublishedCause) -> None:
     found = [curve_of(cause).seconds(at / 100) / 60 for at in range(101)]
     assert found == sorted(found)
     assert found[-1] <= LONGEST_MIN * 1.000001

@@ -8,7 +8,7 @@ from allocate_cases import points, servers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.demand import Claim, Server
+from slurmwrap.placement.demand import JobDemand, Server
 from slurmwrap.sim.mechanism.optimal import opt, options_of
 from slurmwrap.sim.mechanism.reference_tune import reference_tune
 
@@ -21,8 +21,8 @@ SPEEDS = (
 )
 
 
-def claim(speeds: int, gpus: int = 1, *, cpus: float = 3.0, name: str = "a") -> Claim:
-    return Claim(job=name, gpus_per_node=gpus, cpus=cpus, mem_mib=64_000, speeds=SPEEDS[speeds])
+def claim(speeds: int, gpus: int = 1, *, cpus: float = 3.0, name: str = "a") -> JobDemand:
+    return JobDemand(job=name, gpus_per_node=gpus, cpus=cpus, mem_mib=64_000, speeds=SPEEDS[speeds])
 
 
 def small(gpus: int = 4) -> Server:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from allocate_cases import points, server
 
-from slurmwrap.placement.demand import Claim
+from slurmwrap.placement.demand import JobDemand
 from slurmwrap.sim.mechanism.reference_demand import best_of
 from slurmwrap.sim.mechanism.reference_seats import Amount
 
@@ -14,7 +14,7 @@ MEMORY = points((3, 64_000, 1.0), (6, 192_000, 2.5))
 
 
 def wanted(gpus: int, speeds: tuple = HUNGRY) -> Amount:
-    return best_of(Claim(job="a", gpus_per_node=gpus, cpus=3.0, mem_mib=64_000, speeds=speeds), server())
+    return best_of(JobDemand(job="a", gpus_per_node=gpus, cpus=3.0, mem_mib=64_000, speeds=speeds), server())
 
 
 def test_the_fewest_cpus_of_the_fastest_points() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given as given_any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.demand import Claim, Grant
+from slurmwrap.placement.demand import Allocation, JobDemand
 from slurmwrap.sim.mechanism.reference_greedy import reference_greedy
 from slurmwrap.sim.mechanism.reference_proportional import reference_proportional
 from slurmwrap.sim.mechanism.reference_tune import reference_tune
@@ -26,11 +26,11 @@ SPEEDS = {
 queues = st.lists(st.tuples(st.sampled_from(sorted(SPEEDS)), st.sampled_from([1, 1, 1, 2, 4, 8, 16])), max_size=16)
 
 
-def job(kind: str, gpus: int = 1, name: str = "") -> Claim:
-    return Claim(job=name or kind, gpus_per_node=gpus, cpus=3.0, mem_mib=64_000, speeds=SPEEDS[kind])
+def job(kind: str, gpus: int = 1, name: str = "") -> JobDemand:
+    return JobDemand(job=name or kind, gpus_per_node=gpus, cpus=3.0, mem_mib=64_000, speeds=SPEEDS[kind])
 
 
-def given(grants: Sequence[Grant]) -> list[tuple[float, int, tuple[str, ...], float | None]]:
+def given(grants: Sequence[Allocation]) -> list[tuple[float, int, tuple[str, ...], float | None]]:
     return [(grant.cpus, grant.mem_mib, grant.servers, grant.speed) for grant in grants]
 
 

@@ -11,8 +11,8 @@ from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import open_load, parse
 from slurmwrap.sim.trace.sacct_dump import COMMAND, FIELDS
-from slurmwrap.sim.trace.sacct_rows import READ, Head, Row
-from slurmwrap.sim.trace.sacct_run import Reader
+from slurmwrap.sim.trace.sacct_rows import READ, Head, SacctRow
+from slurmwrap.sim.trace.sacct_run import SacctReader
 from slurmwrap.sim.trace.trace_load import Actual, Load
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "sacct"
@@ -273,7 +273,7 @@ class Places(dict[str, int]):
 def test_a_reader_asks_for_no_column_that_the_mending_of_rows_does_not_watch() -> None:
     places = Places({"submit": 0, "start": 0})
     head = Head(line=1, text="", delimiter="|", places=places, width=1, closed=False)
-    assert Reader(head).run(Row(line=2, fields=["1793502000"])) is not None
+    assert SacctReader(head).run(SacctRow(line=2, fields=["1793502000"])) is not None
     assert places.asked == READ | {"jobname"}
 
 

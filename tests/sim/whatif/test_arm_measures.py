@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.sim.failures.study_result import Interval
-from slurmwrap.sim.outcome import Outcome
+from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.whatif.arm_measures import (  # fmt: skip
     GRID_S,
@@ -21,7 +21,7 @@ from slurmwrap.sim.whatif.arm_measures import (  # fmt: skip
     within,
 )
 from slurmwrap.sim.whatif.cluster_shape import server
-from slurmwrap.sim.whatif.whatif_study import Fit, Locality, Spread
+from slurmwrap.sim.whatif.whatif_study import DelayFit, DelaySpread, Locality
 
 SERVERS = tuple(server(f"n{number}", 8, 64, 512_000) for number in range(4))
 
@@ -32,8 +32,8 @@ def jobs_of(*gpus: int, every_s: float = 0.0) -> list[SimJob]:
     ]
 
 
-def outcome_of(jobs: list[SimJob], waits: list[float], servers: list[int] | None = None) -> Outcome:
-    return Outcome(
+def outcome_of(jobs: list[SimJob], waits: list[float], servers: list[int] | None = None) -> SimOutcome:
+    return SimOutcome(
         mode="slurm",
         began_s=tuple(job.submit_s + wait for job, wait in zip(jobs, waits, strict=True)),
         ended_s=tuple(job.submit_s + wait + 100.0 for job, wait in zip(jobs, waits, strict=True)),
@@ -47,7 +47,7 @@ def test_an_arm_tells_delay_and_jct_by_class_and_nodes_of_jobs_with_several_gpus
     arm = arm_of(
         "real", jobs, outcome_of(jobs, [0, 10, 20, 30, 40], [1, 1, 2, 2, 4]), [], servers=SERVERS, window=(0, 100)
     )
-    assert arm.all.queueing == Spread(mean=20, median=20, p95=38, p99=pytest.approx(39.6))
+    assert arm.all.queueing == DelaySpread(mean=20, median=20, p95=38, p99=pytest.approx(39.6))
     assert arm.all.jct.mean == 120
     assert [(one.label, one.jobs, one.queueing.mean) for one in arm.classes] == [
         ("1 GPU", 2, 5),
@@ -137,7 +137,7 @@ def test_a_model_in_which_large_jobs_wait_half_as_long_is_not_close() -> None:
     found = trust_of(real, model)
     assert (found.word, found.worst) == (
         "fair",
-        Fit(label="more than 8 GPUs", word="far", gap=1.0, mean_real_s=7200.0, mean_model_s=6000.0),
+        DelayFit(label="more than 8 GPUs", word="far", gap=1.0, mean_real_s=7200.0, mean_model_s=6000.0),
     )
 
 
