@@ -72,7 +72,7 @@ from slurmwrap.store import prerun_registry as inflight
 host, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 sys.stdin.readline()
 for job in range(first, first + count):
-    if inflight.attach(host, inflight.Guest(job_id=job, release_at="now", trial_dir="/t")):
+    if inflight.attach(host, inflight.WaitingJob(job_id=job, release_at="now", trial_dir="/t")):
         print(job, flush=True)
 """
 
